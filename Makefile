@@ -27,7 +27,7 @@ help:
 	@echo "make explore       every state of the quorum and of a partition, within bounds; EXPLORE='--minutes 5' ends each sooner"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
 	@echo "make fuzz MINUTES=5 a coverage-guided fuzzer on every parser; what it finds is kept in tests/hostile/corpus"
-	@echo "make sanitize      the compiled record codec under AddressSanitizer"
+	@echo "make sanitize      what is compiled, under AddressSanitizer"
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make pictures DIRECTORY=d a picture of each result that strandline spark run --directory d has left"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
@@ -35,7 +35,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml src/strandline/log/_records.c
+$(STAMP): pyproject.toml src/strandline/log/_records.c src/strandline/log/_writing.h src/strandline/log/_sync.c src/strandline/client/_lanes.c
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "apt-get install python3-venv"; exit 1; }

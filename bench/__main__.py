@@ -25,12 +25,13 @@ from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
 from bench.nats import NatsCluster
 from bench.nats import name as nats_name
+from bench.own_client import client_figures
 from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
 from bench.spark import spark_reads
 
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "spark")
-ONLY_BY_NAME = {"peaks", "spark"}
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "client", "spark")
+ONLY_BY_NAME = {"peaks", "client", "spark"}
 """Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
@@ -53,6 +54,10 @@ TARGETS = {
     "Spark stream 100 B, strandline over kafka": (">=", 1),
     "Spark batch 1000 B, strandline over kafka": (">=", 1),
     "Spark stream 1000 B, strandline over kafka": (">=", 1),
+    "client 100 B, produce, ours over confluent-kafka": (">=", 1),
+    "client 1000 B, produce, ours over confluent-kafka": (">=", 1),
+    "client 100 B, read, ours over confluent-kafka": (">=", 5),
+    "client, ack 1 KB one after the other, p50, ours less confluent-kafka, ms": ("<=", 0.3),
     "import strandline.client, ms": ("<=", 150),
 }
 """What this project promises on two cores; a figure that misses is shown as such."""
@@ -84,6 +89,8 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         group_figures(make, results, scale, say)
     if "peaks" in groups:
         peak_figures(make, results, scale, say)
+    if "client" in groups:
+        client_figures(make, results, scale, say)
     return results
 
 

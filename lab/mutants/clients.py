@@ -7,6 +7,8 @@ from lab.mutants.mutant import Mutant, Patch, one_change
 _OFFSETS = "tests/cluster/groups/test_groups_offsets.py"
 _HANDLERS = "tests/schedules/clients/test_handlers.py"
 _QUIET = "tests/schedules/clients/test_quiet_topics.py"
+_ACCUMULATOR = "tests/client/test_accumulator.py"
+_FUTURES = "tests/client/test_futures.py"
 _TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
 _TOPICS = "tests/client/test_producer_topics.py"
 _BACKGROUND = "tests/client/test_background.py"
@@ -94,6 +96,46 @@ TABLE: tuple[Mutant, ...] = (
         "state.error = error",
         "state.error, state.checked_epoch = error, epoch",
         f"{_TRUNCATIONS}::test_68_an_epoch_is_checked_once_it_was[holds]",
+    ),
+    one_change(
+        "taken-batch-takes-records",
+        "C1: append: a batch takes no record once it was taken off its queue",
+        "client.accumulator:Accumulator.take",
+        "batch.seal()",
+        "pass",
+        f"{_ACCUMULATOR}::test_a_batch_that_was_taken_or_dropped_takes_no_record[take]",
+    ),
+    one_change(
+        "failed-batch-takes-records",
+        "C1: append: a batch that has failed takes no record, whose future would never end",
+        "client.accumulator:Accumulator.drop",
+        "batch.seal()",
+        "pass",
+        f"{_ACCUMULATOR}::test_a_batch_that_was_taken_or_dropped_takes_no_record[drop]",
+    ),
+    one_change(
+        "two-open-batches-of-a-partition",
+        "C1: append: a batch with another one behind it takes no record: a thread's records keep their order",
+        "client.accumulator:Accumulator.append",
+        "waiting[-1].seal()",
+        "pass",
+        f"{_ACCUMULATOR}::test_of_a_partitions_batches_only_the_last_is_open",
+    ),
+    one_change(
+        "closed-producer-takes-records",
+        "C1: append: a producer that was closed takes no record, by the short way neither",
+        "client.accumulator:Accumulator.close",
+        "self.memory.close()",
+        "pass",
+        f"{_ACCUMULATOR}::test_nothing_is_taken_after_close",
+    ),
+    one_change(
+        "an-answer-for-both-halves",
+        "C1: append: of a split batch each record has the answer of its own half",
+        "client.futures:ThreadResults.find",
+        "return answer if answer.first <= index < answer.after else None",
+        "return answer",
+        f"{_FUTURES}::test_of_a_split_batch_each_record_has_the_answer_of_its_half",
     ),
     one_change(
         "forgotten-queue-begins-at-an-old-sequence",

@@ -23,9 +23,10 @@ TABLE: tuple[Mutant, ...] = (
         (
             Patch(
                 "replica.following:Following._carry_out",
-                "self.partition.log_start_raised()",
-                "from strandline.replica import frames\n"
-                "                self._feed._push(frames.pack_deleted(self.id, self.log.log_start_offset))",
+                "self.partition.raise_log_start(effect.offset)",
+                "self.partition.raise_log_start(effect.offset)\n"
+                "            from strandline.replica import frames\n"
+                "            self._feed._push(frames.pack_deleted(self.id, self.log.log_start_offset))",
             ),
         ),
         (f"{_DELETIONS}::test_a_deletion_outlives_the_death_of_all",),
@@ -102,5 +103,45 @@ TABLE: tuple[Mutant, ...] = (
         "if topic_id is not None and is_assigned(TopicIdPartition(topic_id, number)):",
         "if False:",
         f"{_STRAYS}::test_a_stray_that_is_assigned_after_all_is_kept",
+    ),
+    one_change(
+        "retention-passes-the-high-watermark",
+        "schedule 16: retention: nothing above the high watermark goes",
+        "log.retention:find_expired",
+        "if end > limit_offset or not segment.size:",
+        "if not segment.size:",
+        "tests/log/test_retention.py::test_nothing_goes_above_the_high_watermark",
+    ),
+    one_change(
+        "retention-keeps-less-than-it-may",
+        "schedule 16: retention.bytes takes no more than what is too much",
+        "log.retention:find_expired",
+        "elif excess >= segment.size:",
+        "elif excess >= 0:",
+        "tests/log/test_retention.py::test_size_takes_what_is_too_much_and_never_more",
+    ),
+    one_change(
+        "a-clock-set-ahead-is-believed",
+        "schedule 72: time that was set ahead is not believed for a day",
+        "log.retention:RetentionClock.read",
+        "offset_ms - self._offset_ms <= JUMP_MS",
+        "True",
+        "tests/replica/test_retention.py::test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early",
+    ),
+    one_change(
+        "the-future-holds-the-disk",
+        "schedule 72: a time of the future counts from when the segment was written",
+        "log.retention:_newest_ms",
+        "min(newest_ms, written_ms)",
+        "newest_ms",
+        "tests/log/test_retention.py::test_a_record_of_the_future_holds_nobodys_disk",
+    ),
+    one_change(
+        "files-go-before-the-next-ones-name-is-durable",
+        "schedule 16: a file goes once the name of the segment behind it is durable",
+        "log.log_dir:LogDir._sweep",
+        "log.removed and log.recovery_point is not None and",
+        "log.removed and",
+        "tests/log/test_retention.py::test_files_stay_until_the_name_of_the_next_is_durable",
     ),
 )

@@ -35,7 +35,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "refusals-last-for-ever",
         "C1: append: a refused batch that never comes again holds its producer up for 10 s (schedule 52)",
-        "log.refusals:Refusals.before",
+        "log.producer_state:Refusals.before",
         "if now_ms - refusal.refused_ms >= REFUSAL_KEPT_MS:",
         "if False:",
         "tests/log/test_refusals.py::test_one_that_never_comes_again_is_waited_for_ten_seconds",

@@ -184,7 +184,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "leaves-for-silence",
         "B6: leaving: who is at the end has caught up, however silent",
-        "replica.core.progress:FollowerProgress.caught_up",
+        "replica.core.follower:FollowerProgress.caught_up",
         "self.fetch_offset == leader_end or ",
         "",
         f"{_ISR_TESTS}::test_a_follower_at_the_end_does_not_leave",
@@ -192,7 +192,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "leaves-though-it-keeps-pace",
         "B6: leaving: caught up with where the leader was at the last fetch",
-        "replica.core.progress:FollowerProgress.advance",
+        "replica.core.follower:FollowerProgress.advance",
         "elif self.leader_end_at_last_ack >= 0 and fetch_offset >= self.leader_end_at_last_ack:",
         "elif False:",
         f"{_ISR_TESTS}::test_a_follower_that_keeps_pace_with_writes_stays",

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.foreign import java_class_path
 
 SESSION_S = 6.0
@@ -185,3 +186,25 @@ class JavaReader:
 
 FENCED = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.FENCED_INSTANCE_ID)
 """How the commit of a member that is none any more is refused."""
+
+
+def produce(cluster: DevCluster, topic: str, partitions: int, count: int, tag: str = "") -> set[bytes]:
+    """`count` values, spread evenly."""
+    producer = Producer({"bootstrap.servers": cluster.responsive, "linger.ms": 5})
+    values = {f"{tag}{number}".encode() for number in range(count)}
+    for number, value in enumerate(sorted(values)):
+        producer.produce(topic, value, partition=number % partitions)
+    assert producer.flush(30) == 0
+    return values
+
+
+def sizes(readers: list[Reader]) -> list[int]:
+    """How many partitions each has, the most first; no partition has two owners."""
+    owned = [partition for reader in readers for partition in reader.assigned]
+    assert len(owned) == len(set(owned)), [reader.assigned for reader in readers]
+    return sorted((len(reader.assigned) for reader in readers), reverse=True)
+
+
+def handled(readers: list[Reader]) -> set[bytes]:
+    """The values that any of them read."""
+    return {value for reader in readers for _, _, _, value in reader.read}

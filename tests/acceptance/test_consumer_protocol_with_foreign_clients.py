@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from tests.acceptance.helpers import QUICK, eventually, make_topic
-from tests.acceptance.readers import JavaReader, Reader, ReaderProcess
+from tests.acceptance.readers import JavaReader, Reader, ReaderProcess, handled, produce, sizes
 
 SETTINGS = {
     **QUICK,
@@ -28,25 +28,6 @@ SETTINGS = {
 def cluster() -> Iterator[DevCluster]:
     with DevCluster(nodes=3, settings=SETTINGS) as processes:
         yield processes
-
-
-def produce(cluster: DevCluster, topic: str, partitions: int, count: int, tag: str = "") -> set[bytes]:
-    producer = Producer({"bootstrap.servers": cluster.responsive})
-    values = {f"{tag}{number}".encode() for number in range(count)}
-    for number, value in enumerate(sorted(values)):
-        producer.produce(topic, value, partition=number % partitions)
-    assert producer.flush(30) == 0
-    return values
-
-
-def sizes(readers: list[Reader]) -> list[int]:
-    owned = [partition for reader in readers for partition in reader.assigned]
-    assert len(owned) == len(set(owned)), [reader.assigned for reader in readers]
-    return sorted((len(reader.assigned) for reader in readers), reverse=True)
-
-
-def handled(readers: list[Reader]) -> set[bytes]:
-    return {value for reader in readers for _, _, _, value in reader.read}
 
 
 def test_members_share_move_and_survive_their_coordinator(cluster: DevCluster) -> None:

@@ -11,16 +11,22 @@ from strandline.client import Admin, NewTopic, Producer
 from tests.acceptance.helpers import QUICK, eventually
 
 
+def make_topic(cluster: LiveCluster) -> tuple[int, int, int]:
+    """The topic `cut`, which a node leads that is not the active controller; the leader, the controller, the third."""
+    controller = eventually(cluster.controller)
+    leader, other = (node for node in cluster.broker_ids if node != controller)
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("cut", replica_assignment={0: [leader, controller, other]})])
+    cluster.wait_isr("cut")
+    return leader, controller, other
+
+
 @pytest.mark.timeout(120)
 def test_a_producer_leaves_a_leader_that_was_cut_off() -> None:
     """Nothing comes from the leader to the controller any more: the others elect. A producer whose only connection is
     to the old leader hears of it from another broker, once a request has timed out: not when the cut is mended."""
     with LiveCluster(settings=QUICK) as cluster:
-        controller = eventually(cluster.controller)
-        leader, other = (node for node in cluster.broker_ids if node != controller)
-        with Admin(cluster.bootstrap) as admin:
-            admin.create_topics([NewTopic("cut", replica_assignment={0: [leader, controller, other]})])
-        cluster.wait_isr("cut")
+        leader, controller, other = make_topic(cluster)
         # Its bootstrap list has the leader alone: there it learns of the others.
         with Producer(cluster.client(leader), linger_ms=0, request_timeout_ms=1500) as producer:
             producer.send("cut", b"before").result(20)
@@ -40,11 +46,7 @@ def test_a_leader_that_does_not_hear_the_controller_is_fenced() -> None:
     without the controller, so nothing is acknowledged until its connection to the controller is given up for want of
     an answer (KEEPALIVE_TIME_MS and KEEPALIVE_TIMEOUT_MS, gRPC's own bound being a minute): then the others elect."""
     with LiveCluster(settings=QUICK) as cluster:
-        controller = eventually(cluster.controller)
-        leader, other = (node for node in cluster.broker_ids if node != controller)
-        with Admin(cluster.bootstrap) as admin:
-            admin.create_topics([NewTopic("cut", replica_assignment={0: [leader, controller, other]})])
-        cluster.wait_isr("cut")
+        leader, controller, _ = make_topic(cluster)
         with Producer(cluster.client(leader), linger_ms=0, request_timeout_ms=1500) as producer:
             producer.send("cut", b"before").result(20)
             cluster.partition(controller, leader, one_way=True)

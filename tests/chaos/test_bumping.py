@@ -33,9 +33,9 @@ class Bumping(Harness):
 
     def add(self, records: int = 1) -> ProducerBatch:
         for number in range(records):
-            size = self.accumulator.record_size(None, b"x", ())
-            assert self.accumulator.append(WHERE, number, None, b"x", headers=(), size=size) is not None
+            assert self.accumulator.append(WHERE, number, None, b"x", headers=()) is not None
         self.queue = self.accumulator.queues[WHERE]
+        self.queue.waiting[-1].seal()
         return self.queue.waiting[-1]
 
 
@@ -83,9 +83,9 @@ def test_an_ack_holds_for_what_waits_before_it(pipeline: tuple[Bumping, list[Pro
     harness, batches = pipeline
     harness.queue.on_wire.remove(batches[0])
     harness.queue.requeue(batches[0])
-    used = harness.accumulator.used_bytes
+    used = harness.accumulator.memory.used
     harness.answer(batches[2], written=True)
     assert [batch.done for batch in batches[:2]] == [True, False]
-    assert harness.accumulator.used_bytes < used
+    assert harness.accumulator.memory.used < used
     assert harness.queue.numbered == batches[1:]
     assert not harness.queue.waiting

@@ -74,7 +74,7 @@ def test_the_path_of_a_lost_record() -> None:
         (100, "n1 (leader) appends it at offset 0, epoch 1"),
         (110, "n2 (follower) has it at offset 0, epoch 1"),
         (120, "n1 (leader) counts it as committed: HW 1"),
-        (121, "p is told: ok, offset 0 (acks=-1)"),
+        (121, "p gets the answer ok, offset 0 (acks=-1)"),
         (121, "nobody ever reads it"),
         (350, "n2 does not hold it any more"),
     ]

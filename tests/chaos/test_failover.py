@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.options import override
-from strandline.chaos.scenario import ScenarioOptions, ScenarioRun
+from tests.chaos.gaps import gaps_ms
 
 GAP_MS_MAX = 1000
 """A broken connection is a suspicion: probe at once, fence when nobody comes back."""
@@ -36,24 +35,8 @@ QUIET = {
 """Nothing but the death of a leader (often the active controller too), every five seconds."""
 
 
-def gaps_ms(seed: int) -> list[float]:
-    """After each kill: until every partition has acked a send that was made after it."""
-    run = ScenarioRun(seed, override(ScenarioOptions.draw(seed), QUIET))
-    run.execute()
-    gaps = []
-    for killed_ms in [at for at, what in run.nemesis.events if what.startswith("kill")]:
-        first: dict[int, float] = {}
-        for send in run.history.sends:
-            if send.acked and send.invoked_ms >= killed_ms:
-                gap_ms = send.completed_ms - killed_ms
-                first[send.partition.number] = min(gap_ms, first.get(send.partition.number, gap_ms))
-        assert len(first) == 3
-        gaps.append(max(first.values()))
-    return gaps
-
-
 def test_a_dead_leader_costs_well_under_a_second() -> None:
     """Of each partition, whether or not the active controller died with its leader."""
-    gaps = [gap for seed in range(4) for gap in gaps_ms(seed)]
+    gaps = [gap for seed in range(4) for gap in gaps_ms(seed, QUIET, "kill")]
     assert len(gaps) >= 6
     assert max(gaps) < GAP_MS_MAX, sorted(gaps)

@@ -9,7 +9,8 @@ import pytest
 from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
-from tests.chaos.site import READY_MS, Site
+from tests.chaos.site import Site
+from tests.stage import READY_MS
 
 in_both_layouts = pytest.mark.parametrize(("split", "seeds"), [(False, 3), (True, 2)], ids=["combined", "split"])
 
@@ -29,7 +30,7 @@ def test_s50_a_minority_side_takes_no_writes(split: bool, seeds: int) -> None:
             site.world.partition("beside", other)
         await site.send(f"{old}:9092", "t", 100, 103, machine="beside")
         assert site.refused == [b"100", b"101", b"102"]
-        await site.cluster.wait_for("the majority has elected", READY_MS, lambda: site.leader("t") != old)
+        await site.until(lambda: site.leader("t") != old, "the majority has elected")
         majority = [name for name in others if name in site.cluster.brokers]
         await site.send(",".join(f"{name}:9092" for name in majority), "t", 20, 40)
         assert len(site.acked) == 40
@@ -40,7 +41,7 @@ def test_s50_a_minority_side_takes_no_writes(split: bool, seeds: int) -> None:
         assert [values[offset] for offset in site.acked.values()] == list(site.acked)
 
     for seed in range(seeds):
-        Site(seed, split).run(story)
+        Site(seed, split).play(story)
 
 
 @in_both_layouts
@@ -50,7 +51,7 @@ def test_s47_power_cut_of_every_node_loses_nothing_acked(split: bool, seeds: int
     async def story(site: Site) -> None:
         await site.create("t")
         sending = asyncio.ensure_future(site.send(site.cluster.bootstrap, "t", 0, 300))
-        await site.cluster.wait_for("a part is acknowledged", READY_MS, lambda: len(site.acked) >= 50)
+        await site.until(lambda: len(site.acked) >= 50, "a part is acknowledged")
         for name in site.cluster.names:
             site.world.power_cut(name)
         before = dict(site.acked)
@@ -65,7 +66,7 @@ def test_s47_power_cut_of_every_node_loses_nothing_acked(split: bool, seeds: int
         assert all(values[offset] == value for value, offset in {**site.acked, **before}.items())
 
     for seed in range(seeds):
-        Site(seed, split).run(story)
+        Site(seed, split).play(story)
 
 
 @in_both_layouts
@@ -75,7 +76,7 @@ def test_s46_only_who_has_everything_committed_leads_the_quorum(split: bool, see
 
     async def story(site: Site) -> None:
         site.world.isolate("n3")
-        await site.cluster.wait_for("a leader of the two", READY_MS, lambda: _quorum_leader(site)[1] in ("n1", "n2"))
+        await site.until(lambda: _quorum_leader(site)[1] in ("n1", "n2"), "a leader of the two")
         near = ",".join(f"{name}:9092" for name in site.cluster.brokers if name != "n3")
 
         async def work(ports: Ports) -> None:
@@ -83,7 +84,7 @@ def test_s46_only_who_has_everything_committed_leads_the_quorum(split: bool, see
                 for number in range(5):
                     await admin.create_topics([NewTopic(f"t{number}", 1, 2)])
 
-        await site.client(work)
+        await site.process("client", work)
         epoch, leader = _quorum_leader(site)
         assert leader in ("n1", "n2")
         behind_log_end = site.cluster.live["n3"].node.quorum.log_end_offset
@@ -91,14 +92,14 @@ def test_s46_only_who_has_everything_committed_leads_the_quorum(split: bool, see
         # The one that had everything dies as the one that had not comes back: both of the others must agree on a log.
         site.world.kill(leader)
         site.world.heal()
-        await site.cluster.wait_for("another leads", READY_MS, lambda: _quorum_leader(site)[0] > epoch)
+        await site.until(lambda: _quorum_leader(site)[0] > epoch, "another leads")
         site.cluster.observe()
         image = site.cluster.newest_image()
         assert image is not None
         assert {f"t{number}" for number in range(5)} <= image.topics.keys()
 
     for seed in range(seeds):
-        Site(seed, split).run(story)
+        Site(seed, split).play(story)
 
 
 def _quorum_leader(site: Site) -> tuple[int, str]:

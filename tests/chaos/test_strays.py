@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from strandline.chaos.cluster import DATA
-from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
 from strandline.proto.marks import counts, reset
-from tests.chaos.test_simulated_rows import READY_MS, Site, in_both_layouts
+from tests.chaos.site import Site
+from tests.chaos.test_simulated_rows import in_both_layouts
+from tests.stage import READY_MS
 
 TOPICS = ("gone", "anew", "kept")
 DELAY_MS = 20_000
@@ -35,7 +36,7 @@ def test_a_broker_comes_back_after_topics_were_deleted(split: bool, seeds: int) 
                 await site.send(site.cluster.bootstrap, topic, 0, 20)
             site.world.kill(away)
             await site.world.sleep_ms(5_000)
-            await site.client(lambda ports: delete_and_make_anew(site.cluster.bootstrap, ports))
+            await site.admin(delete_and_make_anew)
             for topic in ("anew", "kept"):
                 await site.send(site.cluster.bootstrap, topic, 20, 25)
             assert directories(site, away) == {f"{topic}-0" for topic in TOPICS}
@@ -50,12 +51,11 @@ def test_a_broker_comes_back_after_topics_were_deleted(split: bool, seeds: int) 
             assert await site.read("anew") == [b"%d" % number for number in range(20, 25)]
             assert await site.read("kept") == [b"%d" % number for number in range(25)]
 
-        site.run(story)
+        site.play(story)
         assert counts()["stray-set-aside"] == 2
 
 
-async def delete_and_make_anew(bootstrap: str, ports: Ports) -> None:
+async def delete_and_make_anew(admin: Admin) -> None:
     """Delete two of the three, and make one of them anew."""
-    async with Admin(bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-        await admin.delete_topics(["gone", "anew"])
-        await admin.create_topics([NewTopic("anew", 1, 3)])
+    await admin.delete_topics(["gone", "anew"])
+    await admin.create_topics([NewTopic("anew", 1, 3)])

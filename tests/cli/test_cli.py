@@ -198,7 +198,7 @@ def test_doctor_judges_files_and_exits_1_when_it_finds(tmp_path: Path) -> None:
     bad.write_text(safe + "default.replication.factor=1\nmin.insync.replicas=1\nunclean.leader.election.enable=true\n")
     told = run("doctor", str(good))
     assert told.exit_code == 0
-    assert told.output.splitlines()[-1] == "No setting found that could lose records; see the note above."
+    assert told.output.splitlines()[-1] == "Nothing found that could lose data."
     told = run("doctor", str(good), str(bad))
     assert told.exit_code == 1
     assert "3 found." in told.output

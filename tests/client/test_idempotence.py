@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.client.accumulator import PartitionQueue
-from strandline.client.batches import ProducerBatch
+from strandline.client.batches import OpenRecords, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import ThreadFutures
 from strandline.client.idempotence import (
@@ -18,6 +18,7 @@ from strandline.client.idempotence import (
     Sequencer,
     SequencesBefore,
 )
+from strandline.client.lanes import Memory
 from strandline.client.session import Session
 from strandline.log.batch import parse_header
 from strandline.log.compression import Codec
@@ -51,9 +52,12 @@ class Harness:
 
     def add(self, records: int = 10) -> ProducerBatch:
         self.number += 1
-        batch = ProducerBatch((self.number,), WHERE, Codec.NONE, ThreadFutures(), 0.0)
+        results = ThreadFutures().results(WHERE)
+        memory = Memory(1 << 20, 1 << 20, 1 << 20)
+        batch = ProducerBatch((self.number,), WHERE, OpenRecords.of(memory, results, Codec.NONE), results, 0.0)
         for _ in range(records):
-            batch.append(1, None, b"x", (), 30)
+            assert batch.append(1, None, b"x", ()) is not None
+        batch.seal()
         self.queue.waiting.append(batch)
         return batch
 
@@ -207,7 +211,8 @@ def test_halves_share_the_range_of_the_whole(known: Harness, size: int) -> None:
     assert [numbers(half)[2] for half in halves] == [10, 10 + middle]
     assert [half.count for half in halves] == [middle, size - middle]
     assert sum(half.reserved_bytes for half in halves) == batch.reserved_bytes
-    assert [future for half in halves for future in half.futures] == batch.futures
+    assert all(half.results is batch.results for half in halves)
+    assert [(half.first, half.first + half.count) for half in halves] == [(0, middle), (middle, size)]
     assert halves[0].order < halves[1].order < (batch.id + 1,)
 
 

@@ -34,7 +34,7 @@ def queues(one: Producer) -> list[str]:
 
 def used(one: Producer) -> int:
     assert one._core is not None
-    return one._core.accumulator.used_bytes
+    return one._core.accumulator.memory.used
 
 
 def hide(cluster: ScriptedCluster, topic: str) -> UUID:

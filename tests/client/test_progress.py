@@ -33,6 +33,15 @@ def test_an_iteration_is_done_record_by_record() -> None:
     assert progress.to_commit()[A] == OffsetAndMetadata(4, "", 3)
 
 
+def test_what_is_polled_as_columns_is_done_with_the_next_poll() -> None:
+    """Each partition's offset behind its last record, with its leader epoch."""
+    progress = Progress()
+    progress.hand_behind({A: OffsetAndMetadata(7, "", 3), B: OffsetAndMetadata(2, "", 4)})
+    assert offsets(progress) == {}
+    progress.finish()
+    assert progress.to_commit() == {A: OffsetAndMetadata(7, "", 3), B: OffsetAndMetadata(2, "", 4)}
+
+
 def test_polls_seeks_and_what_is_committed_already() -> None:
     """A poll's records are done with the next; a seek takes back what was handed out; nothing is committed twice."""
     progress = Progress()

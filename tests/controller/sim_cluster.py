@@ -8,7 +8,6 @@ from typing import TypeVar
 from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.controller import api, broker_api, methods
 from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
@@ -21,6 +20,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, Endpoint, Offset
 from strandline.proto.isr import AlterPartitionItem, IsrMember
+from tests.stage import Stage
 
 T = TypeVar("T")
 
@@ -102,31 +102,27 @@ class Node:
         return info
 
 
-class SimCluster:
-    """So many combined nodes in a world of their own."""
+class SimCluster(Stage):
+    """So many combined nodes; the scenario begins when all brokers are unfenced."""
+
+    poll_ms = 1.0
 
     def __init__(self, seed: int, nodes: int = 3, config: ControllerConfig | None = None) -> None:
-        self.world = World(seed)
+        super().__init__(seed, [f"n{node}" for node in range(1, nodes + 1)])
         self.voters = nodes
         self.config = config or ControllerConfig()
         self.nodes: dict[int, Node] = {}
         self.ever: list[Node] = []
         self.lives: dict[int, list[UUID]] = {}
-        for node in range(1, nodes + 1):
-            self.world.add_machine(f"n{node}")
 
-    def play(self, scenario: Callable[[SimCluster], Awaitable[T]]) -> T:
-        """Start all nodes, wait until all brokers are unfenced, then run the scenario."""
+    async def begin(self) -> None:
+        for node in range(1, self.voters + 1):
+            self.start(node)
+        await self.until(self.healthy)
 
-        async def whole() -> T:
-            for node in range(1, self.voters + 1):
-                self.start(node)
-            await self.until(self.healthy)
-            return await scenario(self)
-
-        result = self.world.run(whole())
+    def judge(self) -> None:
+        super().judge()
         assert not [error for node in self.nodes.values() for error in node.fatal]
-        return result
 
     def registration(self, node: int, incarnation: UUID) -> broker_api.RegisterBrokerRequest:
         """Of a process on a directory that remembers all its lives, and finds every log of every topic intact."""
@@ -177,13 +173,24 @@ class SimCluster:
 
         self.world.spawn(f"n{node}", main)
 
-    def kill(self, node: int) -> None:
-        self.world.kill(f"n{node}")
-        del self.nodes[node]
+    def kill(self, *machines: int | str) -> None:
+        super().kill(*machines)
+        self._forget_the_dead()
 
-    def power_cut(self, node: int) -> None:
-        self.world.power_cut(f"n{node}")
-        del self.nodes[node]
+    def power_cut(self, *machines: int | str) -> None:
+        super().power_cut(*machines)
+        self._forget_the_dead()
+
+    def _forget_the_dead(self) -> None:
+        self.nodes = {number: node for number, node in self.nodes.items() if self.is_alive(number)}
+
+    async def restart_all(self) -> None:
+        """Each node is killed and started, one right after the other; all is well again when it returns."""
+        for number in list(self.nodes):
+            self.kill(number)
+            self.start(number)
+            await self.until(lambda number=number: number in self.nodes)  # type: ignore[misc]
+        await self.until(self.healthy)
 
     @property
     def active(self) -> Node | None:
@@ -197,24 +204,9 @@ class SimCluster:
         assert active is not None
         return active, next(node for node in self.nodes.values() if node is not active)
 
-    async def until(self, condition: Callable[[], bool], *, within_ms: float = 30_000) -> float:
-        """Wait for a condition; how long that took, in milliseconds of world time."""
-        began = self.world.now_ms
-        while not condition():
-            assert self.world.now_ms - began < within_ms, "it never came true"
-            await asyncio.sleep(0.001)
-        return self.world.now_ms - began
-
     async def on(self, node: int, call: Callable[[Node], Awaitable[T]]) -> T:
         """Run something inside a node's process."""
-        process = self.world.process(f"n{node}")
-        assert process is not None
-
-        async def inside() -> T:
-            return await call(self.nodes[node])
-
-        task: asyncio.Task[T] = process.context.copy().run(lambda: self.world.loop.create_task(inside()))
-        return await task
+        return await self.inside(node, lambda: call(self.nodes[node]))
 
     async def create(self, name: str, replicas: list[list[int]], **configs: str) -> None:
         """Create a topic by way of some node's channel, and wait until all nodes have it."""

@@ -1,7 +1,8 @@
-"""The compiled record codec under AddressSanitizer and UBSan: `make sanitize` (gcc, Linux).
+"""The compiled parts under AddressSanitizer and UBSan: `make sanitize` (gcc, Linux).
 
-Builds `_records.c` with both in a temporary directory, and lets it read, check and write seeded damaged records for
-half a minute, held against its twin in Python. Any access outside a buffer ends the process with a report.
+Builds `_records.c` and `_lanes.c` with both in a temporary directory. The record codec reads, checks and writes seeded
+damaged records for half a minute, then a producer's lanes take records and refuse what is none for as long; both are
+held against their twins in Python. Any access outside a buffer ends the process with a report.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).parents[2] / "src/strandline/log/_records.c"
+from tests.client.test_lanes import Play
+
+SOURCES = [Path(__file__).parents[2] / "src/strandline" / name for name in ("log/_records.c", "client/_lanes.c")]
 SECONDS = 30
 
 
-def build(directory: str) -> Path:
-    """The instrumented codec. Raises CalledProcessError."""
-    target = Path(directory) / f"_records{sysconfig.get_config_var('EXT_SUFFIX')}"
+def build(directory: str, source: Path) -> Path:
+    """One of them, instrumented. Raises CalledProcessError."""
+    target = Path(directory) / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = sysconfig.get_paths()["include"]
     flags = ["-shared", "-fPIC", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-    subprocess.run(["gcc", *flags, f"-I{include}", str(SOURCE), "-o", str(target)], check=True)
+    subprocess.run(["gcc", *flags, f"-I{include}", str(source), "-o", str(target)], check=True)
     return target
 
 
@@ -38,16 +41,59 @@ def outcome(call: Any, *arguments: Any) -> Any:
         return ValueError
 
 
+def loaded(path: str) -> Any:
+    """The module in that file."""
+    spec = importlib.util.spec_from_file_location(Path(path).name.partition(".")[0], path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def attack_lanes(path: str) -> int:
+    """How many programs were played; both lanes agreed on each."""
+    from strandline.client import lanes_python
+
+    compiled = loaded(path)
+    rng = random.Random(2)
+    end = time.monotonic() + SECONDS
+    tried = 0
+    while time.monotonic() < end:
+        program = [_step(rng) for _ in range(rng.randrange(60))]
+        memory, batch_max, threads = rng.randrange(100, 9_000), rng.randrange(4_000), rng.random() < 0.5
+        said = []
+        for module in (compiled, lanes_python):
+            play = Play(module, memory, batch_max, threads=threads)
+            for step in [("open", 0), ("open", 1), *program]:
+                play.step(*step)
+            said.append(play.end())
+        assert said[0] == said[1]
+        tried += 1
+    return tried
+
+
+def _step(rng: random.Random) -> tuple[str, Any]:
+    number = rng.randrange(3)
+    if rng.random() < 0.2:
+        other = {"open": number, "seal": number, "stick": (number, rng.randrange(900)), "give back": rng.randrange(300)}
+        return rng.choice(list(other.items()))
+    blobs = [None, b"", rng.randbytes(rng.randrange(190)), b"k" * rng.randrange(70), "text", 5]
+    pairs: list[Any] = [("h" * rng.randrange(9), rng.choice(blobs)) for _ in range(rng.randrange(4))]
+    record = {"value": rng.choice(blobs), "key": rng.choice(blobs), "headers": rng.choice([(), tuple(pairs), pairs])}
+    place = {
+        "partition": rng.choice([None, 0, 1, -1, 9, 2**80]),
+        "timestamp_ms": rng.choice([None, 5, 2**62, -1, 2**63]),
+    }
+    return "record", record | place
+
+
 def attack(path: str) -> int:
     """How many inputs were tried; both codecs agreed on each."""
     from strandline.log import records_python
     from strandline.log.records import Record
 
-    spec = importlib.util.spec_from_file_location("_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    compiled: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(compiled)
+    compiled = loaded(path)
     rng = random.Random(1)
     end = time.monotonic() + SECONDS
     tried = 0
@@ -72,9 +118,10 @@ def attack(path: str) -> int:
 def main() -> int:
     if len(sys.argv) > 1:
         print(f"{attack(sys.argv[1])} inputs, no access outside a buffer")
+        print(f"{attack_lanes(sys.argv[2])} programs of appends, no access outside a buffer")
         return 0
     with tempfile.TemporaryDirectory() as directory:
-        library = build(directory)
+        libraries = [str(build(directory, source)) for source in SOURCES]
         preload = [
             subprocess.run(
                 ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
@@ -85,7 +132,7 @@ def main() -> int:
         environment = {**os.environ, "LD_PRELOAD": " ".join(preload), "ASAN_OPTIONS": "detect_leaks=0"}
         environment["PYTHONMALLOC"] = "malloc"
         return subprocess.run(
-            [sys.executable, "-m", "tests.hostile.sanitize", str(library)], env=environment, check=False
+            [sys.executable, "-m", "tests.hostile.sanitize", *libraries], env=environment, check=False
         ).returncode
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -73,23 +74,14 @@ class FailingLives(Lives):
         assert log_dir.offline == {}, f"refused: {log_dir.offline}"
         logs = {tp: self.check(tp, log_dir) for tp in TPS}
         self.power_lost = False
-        failed: list[object] = []
+        failed: list[Any] = []
         syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what), failed.append)
-        for _ in range(self.rng.randint(0, 40)):
-            for tp in TPS:
-                self.step(self.expected[tp], logs[tp], log_dir)
-                if self.rng.random() < 0.8:
-                    syncer.mark(logs[tp])
-            if self.rng.random() < 0.5:
-                await asyncio.sleep(self.rng.random() * 0.01)
-            if failed:
-                return
+        await self.use(log_dir, logs, syncer, failed)
+        if failed:
+            return
         await syncer.drain()
         if not failed and self.rng.random() < 0.3:
-            await asyncio.sleep(1)
-            log_dir.close(3)
-            for tp in TPS:
-                self.expected[tp].guaranteed = self.expected[tp].end
+            await self.stop(log_dir)
 
 
 @pytest.mark.parametrize("first_seed", [0, 10, 20, 30, 40, 50, 150, 580])

@@ -11,9 +11,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
 from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives
@@ -23,6 +21,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, NodeId, TopicPartition
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, fill
 from tests.log.test_log_dir import OTHER, formatted, killed, opened
+from tests.stage import OneMachine
 
 INTACT, CUT, LACKING = LogCondition
 SEGMENT = f"{0:020d}.log"
@@ -194,29 +193,22 @@ def test_a_loss_is_remembered_until_it_is_committed(disk: FailingDisk, tmp_path:
     assert found(opened(disk, path)) == {OTHER: INTACT}
 
 
-class Machine:
+class Machine(OneMachine):
     """A log directory over the lives of one simulated machine, each struck at one of its disk operations."""
 
-    def __init__(self, seed: int) -> None:
-        self.world = World(seed)
-        self.world.add_machine("n1")
-        self.disk: SimDisk = self.world.machines["n1"].disk
-        self.opened: LogDir | None = None
+    opened: LogDir | None = None
 
-    async def live(self, life: Callable[[Ports], None], strike_after: int, strike: Callable[[str], None]) -> bool:
+    async def live_until(self, life: Callable[[Ports], None], strike_after: int, strike: Callable[[str], None]) -> bool:
         """Run a life until it ends, or is struck at an operation other than 0; true if it ended."""
-        ended: list[bool] = []
 
-        async def main(ports: Ports) -> None:
+        async def work(ports: Ports) -> None:
             life(ports)
-            ended.append(True)
 
         self.disk.strike_after(strike_after, (lambda: strike("n1")) if strike_after else None)
-        self.world.spawn("n1", main)
-        await self.world.sleep_ms(1_000)
+        ended = await self.live(work)
         self.disk.strike_after(0, None)
-        self.world.kill("n1")
-        return bool(ended)
+        self.kill("n1")
+        return ended
 
 
 def write_and_crash(ports: Ports) -> None:
@@ -244,15 +236,15 @@ def test_struck_anywhere_a_start_forgets_no_finding(how: str) -> None:
             told_by_last.append(found(log_dir))
             log_dir.write_checkpoints({TP: 9})
 
-        async def scenario(machine: Machine = machine, operation: int = operation) -> None:
-            assert await machine.live(write_and_crash, 0, machine.world.kill)
+        async def scenario(machine: Machine, operation: int = operation) -> None:
+            assert await machine.live_until(write_and_crash, 0, machine.world.kill)
             content = machine.disk.files()[f"/data/{TP}/{SEGMENT}"].rstrip(b"\0")
             machine.disk.flip_bit(f"/data/{TP}/{SEGMENT}", len(content) - 2)
             machine.disk.remove_directory(f"/data/{OTHER}")
-            await machine.live(start, operation, getattr(machine.world, how))
-            assert await machine.live(start, 0, machine.world.kill)
+            await machine.live_until(start, operation, getattr(machine.world, how))
+            assert await machine.live_until(start, 0, machine.world.kill)
 
-        machine.world.run(scenario())
+        machine.play(scenario)
         told += len(told_by_last)
         assert told_by_last[-1] == {TP: CUT, OTHER: LACKING}, operation
     assert told > 80, "some strikes came after the first start had found it, too"
@@ -274,16 +266,15 @@ def test_struck_anywhere_a_deletion_is_no_loss(how: str) -> None:
             await asyncio.gather(log_dir.delete(TP), log_dir.delete(OTHER))
             ended.append(operation)
 
-        async def scenario(machine: Machine = machine, operation: int = operation) -> None:
-            assert await machine.live(write_and_crash, 0, machine.world.kill)
+        async def scenario(machine: Machine, operation: int = operation) -> None:
+            assert await machine.live_until(write_and_crash, 0, machine.world.kill)
             machine.disk.strike_after(operation, lambda: getattr(machine.world, how)("n1"))
-            machine.world.spawn("n1", delete)
-            await machine.world.sleep_ms(1_000)
+            await machine.live(delete)
             machine.disk.strike_after(0, None)
-            machine.world.kill("n1")
-            assert await machine.live(start, 0, machine.world.kill)
+            machine.kill("n1")
+            assert await machine.live_until(start, 0, machine.world.kill)
 
-        machine.world.run(scenario())
+        machine.play(scenario)
         assert LACKING not in conditions, operation
     assert 10 < len(ended) < 180, "some were struck in the middle, some not at all"
 

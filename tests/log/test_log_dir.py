@@ -267,6 +267,7 @@ def test_retention_deletes_after_the_checkpoint(disk: FailingDisk, tmp_path: Pat
     fill(log, 40, size=200)
     log.sync_now()
     log.delete_records_before(30)
+    log.sync_now()
     directory = Path(path) / "orders-0"
     before = len(list(directory.glob("*.log")))
 

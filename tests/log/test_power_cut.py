@@ -119,6 +119,16 @@ class Lives:
         self.power_lost = False
         failed: list[Any] = []
         syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what), failed.append)
+        await self.use(log_dir, logs, syncer, failed)
+        assert failed == []
+        if self.rng.random() < 0.5:
+            await syncer.drain()
+            await self.stop(log_dir)
+
+    async def use(
+        self, log_dir: LogDir, logs: dict[TopicPartition, PartitionLog], syncer: Syncer, failed: list[Any]
+    ) -> None:
+        """Some steps with each log, until a sync fails."""
         for _ in range(self.rng.randint(0, 40)):
             for tp in TPS:
                 self.step(self.expected[tp], logs[tp], log_dir)
@@ -126,13 +136,15 @@ class Lives:
                     syncer.mark(logs[tp])
             if self.rng.random() < 0.5:
                 await asyncio.sleep(self.rng.random() * 0.01)
-        assert failed == []
-        if self.rng.random() < 0.5:
-            await syncer.drain()
-            await asyncio.sleep(1)
-            log_dir.close(3)
-            for tp in TPS:
-                self.expected[tp].guaranteed = self.expected[tp].end
+            if failed:
+                return
+
+    async def stop(self, log_dir: LogDir) -> None:
+        """Cleanly, a second later: what was written is durable."""
+        await asyncio.sleep(1)
+        log_dir.close(3)
+        for tp in TPS:
+            self.expected[tp].guaranteed = self.expected[tp].end
 
     async def format(self, ports: Ports) -> None:
         """Once."""

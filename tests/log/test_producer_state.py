@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from strandline.log.batch import BatchHeader
 from strandline.log.producer_state import (
     BATCHES_KEPT,
+    SEQUENCE_MAX,
     ProducerStates,
     SnapshotDamaged,
     decode_snapshot,
 )
-from strandline.log.refusals import SEQUENCE_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 

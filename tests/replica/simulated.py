@@ -7,8 +7,6 @@ unless the broker is cut off from it. A broker whose process is gone, or that is
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 from collections import deque
 from collections.abc import Callable
 from uuid import UUID
@@ -18,20 +16,21 @@ from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
-from strandline.chaos.sim.world import World, WorldConfig
+from strandline.chaos.sim.world import WorldConfig
 from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.partition_log import PartitionLog
 from strandline.log.records import decode_records
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
+from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcTimeout, RpcUnavailable
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig
-from strandline.replica.waiting import Append, AppendDone
+from strandline.replica.states import BrokerState, PartitionState, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.waiting import Append
 from tests.replica.fake_controller import FakeController, partition_state
-from tests.replica.helpers import CLUSTER, batch
+from tests.replica.helpers import CLUSTER, TP, batch
+from tests.stage import Stage
 
 PORT = 9000
 FENCE_AFTER_MS = 300
@@ -160,17 +159,17 @@ class SimBroker:
             self.cluster.world.loop.call_soon(action, manager, context=process.context)
 
 
-class SimCluster:
+class SimCluster(Stage):
+    """A few brokers; the scenario starts them."""
+
     def __init__(self, seed: int, *, nodes: int = 3, config: ReplicaConfig | None = None) -> None:
         self.rng = split(seed, "scenario")
-        self.world = World(
-            seed,
-            WorldConfig(
-                network=NetworkConfig(give_up_us=2_000_000),
-                disk=DiskConfig(sync_max_us=self.rng.choice([1_000, 20_000]), cold_probability=0.1),
-                clock_rate_error=0.01,
-            ),
+        world = WorldConfig(
+            network=NetworkConfig(give_up_us=2_000_000),
+            disk=DiskConfig(sync_max_us=self.rng.choice([1_000, 20_000]), cold_probability=0.1),
+            clock_rate_error=0.01,
         )
+        super().__init__(seed, config=world)
         self.config = config or ReplicaConfig(
             replica_lag_time_max_ms=3_000,
             fetch_window_bytes=self.rng.choice([2_000, 1 << 20]),
@@ -223,131 +222,80 @@ class SimCluster:
                     if self.world.now_ms - since > FENCE_AFTER_MS and not known.fenced:
                         self.controller.fence(node)
 
+    # What the nodes are and have
 
-class History:
-    """What clients saw.
+    def broker(self, node: int) -> SimBroker:
+        return self.brokers[NodeId(node)]
 
-    `acked`: value -> (partition, offset) of every append with acks=all that was answered NONE; `seen`: what was read at
-    an offset below a high watermark: it must never be anything else (ConsistentRead).
-    """
+    def manager(self, node: int) -> ReplicaManager:
+        manager = self.broker(node).manager
+        assert manager is not None
+        return manager
 
-    def __init__(self) -> None:
-        self.acked: dict[bytes, tuple[TopicPartition, int]] = {}
-        self.refused: dict[bytes, ErrorCode] = {}
-        self.seen: dict[tuple[TopicPartition, int], bytes] = {}
-        self.reads = 0
+    def hosted(self, node: int) -> ReplicaStatus | None:
+        """The node's first replica; None while it has none."""
+        manager = self.broker(node).manager
+        hosted = manager.hosted() if manager is not None else []
+        return hosted[0] if hosted else None
 
-    def read(self, tp: TopicPartition, data: bytes) -> None:
-        self.reads += 1
-        for _, view in iter_batches(memoryview(data)):
-            for record in decode_records(view):
-                value = record.value or b""
-                before = self.seen.setdefault((tp, record.offset), value)
-                assert before == value, f"{tp} offset {record.offset}: {before!r} was read, then {value!r}"
-                assert value not in self.refused, f"{value!r} was refused as not written and is committed"
+    def status(self, node: int) -> ReplicaStatus:
+        status = self.hosted(node)
+        assert status is not None, f"node {node} hosts nothing"
+        return status
 
+    def log(self, node: int) -> PartitionLog:
+        partition = self.manager(node).partition(TP)
+        assert partition is not None
+        assert partition.log is not None
+        return partition.log
 
-DEFINITE = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR}
+    def leads(self, node: int) -> bool:
+        status = self.hosted(node)
+        return status is not None and status.role is Role.LEADER
 
+    @property
+    def isr(self) -> tuple[NodeId, ...]:
+        return self.controller.state(TP).isr
 
-async def produce(cluster: SimCluster, tp: TopicPartition, name: str, history: History, stop: asyncio.Event) -> None:
-    """Append unique values to whoever leads; an append that is not answered in time is given up (indeterminate)."""
-    rng, loop = cluster.rng, cluster.world.loop
-    number = 0
-    while not stop.is_set():
-        await cluster.world.sleep_ms(rng.uniform(0.2, 20))
-        leader = cluster.controller.state(tp).leader
-        if leader == NO_NODE:
-            continue
-        number += 1
-        value = f"{name}-{number}-".encode() + b"." * rng.choice([1, 1, 1, 500])
-        answered: asyncio.Future[Append] = loop.create_future()
+    def values(self, node: int) -> list[bytes]:
+        """Every record of a node's log, committed or not."""
+        log = self.log(node)
+        found: list[bytes] = []
+        offset = int(log.log_start_offset)
+        while offset < log.log_end_offset:
+            read = log.read(offset, 1 << 20, log.log_end_offset)
+            if read is not None:  # else its bytes are cold this time
+                found += decoded(read.data)
+                offset = int(read.next_offset)
+        return found
 
-        def answer(outcome: Append, answered: asyncio.Future[Append] = answered) -> None:
-            if not answered.done():
-                answered.set_result(outcome)
+    def read(self, node: int, offset: int = 0) -> ReadOutcome:
+        """As a consumer of the node."""
+        while True:
+            outcome = self.manager(node).read(TP, offset, 1 << 20)
+            if outcome is not None:
+                return outcome
 
-        def append(manager: ReplicaManager, value: bytes = value, done: AppendDone = answer) -> None:
-            manager.append(tp, batch(value), -1, done)
+    # What happens
 
-        cluster.brokers[leader].run(append)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                outcome = await answered
-                if outcome.error is ErrorCode.NONE:
-                    assert value not in history.acked
-                    history.acked[value] = (tp, outcome.base_offset)
-                    assert len(outcome.synced_replicas) >= 2, outcome
-                elif outcome.error in DEFINITE:
-                    history.refused[value] = outcome.error
+    def send(self, node: int, data: memoryview, acks: int = -1) -> asyncio.Future[Append]:
+        """A client's request to a node; the answer comes when it comes."""
+        answered: asyncio.Future[Append] = self.world.loop.create_future()
 
+        def append(manager: ReplicaManager) -> None:
+            manager.append(TP, data, acks, answered.set_result)
 
-async def consume(cluster: SimCluster, tps: list[TopicPartition], history: History, stop: asyncio.Event) -> None:
-    """Read anything that any broker serves as leader: also those that no longer are."""
-    rng = cluster.rng
-    high_watermarks: dict[tuple[object, TopicPartition, int], int] = {}
+        self.broker(node).run(append)
+        return answered
 
-    def read(manager: ReplicaManager) -> None:
-        tp = rng.choice(tps)
-        partition = manager.partition(tp)
-        if partition is None or partition.leader is None:
-            return
-        epoch = partition.leader.leader_epoch
-        start = rng.randint(int(partition.log.log_start_offset), partition.high_watermark) if partition.log else 0
-        outcome = manager.read(tp, start, rng.choice([100, 100_000]))
-        if outcome is not None:
-            assert outcome.error is ErrorCode.NONE, outcome
-            key = (manager, tp, epoch)
-            assert outcome.high_watermark >= high_watermarks.get(key, -1), "a leader's high watermark fell"
-            high_watermarks[key] = outcome.high_watermark
-            history.read(tp, outcome.data)
-
-    while not stop.is_set():
-        await cluster.world.sleep_ms(5)
-        for broker in cluster.brokers.values():
-            broker.run(read)
+    async def append(self, node: int, value: bytes = b"v", acks: int = -1) -> Append:
+        try:
+            async with asyncio.timeout(30):
+                return await self.send(node, batch(value), acks)
+        except TimeoutError:
+            raise AssertionError(f"no answer to {value!r} with acks={acks}") from None
 
 
-async def trouble(cluster: SimCluster, rng: random.Random, rounds: int) -> None:
-    """Kill, cut the power, part the network, cut off from the controller, pause: now and then two at once."""
-    world = cluster.world
-    for _ in range(rounds):
-        await world.sleep_ms(rng.uniform(100, 1_500))
-        node = rng.choice(list(cluster.brokers))
-        broker = cluster.brokers[node]
-        other = cluster.brokers[rng.choice(list(cluster.brokers))]
-        what = rng.choice(["kill", "power", "part", "cut", "pause", "heal", "restart", "elect", "all"])
-        if what == "kill":
-            world.kill(broker.name)
-        elif what == "power":
-            world.power_cut(broker.name)
-        elif what == "all":
-            for each in cluster.brokers.values():
-                world.power_cut(each.name)
-        elif what == "part" and other is not broker:
-            world.partition(broker.name, other.name, one_way=rng.random() < 0.5)
-        elif what == "cut":
-            broker.cut()
-        elif what == "pause":
-            world.pause(broker.name)
-            await world.sleep_ms(rng.uniform(10, 1_000))
-            world.resume(broker.name)
-        elif what == "elect":
-            for state in list(cluster.controller.partitions.values()):
-                cluster.controller.elect(state.topic_partition, rng.choice(state.replicas))
-        elif what == "heal":
-            heal(cluster)
-        if rng.random() < 0.6:
-            restart(cluster)
-
-
-def restart(cluster: SimCluster) -> None:
-    for broker in cluster.brokers.values():
-        if not broker.alive:
-            broker.start()
-
-
-def heal(cluster: SimCluster) -> None:
-    cluster.world.heal()
-    for broker in cluster.brokers.values():
-        broker.reach()
+def decoded(data: bytes) -> list[bytes]:
+    """The values of consecutive batches."""
+    return [record.value or b"" for _, view in iter_batches(memoryview(data)) for record in decode_records(view)]

@@ -55,7 +55,7 @@ def test_a_deletion_outlives_the_death_of_all(death: str, slow: int) -> None:
     """Every machine goes in the instant of the answer; whoever leads next has nothing of what was deleted."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await filled(bench)
         bench.world.machines[f"n{slow}"].disk.config.slow_factor = 50.0
         asked = Asked(bench, 1, 15)
@@ -85,14 +85,14 @@ def test_the_advice_for_a_damaged_checkpoint_of_log_starts() -> None:
     assert "shows deleted records again" in caught.value.advice
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await filled(bench)
         asked = Asked(bench, 1, 15)
         await bench.until(lambda: bool(asked.told))
         await bench.leave_out(3)
         bench.world.machines["n3"].disk.remove_directory(f"{PATH}/{LOG_STARTS}")
         bench.broker(3).start()
-        await bench.until(lambda: bench._status(3) is not None)
+        await bench.until(lambda: bench.hosted(3) is not None)
         assert bench.status(3).log_start_offset == 0
         await bench.until(lambda: len(bench.isr) == 3)
         bench.controller.elect(TP, NodeId(3))
@@ -106,7 +106,7 @@ def test_a_replica_joins_once_its_deletions_are_durable() -> None:
     """It was away when the client was answered: the moment that it is in sync it may be elected."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await filled(bench)
         await bench.leave_out(3)
         asked = Asked(bench, 1, 15)
@@ -115,7 +115,7 @@ def test_a_replica_joins_once_its_deletions_are_durable() -> None:
         assert on_disk(bench, 3) == 0
         bench.world.machines["n3"].disk.config.slow_factor = 50.0
         bench.broker(3).start()
-        await bench.until(lambda: len(bench.isr) == 3, 60_000)
+        await bench.until(lambda: len(bench.isr) == 3, within_ms=60_000)
         bench.world.power_cut("n3")
         assert on_disk(bench, 3) == 15
 
@@ -126,7 +126,7 @@ def test_a_deletion_waits_while_too_few_are_in_sync() -> None:
     """KIP-966: below min.insync.replicas a member that left may be elected, and has not deleted anything."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await filled(bench)
         await bench.leave_out(2, 3)
         asked = Asked(bench, 1, 15)
@@ -145,7 +145,7 @@ def test_many_deletions_are_written_in_few_groups() -> None:
     """One checkpoint holds the log starts of all; while one is being written the next ones gather."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await filled(bench)
         before = bench.world.machines["n1"].disk.operations
         asked = [Asked(bench, 1, offset) for offset in range(1, 21)]
@@ -224,7 +224,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_its_lower_start(tmp_path: Path, monke
         real = site.disk.sync
         cut: list[int] = []
 
-        async def sync(files: object, directories: object = ()) -> None:
+        async def sync(files: object, directories: object = (), wait_ms: float = 0.0) -> None:
             if files and not cut:
                 cut.append(1)
                 site.log_dir.logs[TP].truncate_to(12)

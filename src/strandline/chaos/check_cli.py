@@ -46,10 +46,10 @@ def check(*, file: str, lag_max_ms: float | None, show: int, output: str) -> Non
         "realtime_lag_ms": round(realtime_lag(analysis)[0]),
     }
     if output == "json":
-        told = [asdict(anomaly) | {"partition": str(anomaly.partition)} for anomaly in bad[:show]]
+        entries = [asdict(anomaly) | {"partition": str(anomaly.partition)} for anomaly in bad[:show]]
         legal = dict(Counter(anomaly.name for anomaly in found if anomaly.legal))
         counts = dict(Counter(anomaly.name for anomaly in bad))
-        click.echo(json.dumps({**figures, "anomalies": counts, "legal": legal, "first": told}))
+        click.echo(json.dumps({**figures, "anomalies": counts, "legal": legal, "first": entries}))
     else:
         click.echo(", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in figures.items()))
         for name, number in Counter((one.name, one.legal) for one in found).items():

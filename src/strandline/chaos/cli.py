@@ -206,10 +206,10 @@ class _Report:
             if isinstance(value, (int, float)):
                 self._sums[name] = self._sums.get(name, 0) + value
         if self._json:
-            told = asdict(outcome) | ({} if outcome.ok else {"replay": self._replay(outcome.seed)})
+            entry = asdict(outcome) | ({} if outcome.ok else {"replay": self._replay(outcome.seed)})
             if outcome.ok and not self._timeline:
-                del told["events"], told["options"]
-            click.echo(json.dumps(told, default=str))
+                del entry["events"], entry["options"]
+            click.echo(json.dumps(entry, default=str))
         elif not outcome.ok or self._timeline:
             self._tell_in_full(outcome)
 

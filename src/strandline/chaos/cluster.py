@@ -308,11 +308,11 @@ class SimCluster:
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""
-        told: dict[str, dict[str, int]] = {}
+        found: dict[str, dict[str, int]] = {}
         for live in self.nodes():
             for partition in self.replicas(live):
-                told.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
-        return told
+                found.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
+        return found
 
     def counted(self) -> dict[str, int]:
         """How often the run reached what it is to test."""
@@ -402,10 +402,10 @@ class SimCluster:
 
     def state(self) -> dict[str, object]:
         """A few lines about every node, for a failed run."""
-        told: dict[str, object] = {}
+        found: dict[str, object] = {}
         for live in self.nodes():
             leader = live.node.quorum.leader_and_epoch
-            told[f"n{live.number}"] = {
+            found[f"n{live.number}"] = {
                 "ready": live.node.ready,
                 "quorum": (leader.leader_id, leader.epoch, live.node.quorum.high_watermark),
                 "replicas": [
@@ -414,4 +414,4 @@ class SimCluster:
                     for one in self.replicas(live)
                 ],
             }
-        return told
+        return found

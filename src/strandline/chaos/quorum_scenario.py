@@ -1,6 +1,6 @@
 """Three voters and an observer of the metadata quorum under faults: rules A checked as events run.
 
-Every node is the production `Quorum` over the simulated network and disk; whoever leads appends numbered records. A
+Every node is the production `Quorum` over the simulated network and disk; the leader appends numbered records. A
 record counts as acked when the leader that appended it hands it to its listener as committed.
 """
 

@@ -14,8 +14,6 @@ from strandline.cli.common import Target, check_reachable, output_option, plain_
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.node.doctor import (
     NO_EFFECT,
-    NOT_SERVED,
-    NOTE,
     RISK,
     UNCHECKED,
     Finding,
@@ -57,11 +55,10 @@ def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, 
             findings = [finding for path in files for finding in _of_file(path)]
     else:
         findings = _of_cluster(Target(**where))
-    notes = [] if producer or consumer else [NOT_SERVED]
     if output == "json":
-        print_json([asdict(finding) for finding in findings + notes])
+        print_json([asdict(finding) for finding in findings])
     else:
-        _show(findings, notes)
+        _show(findings)
     if findings:
         raise SystemExit(FOUND)
 
@@ -92,13 +89,12 @@ _MARKS = {
     RISK: ("!", "would lose: "),
     NO_EFFECT: ("!", "no effect:  "),
     UNCHECKED: ("?", "not known:  "),
-    NOTE: ("-", "no effect:  "),
 }
 """Of each kind of finding: the mark before it, and what stands before its consequence."""
 
 
-def _show(findings: list[Finding], notes: list[Finding]) -> None:
-    for finding in findings + notes:
+def _show(findings: list[Finding]) -> None:
+    for finding in findings:
         mark, label = _MARKS[finding.kind]
         click.echo(f"{mark} {finding.where}: {finding.setting}")
         click.echo(f"    {label}{finding.loses}")
@@ -107,7 +103,5 @@ def _show(findings: list[Finding], notes: list[Finding]) -> None:
     counts = [f"{len(findings) - unchecked} found"] + ([f"{unchecked} not checked"] if unchecked else [])
     if findings:
         click.echo(", ".join(counts) + ".")
-    elif notes:
-        click.echo("No setting found that could lose records; see the note above.")
     else:
         click.echo("Nothing found that could lose data.")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         LogTruncated,
         ManyErrors,
         MembershipLost,
+        MissingExtra,
         NoOffsetForPartition,
         OffsetOutOfRange,
         PositionLost,
@@ -85,6 +86,7 @@ _HOMES = {
     "LogTruncated": "strandline.client.errors",
     "ManyErrors": "strandline.client.errors",
     "MembershipLost": "strandline.client.errors",
+    "MissingExtra": "strandline.client.errors",
     "NoOffsetForPartition": "strandline.client.errors",
     "OffsetOutOfRange": "strandline.client.errors",
     "PositionLost": "strandline.client.errors",
@@ -119,6 +121,7 @@ __all__ = [
     "LogTruncated",
     "ManyErrors",
     "MembershipLost",
+    "MissingExtra",
     "NewTopic",
     "NoOffsetForPartition",
     "OffsetAndMetadata",
@@ -142,5 +145,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is here, loaded or not: for whoever looks with dir() or TAB."""
+    """All names, loaded or not, for dir() and TAB."""
     return sorted({*globals(), *__all__})

@@ -1,20 +1,24 @@
 """Where records wait to be sent: per partition a queue of batches, over all of them one bound of memory.
 
-`append` may be called from any thread; everything else runs on the sender's loop. One lock guards the queues, held for
+Any thread may append, and most records never come here: a topic's lanes write them straight into the open batch of
+their partition. `append` opens batches. Everything else runs on the sender's loop. One lock guards the queues, held for
 microseconds and never across I/O.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from strandline.client.batches import NO_SEQUENCE, MadeRecords, ProducerBatch
+from strandline.client.batches import MadeRecords, OpenRecords, ProducerBatch
 from strandline.client.config import ProducerConfig
-from strandline.client.futures import FutureKind
+from strandline.client.futures import FutureKind, MadeResults
+from strandline.client.lanes import Lanes, Memory
+from strandline.client.types import Ack, Header
 from strandline.log.compression import Codec
 from strandline.log.records import RECORD_OVERHEAD_BYTES
 from strandline.proto.error_codes import ErrorCode
@@ -27,7 +31,8 @@ class PartitionQueue:
     """The batches of one partition, oldest first, and its place in the producer's sequences.
 
     Invariants:
-    - Only the last batch of `waiting` is open for records, and only while it has no sequence and was never sent.
+    - Only the last batch of `waiting` is open for records; one that was taken off it, or has another one behind it, is
+      sealed for good.
     - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
       them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
     - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
@@ -78,17 +83,20 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """Every record that was sent and has no acknowledgement yet. Invariant: `used_bytes` <= `buffer.memory`."""
+    """Every record that was sent and has no acknowledgement yet.
+
+    Invariant: `memory`, which is `buffer.memory`, holds what all batches reserve that have no answer yet.
+    """
 
     def __init__(self, config: ProducerConfig, kind: FutureKind, clock: Clock, wake: Callable[[], None]) -> None:
         self.codec = Codec[config.compression_type.upper()]
         self.queues: dict[TopicPartition, PartitionQueue] = {}
-        self.used_bytes = 0
+        max_record = min(config.max_request_size, config.buffer_memory)
+        self.memory = Memory(config.buffer_memory, max_record, config.batch_size)
         self.lock = threading.Lock()
         self.closed: Exception | None = None
         self._batch_size = config.batch_size
-        self._buffer_memory = config.buffer_memory
-        self._max_record = min(config.max_request_size, config.buffer_memory)
+        self._max_record = max_record
         self._kind = kind
         self._clock = clock
         self._wake = wake
@@ -130,45 +138,47 @@ class Accumulator:
         key: bytes | None,
         value: bytes | None,
         *,
-        headers: Any,
-        size: int,
+        headers: tuple[Header, ...],
+        lanes: Lanes | None = None,
     ) -> Any | None:
-        """Queue one record; its future, or None while the memory is full (see `when_memory`).
+        """Queue one record that `lanes` did not take; its future, or None while the memory is full (see `when_memory`).
 
-        `partition` may be a function, which is then called under the lock.
+        `partition` may be a function, which is then called under the lock. A batch that is opened for the record goes
+        into `lanes`, so that the next one finds it there.
         """
         with self.lock:
             if self.closed is not None:
                 raise self.closed
-            if self.used_bytes + size > self._buffer_memory:
-                return None
             if not isinstance(partition, tuple):
                 partition = partition()
-            queue = self.queues.get(partition)
-            if queue is None:
-                queue = self.queues[partition] = PartitionQueue(partition)
-            waiting = queue.waiting
-            batch = waiting[-1] if waiting else None
-            wake = False
-            if (
-                batch is None
-                or batch.base_sequence != NO_SEQUENCE
-                or batch.attempts
-                or (batch.builder.size_bytes + size > self._batch_size and batch.builder.count)
-            ):
-                self._last_number = number = self._last_number + 1
-                batch = ProducerBatch((number,), partition, self.codec, self._kind, self._clock.monotonic_ms())
+            waiting = self._queue(partition).waiting
+            future = waiting[-1].append(timestamp_ms, key, value, headers) if waiting else None
+            wake = future is None
+            if future is None:
+                number = self._last_number + 1
+                batch = self._opened(number, partition)
+                future = batch.append(timestamp_ms, key, value, headers)
+                if future is None:
+                    return None
+                if waiting:
+                    waiting[-1].seal()
                 waiting.append(batch)
+                self._last_number = number
                 self._incomplete[number] = 1
-                wake = True
-            future = batch.append(timestamp_ms, key, value, headers, size)
-            self.used_bytes += size
-            wake = wake or batch.builder.size_bytes >= self._batch_size
+            records = waiting[-1].builder
+            if lanes is not None and isinstance(records, OpenRecords) and partition.partition < lanes.partitions:
+                lanes.open(partition.partition, records)
+            wake = wake or records.size_bytes >= self._batch_size
         if wake:
             self._wake()
         return future
 
-    def append_made(self, partition: TopicPartition, made: MadeRecords) -> Any | None:
+    def _opened(self, number: int, partition: TopicPartition) -> ProducerBatch:
+        results = self._kind.results(partition)
+        records = OpenRecords.of(self.memory, results, self.codec)
+        return ProducerBatch((number,), partition, records, results, self._clock.monotonic_ms())
+
+    def append_made(self, partition: TopicPartition, made: MadeRecords) -> asyncio.Future[Ack] | None:
         """Queue a batch that was made before; the future of its first record's ack, or None while the memory is full.
 
         A queue takes such batches or records, not both.
@@ -176,24 +186,27 @@ class Accumulator:
         with self.lock:
             if self.closed is not None:
                 raise self.closed
-            if self.used_bytes + made.size_bytes > self._buffer_memory:
+            if not self.memory.take(made.size_bytes):
                 return None
-            queue = self.queues.get(partition)
-            if queue is None:
-                queue = self.queues[partition] = PartitionQueue(partition)
             self._last_number = number = self._last_number + 1
-            batch = ProducerBatch((number,), partition, self.codec, self._kind, self._clock.monotonic_ms())
-            future = batch.take_made(made)
-            queue.waiting.append(batch)
+            results = MadeResults(partition, made.count, made.max_timestamp)
+            batch = ProducerBatch((number,), partition, made, results, self._clock.monotonic_ms())
+            batch.reserved_bytes = made.size_bytes
+            self._queue(partition).waiting.append(batch)
             self._incomplete[number] = 1
-            self.used_bytes += made.size_bytes
         self._wake()
-        return future
+        return results.future
+
+    def _queue(self, partition: TopicPartition) -> PartitionQueue:
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = PartitionQueue(partition)
+        return queue
 
     def when_memory(self, notify: Callable[[], None]) -> None:
         """Call `notify` once, when memory was given back or the producer closed; from the sender's thread."""
         with self.lock:
-            if self.closed is None and self.used_bytes:
+            if self.closed is None and self.memory.used:
                 self._memory_waiters.append(notify)
                 notify_now = False
             else:
@@ -239,7 +252,9 @@ class Accumulator:
     def take(self, queue: PartitionQueue) -> ProducerBatch:
         """Take the oldest batch off a queue; nothing is appended to it from now on."""
         with self.lock:
-            return queue.waiting.popleft()
+            batch = queue.waiting.popleft()
+            batch.seal()
+        return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Queue a batch again, for a retry."""
@@ -257,9 +272,10 @@ class Accumulator:
                 queue.requeue(half)
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch has its answer: give its memory back and wake those who wait for memory or a flush."""
+        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory or
+        a flush."""
         with self.lock:
-            self.used_bytes -= batch.reserved_bytes
+            self.memory.give_back(batch.reserved_bytes)
             left = self._incomplete[batch.id] - 1
             if left:
                 self._incomplete[batch.id] = left
@@ -299,15 +315,17 @@ class Accumulator:
             ]
 
     def drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Take a batch that has failed out of the queue, wherever it stands."""
+        """Take a batch that has failed out of the queue, wherever it stands; nothing is appended to it from now on."""
         with self.lock:
+            batch.seal()
             if batch in queue.waiting:
                 queue.waiting.remove(batch)
 
     def close(self, error: Exception) -> None:
-        """Take nothing more: `append` raises `error` from now on. Waiters for memory are woken."""
+        """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
         with self.lock:
             self.closed = error
+            self.memory.close()
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()

@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from strandline.client.futures import FutureKind
-from strandline.client.types import Ack
-from strandline.log.batch import Buffer, parse_header, with_producer
+from strandline.client.futures import Answer, Results
+from strandline.client.lanes import Memory, OpenBatch
+from strandline.log.batch import Buffer, finish_batch, parse_header, with_producer
 from strandline.log.compression import Codec
 from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.ids import TopicPartition
 
 NO_SEQUENCE = -1
+
+
+class Records(Protocol):
+    """What a batch holds."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batch before compression, header included."""
+
+    def build(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+        """The batch's bytes with these numbers, once."""
+
+
+class OpenRecords(OpenBatch):
+    """Records that come one by one."""
+
+    __slots__ = ("_codec",)
+
+    _codec: Codec
+
+    @classmethod
+    def of(cls, memory: Memory, results: Results, codec: Codec) -> OpenRecords:
+        """None yet."""
+        records = cls(memory, results, results.make, results.futures, results.timestamps)
+        records._codec = codec
+        return records
+
+    def build(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+        """The batch's bytes with these numbers, once, when it is sealed."""
+        return finish_batch(
+            self.take(),
+            count=self.count,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            codec=self._codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
 
 
 class MadeRecords(RecordBatchBuilder):
@@ -34,68 +77,40 @@ class MadeRecords(RecordBatchBuilder):
         return with_producer(self._made, producer_id, producer_epoch, base_sequence)
 
 
-class MadeAck:
-    """The one answer of a batch that was made before, however often it is split: acknowledged once all of its parts
-    are, at the offset of the first; it fails with the first part that does."""
-
-    __slots__ = ("_ack", "_done", "_future", "_kind", "_parts", "_shared")
-
-    def __init__(self, kind: FutureKind, shared: Any, future: Any) -> None:
-        self._kind = kind
-        self._shared = shared
-        self._future = future
-        self._parts = 1
-        self._ack: Ack | None = None
-        self._done = False
-
-    def split(self, parts: int) -> None:
-        """One of the parts has become so many."""
-        self._parts += parts - 1
-
-    def written(self, ack: Ack, *, first: bool) -> None:
-        """A part is in the log."""
-        self._parts -= 1
-        if first:
-            self._ack = ack
-        if not self._parts and not self._done:
-            assert self._ack is not None
-            self._done = True
-            self._kind.finish(self._shared, [self._future], [self._ack])
-
-    def failed(self, error: Exception) -> None:
-        """A part is not, or nobody knows."""
-        if not self._done:
-            self._done = True
-            self._kind.fail(self._shared, [self._future], error)
-
-
 class ProducerBatch:
     """Records with their futures, and where they stand on the way.
 
     Invariants:
     - The sequence range, once given, stays with the records through retries, under one (producer id, epoch); only a
       bump of the epoch gives them another (KIP-360).
-    - The futures complete exactly once, each half's of a split batch with its own answer.
+    - The futures complete exactly once, each half's of a split batch with its own answer: a record keeps its number in
+      `results`, which halves share; the first here is number `first`.
+    - Records are added until `seal`, and not after.
     """
 
     __slots__ = (
-        "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "futures", "kind", "last_error",
-        "made", "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "retry_at_ms",
-        "shared", "timestamps",
+        "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "first", "last_error", "numbers_of",
+        "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "results", "retry_at_ms",
     )  # fmt: skip
 
     def __init__(
-        self, order: tuple[int, ...], partition: TopicPartition, codec: Codec, kind: FutureKind, now_ms: float
+        self,
+        order: tuple[int, ...],
+        partition: TopicPartition,
+        records: Records,
+        results: Results,
+        now_ms: float,
+        *,
+        first: int = 0,
     ) -> None:
         self.order = order
         self.partition = partition
-        self.builder = RecordBatchBuilder(codec)
-        self.kind = kind
-        self.shared: Any = kind.shared()
-        self.futures: list[Any] = []
-        self.timestamps: list[int] = []
+        self.builder = records
+        self.results = results
+        self.first = first
         self.created_ms = now_ms
         self.reserved_bytes = 0
+        """Of `buffer.memory`, once it is sealed."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = NO_SEQUENCE
@@ -104,9 +119,9 @@ class ProducerBatch:
         self.done = False
         self.resolved = False
         self.encoded: bytearray | None = None
+        self.numbers_of: tuple[int, int, int] | None = None
+        """The producer id, epoch and sequence that stand in `encoded`."""
         self.last_error: Exception | None = None
-        self.made: MadeAck | None = None
-        """Of a batch that was made before, or of a part of one: it has no futures of its own."""
 
     @property
     def id(self) -> int:
@@ -118,63 +133,48 @@ class ProducerBatch:
         """Records inside."""
         return self.builder.count
 
-    def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Any, size: int) -> Any:
-        """Add a record; its future."""
-        self.builder.append(timestamp_ms, key, value, headers)
-        self.reserved_bytes += size
-        future = self.kind.new(self.shared)
-        self.futures.append(future)
-        self.timestamps.append(timestamp_ms)
-        return future
+    def append(
+        self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+    ) -> Any | None:
+        """Add a record; its future, or None where it has no place (`lanes_python.OpenBatch.append`)."""
+        builder = self.builder
+        return builder.append(timestamp_ms, key, value, headers) if isinstance(builder, OpenBatch) else None
 
-    def take_made(self, made: MadeRecords) -> Any:
-        """Carry a batch that was made before, and nothing else; one future for it all: its first record's ack."""
-        self.builder = made
-        self.reserved_bytes = made.size_bytes
-        future = self.kind.new(self.shared)
-        self.made = MadeAck(self.kind, self.shared, future)
-        self.timestamps.append(made.max_timestamp)
-        return future
+    def seal(self) -> None:
+        """Take no more records. Idempotent."""
+        if isinstance(self.builder, OpenBatch):
+            self.builder.seal()
+            self.reserved_bytes = self.builder.reserved_bytes
 
     def give_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Number the records for the broker's check against duplicates and gaps."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
-        self.encoded = None
 
     def encode(self) -> bytearray:
-        """The batch's bytes; built once, and anew after another sequence was given."""
+        """The batch's bytes; built once. Another sequence makes a copy: what had the first may still be on its way."""
+        numbers = (self.producer_id, self.producer_epoch, self.base_sequence)
         if self.encoded is None:
+            producer_id, producer_epoch, base_sequence = numbers
             self.encoded = self.builder.build(
-                producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.base_sequence
+                producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
             )
+        elif self.numbers_of != numbers:
+            self.encoded = with_producer(self.encoded, *numbers)
+        self.numbers_of = numbers
         return self.encoded
 
     def finish(self, base_offset: int, log_append_time_ms: int, replicas: tuple[int, ...] | None) -> None:
         """Acknowledge every record. -1 as base offset: the broker has them and does not say where."""
         self.done = True
-        topic, partition = self.partition
-        step = 0 if base_offset < 0 else 1
-        new = tuple.__new__
-        offset = base_offset
-        acks = []
-        for timestamp in self.timestamps:
-            time_ms = timestamp if log_append_time_ms < 0 else log_append_time_ms
-            acks.append(new(Ack, (topic, partition, offset, time_ms, replicas)))
-            offset += step
-        if self.made is not None:
-            self.made.written(acks[0], first=not any(self.order[1:]))
-        else:
-            self.kind.finish(self.shared, self.futures, acks)
+        after = self.first + self.count
+        self.results.settle(Answer(self.first, after, base_offset, log_append_time_ms, replicas))
 
     def fail(self, error: Exception) -> None:
         """End every record's future with `error`."""
         self.done = True
-        if self.made is not None:
-            self.made.failed(error)
-        else:
-            self.kind.fail(self.shared, self.futures, error)
+        self.results.settle(Answer(self.first, self.first + self.count, error=error))
 
     def split(self, codec: Codec) -> list[ProducerBatch]:
         """Two halves of a batch that the broker found too large, with the sequences and the futures they had."""
@@ -182,13 +182,11 @@ class ProducerBatch:
         middle = len(records) // 2
         halves = []
         for place, (start, end) in enumerate(((0, middle), (middle, len(records)))):
-            half = ProducerBatch((*self.order, place), self.partition, codec, self.kind, self.created_ms)
-            half.shared = self.shared
+            builder = RecordBatchBuilder(codec)
             for record in records[start:end]:
-                half.builder.append(record.timestamp_ms, record.key, record.value, record.headers)
-            half.made = self.made
-            half.futures = self.futures[start:end]
-            half.timestamps = self.timestamps[start:end] if self.made is None else list(self.timestamps)
+                builder.append(record.timestamp_ms, record.key, record.value, record.headers)
+            order, first = (*self.order, place), self.first + start
+            half = ProducerBatch(order, self.partition, builder, self.results, self.created_ms, first=first)
             half.reserved_bytes = self.reserved_bytes * (end - start) // len(records)
             half.attempts = self.attempts
             half.last_error = self.last_error
@@ -196,7 +194,5 @@ class ProducerBatch:
                 sequence = (self.base_sequence + start) & 0x7FFFFFFF
                 half.give_sequence(self.producer_id, self.producer_epoch, sequence)
             halves.append(half)
-        if self.made is not None:
-            self.made.split(len(halves))
         halves[0].reserved_bytes = self.reserved_bytes - halves[1].reserved_bytes
         return halves

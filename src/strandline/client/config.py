@@ -97,7 +97,7 @@ class ProducerConfig(CommonConfig):
     title: ClassVar[str] = "a producer"
 
     acks: str = _setting(
-        "all", "Who must have a record before it is acknowledged: 0 nobody, 1 the leader, all every in-sync replica.",
+        "all", "Replicas that must have a record before it is acknowledged: 0 none, 1 the leader, all those in sync.",
         choices=("all", "-1", "0", "1"),
     )  # fmt: skip
     batch_size: int = _setting(16_384, "Bytes of records, before compression, that close a partition's batch.", low=0)

@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(pending: _Pending, error: StrandlineError) -> None:
         if not pending.answer.done():
             pending.answer.set_exception(error)
-            # Whoever sent the request may be gone by now; the error then concerns nobody.
+            # The sender of the request may be gone by now; then nobody takes the error.
             pending.answer.exception()
 
 

@@ -12,6 +12,7 @@ from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Partition
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
+from strandline.client.polled import PolledRecords
 from strandline.client.settings import ConsumerSettings
 from strandline.client.twins import direct, on_thread, waiting
 from strandline.client.types import ConsumerRecord
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads the partitions that its group gives it, or that it is told to. One thread at a time.
+    """Reads the partitions that its group gives it, or that `assign` names. One thread at a time.
 
     Fetching ahead and heartbeats go on between the calls, on a thread of its own; listeners are called by the thread
     that polls, inside `poll`, and may call this consumer. Every method does and raises what its twin in
@@ -79,6 +80,10 @@ class Consumer:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
         return self._serve(self.inner.poll(timeout_s, max_records), self._put_back)
 
+    def poll_columns(self, timeout_s: float = 0.0, max_records: int | None = None) -> PolledRecords:
+        """As `poll`, as columns: `to_arrow()` and `to_pandas()` make no object for a record. Batches come whole."""
+        return self._serve(self.inner.poll_columns(timeout_s, max_records), self._put_parts_back)
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
@@ -95,6 +100,10 @@ class Consumer:
     def _put_back(self, records: list[ConsumerRecord]) -> None:
         """The caller was interrupted (Ctrl-C) just when it was to get these."""
         self.call(lambda: self.inner.put_back(records))
+
+    def _put_parts_back(self, polled: PolledRecords) -> None:
+        firsts = [part.first for part in polled.parts]
+        self.call(lambda: self.inner.put_back(firsts))
 
     def _put_one_back(self, record: ConsumerRecord | None) -> None:
         self._put_back([] if record is None else [record])

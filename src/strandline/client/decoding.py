@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, parse_header, verify_crc
-from strandline.log.records import decode_records, decode_records_as
+from strandline.log.columns import RecordColumns
+from strandline.log.records import decode_columns, decode_records, decode_records_as
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -120,8 +121,34 @@ def consumer_records(
         template = (*partition, None, None, header.timestamp_type, None, None, None, header.leader_epoch)
         records = decode_records_as(ConsumerRecord, template, _SLOTS, header, batch)
     except KafkaError as error:
-        figures = {**error.figures, "partition": str(partition), "base_offset": header.base_offset}
-        raise KafkaError(error.code, error.message, **figures) from error
+        raise located(error, partition, header) from error
     if header.base_offset >= start:
         return records
     return [record for record in records if record.offset >= start]
+
+
+def add_columns(
+    columns: RecordColumns,
+    partition: TopicPartition,
+    header: BatchHeader,
+    batch: memoryview,
+    start: int,
+    *,
+    check_crcs: bool,
+) -> int:
+    """Append the records of one batch from offset `start` on; how many they are.
+
+    Raises as `consumer_records`; the columns are then as they were.
+    """
+    try:
+        if check_crcs:
+            verify_crc(batch)
+        return decode_columns(columns, header, batch, start, header.next_offset, with_headers=True)
+    except KafkaError as error:
+        raise located(error, partition, header) from error
+
+
+def located(error: KafkaError, partition: TopicPartition, header: BatchHeader) -> KafkaError:
+    """The error with the place of the batch that it is about."""
+    figures = {**error.figures, "partition": str(partition), "base_offset": header.base_offset}
+    return KafkaError(error.code, error.message, **figures)

@@ -74,7 +74,7 @@ def new_topic(topic: NewTopic) -> dict[str, Any]:
 
 
 def described(view: TopicView) -> TopicDescription:
-    """A topic as Metadata told it."""
+    """A topic of a Metadata answer."""
     partitions = tuple(
         PartitionDescription(number, item.leader, item.leader_epoch, item.replicas, item.isr, item.offline)
         for number, item in view.partitions.items()
@@ -83,7 +83,7 @@ def described(view: TopicView) -> TopicDescription:
 
 
 def described_with_elr(topic: Any, partitions: list[Any]) -> TopicDescription:
-    """A topic as DescribeTopicPartitions told it, eligible leader replicas included."""
+    """A topic of a DescribeTopicPartitions answer, eligible leader replicas included."""
     described = tuple(
         PartitionDescription(
             item.partition_index,
@@ -100,14 +100,14 @@ def described_with_elr(topic: Any, partitions: list[Any]) -> TopicDescription:
     return TopicDescription(topic.name, topic.topic_id, topic.is_internal, described)
 
 
-def quorum_replica(told: Any) -> QuorumReplica:
+def quorum_replica(entry: Any) -> QuorumReplica:
     """One voter or observer of DescribeQuorum."""
     return QuorumReplica(
-        told.replica_id,
-        getattr(told, "replica_directory_id", None),
-        told.log_end_offset,
-        getattr(told, "last_fetch_timestamp", -1),
-        getattr(told, "last_caught_up_timestamp", -1),
+        entry.replica_id,
+        getattr(entry, "replica_directory_id", None),
+        entry.log_end_offset,
+        getattr(entry, "last_fetch_timestamp", -1),
+        getattr(entry, "last_caught_up_timestamp", -1),
     )
 
 
@@ -119,11 +119,11 @@ def resource_type(resource: ConfigResource) -> int:
     return kind
 
 
-def config_entry(told: Any) -> ConfigEntry:
+def config_entry(entry: Any) -> ConfigEntry:
     """One setting of DescribeConfigs."""
-    source = _SOURCES.get(told.config_source, "UNKNOWN")
-    documentation = getattr(told, "documentation", None)
-    return ConfigEntry(told.name, told.value, source, told.read_only, told.is_sensitive, documentation)
+    source = _SOURCES.get(entry.config_source, "UNKNOWN")
+    documentation = getattr(entry, "documentation", None)
+    return ConfigEntry(entry.name, entry.value, source, entry.read_only, entry.is_sensitive, documentation)
 
 
 def config_change(change: ConfigChange) -> dict[str, Any]:

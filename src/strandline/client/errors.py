@@ -19,13 +19,14 @@ StrandlineError
     ├── CommitFailed                  the group has moved on without this member: nothing was committed
     ├── MembershipLost                the member left, or was thrown out, between two polls; in `Consumer.state`
     ├── DeserializationFailed         a deserializer raised; carries topic, partition, offset, and which field
+    ├── MissingExtra                  a library is not installed; says what to type
     └── ManyErrors                    several names were asked for and some failed: `results` and `errors`
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -144,7 +145,7 @@ class TopicReplaced(PositionLost):
     """A topic was deleted, and another one created under its name: its offsets mean other records.
 
     `expected` and `found` are the ids of both. A consumer meets it under ``auto.offset.reset=none``, any other policy
-    says where it goes on; so does who commits an offset of the old topic.
+    says where it goes on; so does a commit of an offset of the old topic.
     """
 
     def __init__(self, topic: str, expected: str, found: str) -> None:
@@ -190,6 +191,16 @@ class UnknownTopic(KafkaError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.topic,))
+
+
+class MissingExtra(ClientError, ImportError):
+    """A library that only some programs need is not installed."""
+
+    @classmethod
+    def of(cls, call: str, extra: str, error: ImportError) -> Self:
+        """Says which extra brings what this call needs."""
+        advice = f"pip install '.[{extra}]' in a checkout of Strandline"
+        return cls(f"{call} needs a library that is not here ({error}): {advice}")
 
 
 class ManyErrors(ClientError):

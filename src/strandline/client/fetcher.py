@@ -184,7 +184,7 @@ class Fetcher:
                 return None
             state.checked_epoch = epoch
         if state.preferred_replica >= 0 and self._clock.monotonic_ms() >= state.preferred_until_ms:
-            state.preferred_replica = -1  # ask the leader again, who may know a better one by now
+            state.preferred_replica = -1  # ask the leader again, which may know a better one by now
         return self._metadata.nodes.get(state.preferred_replica, node)
 
     def _held_ms(self, others_full: bool) -> int:
@@ -287,39 +287,39 @@ class Fetcher:
             self.wake()
             return
         self.last_error = None
-        for told in response.partitions:
-            name = self._metadata.topic_name(told.topic)
-            entry = None if name is None else asked.get(TopicPartition(name, told.partition))
+        for fetched in response.partitions:
+            name = self._metadata.topic_name(fetched.topic)
+            entry = None if name is None else asked.get(TopicPartition(name, fetched.partition))
             if (
                 entry is not None
                 and entry[0].generation == entry[1]
                 and self.states.get(entry[0].partition) is entry[0]
             ):
-                self._take(entry[0], told, node, now)
-                if not len(told.records):
+                self._take(entry[0], fetched, node, now)
+                if not len(fetched.records):
                     entry[0].sought = False  # nothing more to hurry for
         self._changed.set()
         self.wake()
 
     def _back_to_leaders(self, node: NodeInfo) -> None:
-        """`node` does not answer: whoever was sent there by a leader asks the leader again."""
+        """`node` does not answer: a reader that a leader sent there asks the leader again."""
         for state in self.states.values():
             if state.preferred_replica == node.node_id:
                 state.preferred_replica = -1
 
-    def _take(self, state: PartitionState, told: PartitionData, node: NodeInfo, now: float) -> None:
-        code = told.error
+    def _take(self, state: PartitionState, fetched: PartitionData, node: NodeInfo, now: float) -> None:
+        code = fetched.error
         if code is ErrorCode.NONE:
-            state.high_watermark = told.high_watermark
-            state.log_start_offset = told.log_start_offset
-            if told.preferred_replica >= 0:
-                state.preferred_replica = told.preferred_replica
+            state.high_watermark = fetched.high_watermark
+            state.log_start_offset = fetched.log_start_offset
+            if fetched.preferred_replica >= 0:
+                state.preferred_replica = fetched.preferred_replica
                 state.preferred_until_ms = now + self._config.metadata_max_age_ms
-            if len(told.records):
+            if len(fetched.records):
                 self._turn += 1
                 state.turn = self._turn
                 try:
-                    state.add(self._chunk(state, told))
+                    state.add(self._chunk(state, fetched))
                 except KafkaError as damage:
                     state.error = damage
             return
@@ -332,8 +332,8 @@ class Fetcher:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable:
             self.last_error = error
-            moved = told.leader_id >= 0 and self._metadata.apply_leader(
-                state.partition, told.leader_id, told.leader_epoch
+            moved = fetched.leader_id >= 0 and self._metadata.apply_leader(
+                state.partition, fetched.leader_id, fetched.leader_epoch
             )
             if not moved:
                 state.retry_at_ms = now + self._config.retry_backoff_ms
@@ -342,8 +342,8 @@ class Fetcher:
         else:
             state.error = error
 
-    def _chunk(self, state: PartitionState, told: PartitionData) -> Chunk:
-        chunk = Chunk(told.records, told.aborted, self._read_committed, told.high_watermark)
+    def _chunk(self, state: PartitionState, fetched: PartitionData) -> Chunk:
+        chunk = Chunk(fetched.records, fetched.aborted, self._read_committed, fetched.high_watermark)
         if not chunk.batches:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,

@@ -1,161 +1,327 @@
 """The futures that `send` returns, one kind a world, completed a whole batch at a time.
 
-A record's future is the producer's hottest object: threads get a `concurrent.futures.Future` that shares one condition
-with its batch (building a condition costs more than encoding the record), coroutines get their loop's own.
+A record's future is the producer's hottest object. For threads it is a place among the results of its batch: the batch
+keeps no list of them, and completing it costs nothing for those that nobody waits for. Coroutines get their loop's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from bisect import bisect_right, insort
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from strandline.client.lanes import RecordSlot
 from strandline.client.loop_thread import refused
 from strandline.client.types import Ack
+from strandline.proto.ids import TopicPartition
+
+
+class Answer(NamedTuple):
+    """What became of the records [first, after) of a batch. A batch that was split gets several."""
+
+    first: int
+    after: int
+    base_offset: int = -1
+    """Of the first of them; -1: the broker has them and does not say where."""
+    append_time_ms: int = -1
+    """The broker's time of all of them; -1: they keep their own."""
+    replicas: tuple[int, ...] | None = None
+    error: Exception | None = None
+
+    def ack(self, partition: TopicPartition, index: int, timestamp_ms: int) -> Ack:
+        """Of the record with this number in the batch."""
+        offset = -1 if self.base_offset < 0 else self.base_offset + index - self.first
+        time_ms = timestamp_ms if self.append_time_ms < 0 else self.append_time_ms
+        return Ack(*partition, offset, time_ms, self.replicas)
+
+
+class Results(Protocol):
+    """What became of the records of one batch, its halves' among them if it was split."""
+
+    @property
+    def make(self) -> Callable[[], Any]:
+        """See `lanes_python.OpenBatch`, as for the two lists."""
+
+    @property
+    def futures(self) -> list[Any] | None:
+        """What it has made, by the records' numbers."""
+
+    @property
+    def timestamps(self) -> list[int] | None:
+        """The records', by their numbers."""
+
+    def settle(self, answer: Answer) -> None:
+        """Complete these records' futures, in order. Once for each record."""
 
 
 class FutureKind(Protocol):
-    """Makes and completes the futures of one producer."""
+    """Makes the results of one producer's batches."""
 
-    def shared(self) -> Any:
-        """What the futures of one batch have in common."""
-
-    def new(self, shared: Any) -> Any:
-        """A pending future."""
-
-    def finish(self, shared: Any, futures: Sequence[Any], acks: Sequence[Ack]) -> None:
-        """Complete them in order."""
-
-    def fail(self, shared: Any, futures: Sequence[Any], error: Exception) -> None:
-        """End them all with one error."""
+    def results(self, partition: TopicPartition) -> Results:
+        """Of a new batch."""
 
 
-class BatchCondition(threading.Condition):
-    """What the futures of one batch wait on. `on_sender` says whether the caller runs on the thread that completes
-    them, which must not wait for itself."""
-
-    def __init__(self, on_sender: Callable[[], bool]) -> None:
-        super().__init__()
-        self.on_sender = on_sender
-
-
-class RecordFuture(Future[Ack]):
+class RecordFuture(RecordSlot, Future[Ack]):
     """The acknowledgement of one record to come. It cannot be cancelled: the record may be on its way."""
 
-    _condition: BatchCondition
-
-    def __init__(self, condition: BatchCondition) -> None:
-        # Not Future.__init__, which would build a condition of its own (see the module's docstring).
-        self._condition = condition
-        self._state = RUNNING
-        self._result = None
-        self._exception = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
+    _results: ThreadResults
 
     def result(self, timeout: float | None = None) -> Ack:
         """The ack, waiting at most `timeout` seconds. Raises what the record failed with, TimeoutError, or ClientError
         where a callback of the producer would wait for itself."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        ack: Ack = self._result  # type: ignore[assignment]
-        return ack
+        answer = self._results.answer(self, timeout)
+        if answer.error is not None:
+            raise answer.error
+        return answer.ack(self._results.partition, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the record failed with, or None, waiting at most `timeout` seconds. Raises TimeoutError, ClientError."""
-        if self._state != FINISHED and self._condition.on_sender():
+        return self._results.answer(self, timeout).error
+
+    def done(self) -> bool:
+        """Whether it is acknowledged or has failed."""
+        return self._results.find(self._index) is not None
+
+    def running(self) -> bool:
+        """Whether it is neither."""
+        return not self.done()
+
+    # -- what concurrent.futures looks at: wait, as_completed, add_done_callback, repr ---------------------------------
+
+    @property
+    def _condition(self) -> Any:  # type: ignore[override]
+        return self._results.lock
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        return FINISHED if self.done() else RUNNING
+
+    @property
+    def _result(self) -> Ack | None:  # type: ignore[override]
+        answer = self._results.find(self._index)
+        if answer is None or answer.error is not None:
+            return None
+        return answer.ack(self._results.partition, self._index, self._timestamp_ms)
+
+    @property
+    def _exception(self) -> BaseException | None:  # type: ignore[override]
+        answer = self._results.find(self._index)
+        return None if answer is None else answer.error
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        return self._listeners("waiters")
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        return self._listeners("callbacks")
+
+    def _listeners(self, kind: str) -> list[Any]:
+        """Those who are told when it is done; asked for under `_condition`."""
+        found: list[Any] = self.__dict__.setdefault(kind, [])
+        self._results.listen(self)
+        return found
+
+    def wake(self, answer: Answer) -> None:
+        """Tell those who wait, under `_condition`."""
+        for waiter in self.__dict__.get("waiters", ()):
+            if answer.error is None:
+                waiter.add_result(self)
+            else:
+                waiter.add_exception(self)
+        for lock in self.__dict__.pop("locks", ()):
+            lock.release()
+
+    def call_back(self) -> None:
+        """Run the callbacks."""
+        if self.__dict__.get("callbacks"):
+            self._invoke_callbacks()  # type: ignore[attr-defined]
+
+
+class ThreadResults:
+    """What became of the records of one batch, for threads. Invariant: a record has one answer, which stays."""
+
+    __slots__ = ("_answers", "_kind", "_listening", "partition")
+
+    make = RecordFuture
+    futures = None
+    timestamps = None
+
+    def __init__(self, kind: ThreadFutures, partition: TopicPartition) -> None:
+        self.partition = partition
+        self._kind = kind
+        self._answers: list[Answer] = []
+        self._listening: dict[int, RecordFuture] = {}
+
+    @property
+    def lock(self) -> Any:
+        """Held while futures are completed, and while somebody begins to wait for one."""
+        return self._kind.lock
+
+    def find(self, index: int) -> Answer | None:
+        """What became of this record, if that is known."""
+        answers = self._answers
+        if not answers:
+            return None
+        if len(answers) == 1:
+            answer = answers[0]
+        else:
+            place = bisect_right(answers, index, key=_first) - 1
+            answer = answers[max(place, 0)]
+        return answer if answer.first <= index < answer.after else None
+
+    def answer(self, future: RecordFuture, timeout: float | None) -> Answer:
+        """Wait for what becomes of a record. Raises TimeoutError, ClientError (see `refused`)."""
+        answer = self.find(future._index)
+        if answer is not None:
+            return answer
+        if self._kind.on_sender():
             raise refused("a future's result")
-        with self._condition:
-            # A condition is shared: it may be notified for others (the halves of a split batch).
-            if not self._condition.wait_for(lambda: self._state == FINISHED, timeout):
-                raise TimeoutError
-        return self._exception
+        lock = threading.Lock()
+        lock.acquire()
+        with self.lock:
+            answer = self.find(future._index)
+            if answer is not None:
+                return answer
+            locks = future.__dict__.setdefault("locks", [])
+            locks.append(lock)
+            self.listen(future)
+        try:
+            if timeout is None:
+                lock.acquire()
+            else:
+                lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        finally:
+            with self.lock:
+                if lock in locks:
+                    locks.remove(lock)
+        answer = self.find(future._index)
+        if answer is None:
+            raise TimeoutError
+        return answer
+
+    def listen(self, future: RecordFuture) -> None:
+        """Somebody waits for this one; call under `lock`."""
+        if self.find(future._index) is None:
+            self._listening[future._index] = future
+
+    def settle(self, answer: Answer) -> None:
+        """Complete these records' futures: all of them, then wake everybody, then run callbacks."""
+        with self.lock:
+            insort(self._answers, answer, key=_first)
+            told = self._leave(answer)
+            for future in told:
+                future.wake(answer)
+        for future in told:
+            future.call_back()
+
+    def disown(self, answer: Answer) -> None:
+        """In the child of a fork: these records are the parent's, and nobody is told."""
+        if self.find(answer.first) is None:
+            insort(self._answers, answer, key=_first)
+            self._leave(answer)
+
+    def _leave(self, answer: Answer) -> list[RecordFuture]:
+        listening = self._listening
+        if not listening:
+            return []
+        indexes = sorted(index for index in listening if answer.first <= index < answer.after)
+        return [listening.pop(index) for index in indexes]
+
+
+def _first(answer: Answer) -> int:
+    return answer.first
 
 
 class ThreadFutures:
     """Futures for threads.
 
     Args:
-        on_sender: whether the caller runs on the thread that completes them.
+        on_sender: whether the caller runs on the thread that completes them, which must not wait for itself.
     """
 
     def __init__(self, on_sender: Callable[[], bool] = lambda: False) -> None:
-        self._on_sender = on_sender
+        self.on_sender = on_sender
+        self.lock = threading.RLock()
+        """One for all: concurrent.futures takes those of several futures at once, and may run callbacks within."""
 
-    def shared(self) -> BatchCondition:
-        """One condition for all records of a batch: they complete together."""
-        return BatchCondition(self._on_sender)
+    def results(self, partition: TopicPartition) -> ThreadResults:
+        """Of a new batch."""
+        return ThreadResults(self, partition)
 
-    def new(self, shared: BatchCondition) -> RecordFuture:
-        """A pending future."""
-        return RecordFuture(shared)
-
-    def finish(self, shared: BatchCondition, futures: Sequence[RecordFuture], acks: Sequence[Ack]) -> None:
-        """Set every result, then wake everybody once, then run callbacks."""
-        with shared:
-            for future, ack in zip(futures, acks, strict=True):
-                future._result = ack
-                future._state = FINISHED
-                for waiter in future._waiters:
-                    waiter.add_result(future)
-            shared.notify_all()
-        _run_callbacks(futures)
-
-    def fail(self, shared: BatchCondition, futures: Sequence[RecordFuture], error: Exception) -> None:
-        """Set the error everywhere, then wake everybody once, then run callbacks."""
-        with shared:
-            for future in futures:
-                future._exception = error
-                future._state = FINISHED
-                for waiter in future._waiters:
-                    waiter.add_exception(future)
-            shared.notify_all()
-        _run_callbacks(futures)
-
-    @staticmethod
-    def disown(futures: Sequence[RecordFuture], error: Exception) -> None:
-        """In the child of a fork: end the parent's pending futures, whose condition another thread may have held."""
-        condition = BatchCondition(lambda: False)
-        for future in futures:
-            future._condition = condition
-            if future._state == RUNNING:
-                future._exception = error
-                future._state = FINISHED
+    def after_fork(self) -> None:
+        """In the child: another thread of the parent may have held the lock."""
+        self.lock = threading.RLock()
 
 
-def _run_callbacks(futures: Sequence[RecordFuture]) -> None:
-    for future in futures:
-        if future._done_callbacks:
-            future._invoke_callbacks()  # type: ignore[attr-defined]
+class LoopResults:
+    """What became of the records of one batch, for coroutines of the running loop."""
+
+    __slots__ = ("futures", "make", "partition", "timestamps")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.make: Callable[[], Any] = asyncio.get_running_loop().create_future
+        self.futures: list[asyncio.Future[Ack]] = []
+        self.timestamps: list[int] = []
+
+    def settle(self, answer: Answer) -> None:
+        """End those futures that nobody has cancelled."""
+        for index in range(answer.first, answer.after):
+            future = self.futures[index]
+            if future.done():
+                continue
+            if answer.error is None:
+                future.set_result(answer.ack(self.partition, index, self.timestamps[index]))
+            else:
+                future.set_exception(answer.error)
+                # A caller of acks=all that never looks at its futures learns of failures by flush() and close().
+                future.exception()
 
 
 class LoopFutures:
-    """Futures for coroutines of one event loop."""
+    """Futures for coroutines."""
 
-    def shared(self) -> asyncio.AbstractEventLoop:
-        """The running loop."""
-        return asyncio.get_running_loop()
+    def results(self, partition: TopicPartition) -> LoopResults:
+        """Of a new batch."""
+        return LoopResults(partition)
 
-    def new(self, shared: asyncio.AbstractEventLoop) -> asyncio.Future[Ack]:
-        """A pending future."""
-        return shared.create_future()
 
-    def finish(
-        self, shared: asyncio.AbstractEventLoop, futures: Sequence[asyncio.Future[Ack]], acks: Sequence[Ack]
-    ) -> None:
-        """Set the results of those that nobody has cancelled."""
-        for future, ack in zip(futures, acks, strict=True):
-            if not future.done():
-                future.set_result(ack)
+class MadeResults:
+    """The one answer of a batch that was made before, however often it is split: acknowledged once all of its parts
+    are, at the offset of the first; it fails with the first part that does.
 
-    def fail(self, shared: asyncio.AbstractEventLoop, futures: Sequence[asyncio.Future[Ack]], error: Exception) -> None:
-        """End those that nobody has cancelled."""
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-                # A caller of acks=all that never looks at its futures learns of failures by flush() and close().
-                future.exception()
+    Args:
+        records: how many the batch has.
+        timestamp_ms: what the ack says.
+    """
+
+    __slots__ = ("_ack", "_left", "_timestamp_ms", "future", "futures", "make", "partition", "timestamps")
+
+    def __init__(self, partition: TopicPartition, records: int, timestamp_ms: int) -> None:
+        self.partition = partition
+        self.make: Callable[[], Any] = asyncio.get_running_loop().create_future
+        self.futures: list[Any] | None = None
+        self.timestamps: list[int] | None = None
+        self.future: asyncio.Future[Ack] = self.make()
+        self._left = records
+        self._timestamp_ms = timestamp_ms
+        self._ack: Ack | None = None
+
+    def settle(self, answer: Answer) -> None:
+        """A part is in the log, or it is not or nobody knows."""
+        if self.future.done():
+            return
+        if answer.error is not None:
+            self.future.set_exception(answer.error)
+            self.future.exception()
+            return
+        self._left -= answer.after - answer.first
+        if answer.first == 0:
+            self._ack = answer.ack(self.partition, 0, self._timestamp_ms)
+        if self._left <= 0 and self._ack is not None:
+            self.future.set_result(self._ack)

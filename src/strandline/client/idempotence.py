@@ -198,9 +198,9 @@ class SequencesBefore(NamedTuple):
 class ContinuedSequencer(Sequencer):
     """Goes on with the sequences of a producer of before, which may still have batches under way, or live.
 
-    Whoever sends the same records under the same numbers sends nothing twice: of two batches that begin at one sequence
+    The same records sent under the same numbers are written once: of two batches that begin at one sequence
     a leader takes the first that comes. So, other than a producer's own, these numbers are never changed: a batch that
-    is refused at its turn fails, and who sent it has to look what is in the log.
+    is refused at its turn fails, and its sender has to look what is in the log.
     """
 
     def __init__(

@@ -66,11 +66,11 @@ class Leaders:
             # Version 1 to 6 have no MAX_TIMESTAMP; the broker refuses it there (KIP-734).
             answer = await connection.call(Api.LIST_OFFSETS, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, told.partition_index): _or_error(
-                    told, ListedOffset(told.offset, told.timestamp, getattr(told, "leader_epoch", -1))
+                TopicPartition(topic.name, entry.partition_index): _or_error(
+                    entry, ListedOffset(entry.offset, entry.timestamp, getattr(entry, "leader_epoch", -1))
                 )
                 for topic in answer.topics
-                for told in topic.partitions
+                for entry in topic.partitions
             }
 
         return await self.ask(wanted, ask, timeout_ms)
@@ -99,11 +99,11 @@ class Leaders:
             }
             answer = await connection.call(Api.OFFSET_FOR_LEADER_EPOCH, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.topic, told.partition): _or_error(
-                    told, EpochEnd(told.leader_epoch, told.end_offset)
+                TopicPartition(topic.topic, entry.partition): _or_error(
+                    entry, EpochEnd(entry.leader_epoch, entry.end_offset)
                 )
                 for topic in answer.topics
-                for told in topic.partitions
+                for entry in topic.partitions
             }
 
         return await self.ask(epochs, ask, timeout_ms)
@@ -124,9 +124,9 @@ class Leaders:
             values = {"topics": topics, "timeout": self._request_timeout_ms}
             answer = await connection.call(Api.DELETE_RECORDS, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, told.partition_index): _or_error(told, int(told.low_watermark))
+                TopicPartition(topic.name, entry.partition_index): _or_error(entry, int(entry.low_watermark))
                 for topic in answer.topics
-                for told in topic.partitions
+                for entry in topic.partitions
             }
 
         return await self.ask(before, ask, timeout_ms)
@@ -147,11 +147,11 @@ class Leaders:
             topics = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
             answer = await connection.call(Api.DESCRIBE_PRODUCERS, {"topics": topics}, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, told.partition_index): _or_error(
-                    told, sorted(_producer(one) for one in told.active_producers)
+                TopicPartition(topic.name, entry.partition_index): _or_error(
+                    entry, sorted(_producer(one) for one in entry.active_producers)
                 )
                 for topic in answer.topics
-                for told in topic.partitions
+                for entry in topic.partitions
             }
 
         return await self.ask(partitions, ask, timeout_ms)
@@ -179,9 +179,9 @@ class Leaders:
             by_leader = await self._by_leader(open_ones, left_ms)
             groups = list(by_leader.values())
             results = await asyncio.gather(*(self._ask_one(node, group, question) for node, group in groups))
-            for error, told in results:
+            for error, entry in results:
                 last_error = error or last_error
-                for item, value in told.items():
+                for item, value in entry.items():
                     if not isinstance(value, KafkaError):
                         answers[item] = value
                     elif not value.retriable:
@@ -246,16 +246,16 @@ def _by_topic(
     return [{name: topic, "partitions": entries} for topic, entries in topics.items()]
 
 
-def _producer(told: Any) -> ProducerDescription:
-    start = told.current_txn_start_offset
+def _producer(entry: Any) -> ProducerDescription:
+    start = entry.current_txn_start_offset
     return ProducerDescription(
-        told.producer_id,
-        told.producer_epoch,
-        told.last_sequence,
-        told.last_timestamp,
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.last_timestamp,
         None if start < 0 else start,
     )
 
 
-def _or_error(told: Any, value: T) -> T | KafkaError:
-    return value if told.error_code is ErrorCode.NONE else KafkaError(told.error_code)
+def _or_error(entry: Any, value: T) -> T | KafkaError:
+    return value if entry.error_code is ErrorCode.NONE else KafkaError(entry.error_code)

@@ -1,6 +1,6 @@
 """Where the clients log: the standard library's loggers, below `strandline.client`.
 
-A library must not configure logging, and structlog, which the nodes use, belongs to whoever runs the process. So
+A library must not configure logging, and structlog, which the nodes use, belongs to the program that runs. So
 nothing shows until the program says so (`logging.basicConfig`), and then in its own format. An INFO is how things go in
 a cluster that changes, a WARNING what may surprise (records passed over, a broker that is gone), an ERROR an end:
 records that were not written, a member that is none any more.

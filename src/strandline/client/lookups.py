@@ -90,7 +90,7 @@ class Lookups:
         else:
             for state, generation in generations.items():
                 now = self._metadata.topic_id(state.partition.topic)
-                # The question went by the name: whose offset it is can be told if no topic was made anew meanwhile.
+                # The question went by the name: the offset is of this topic if none was made anew meanwhile.
                 if state.generation == generation and asked[state] == now and not state.is_of_another(now):
                     state.seek(*offsets[state.partition])
                     state.topic_id = now
@@ -102,11 +102,11 @@ class Lookups:
     async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         """Offset and epoch for each time; the end of the log where no record is that new."""
         timeout_ms = self._config.default_api_timeout_ms
-        told = await self._leaders.list_offsets(wanted, timeout_ms, read_committed=self._read_committed)
-        missing = {item: LATEST for item, answer in told.items() if answer.offset < 0}
+        found = await self._leaders.list_offsets(wanted, timeout_ms, read_committed=self._read_committed)
+        missing = {item: LATEST for item, answer in found.items() if answer.offset < 0}
         if missing:
-            told |= await self._leaders.list_offsets(missing, timeout_ms, read_committed=self._read_committed)
-        return {item: (answer.offset, answer.leader_epoch) for item, answer in told.items()}
+            found |= await self._leaders.list_offsets(missing, timeout_ms, read_committed=self._read_committed)
+        return {item: (answer.offset, answer.leader_epoch) for item, answer in found.items()}
 
     async def _settle_out_of_range(self, state: PartitionState, generation: int) -> None:
         """Records that were fetched in time are handed out first; then the policy decides, or the error tells."""

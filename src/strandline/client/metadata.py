@@ -93,7 +93,7 @@ class Metadata:
         self._aged = False
         """The next fetch is for age alone, not because something was missing or proved wrong."""
         self._unchanged: tuple[int, float] | None = None
-        """The broker that was asked last and told nothing new, and when."""
+        """The broker that was asked last and had nothing new, and when."""
         self._closed = False
 
     # -- what is known ----------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ class Metadata:
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def suspect(self, node_id: int) -> None:
-        """This broker did not do its work in time: for a while others are asked who leads. It may be on the wrong side
-        of a cut, and know of no election since."""
+        """This broker did not do its work in time: others are asked for a while. It may be on the wrong side of a cut,
+        and know of no election since."""
         self._suspected_ms[node_id] = self._clock.monotonic_ms()
 
     def _trusted(self) -> list[NodeInfo]:
@@ -311,7 +311,7 @@ class Metadata:
             self._set_age_timer()
 
     def _tell(self) -> None:
-        """A fetch has ended: tell those who wait for it, and the listeners."""
+        """A fetch has ended: its waiters and the listeners learn of it."""
         for needed, done in self._waiters:
             if (needed <= self._begun or self._closed) and not done.done():
                 done.set_result(None)
@@ -345,9 +345,9 @@ class Metadata:
             self._weigh(node_id, after != before)
 
     def _weigh(self, node_id: int, changed: bool) -> None:
-        """Ask others for a while when this broker told nothing new twice in a row although an answer was wanted.
+        """Ask others for a while when this broker had nothing new twice in a row although an answer was wanted.
 
-        A broker that can be reached from here and does not hear the cluster tells for ever who led before. A client
+        A broker that can be reached from here and does not hear the cluster names the former leaders for ever. A client
         that stays with it writes to leaders that are gone.
         """
         now = self._clock.monotonic_ms()
@@ -368,7 +368,7 @@ class Metadata:
         return (await self._ask(topics, timeout_ms))[1]
 
     async def _ask(self, topics: list[str] | None, timeout_ms: float) -> tuple[int | None, Any]:
-        """Who answered (None: not by an address that brokers advertise), and what."""
+        """The node that answered (None: not by an address that brokers advertise), and its answer."""
         connection = await self._network.to_any(self._trusted())
         values = {
             "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
@@ -389,14 +389,14 @@ class Metadata:
         self.controller_id = None if answer.controller_id < 0 else answer.controller_id
         errors: dict[str, ErrorCode] = {}
         topics: dict[str, TopicView] = {}
-        for told in answer.topics:
-            if told.error_code is ErrorCode.NONE:
-                topics[told.name] = _merged(self.topics.get(told.name), topic_view(told))
-            elif told.name is not None:
-                errors[told.name] = told.error_code
-                previous = self.topics.get(told.name)
-                if previous is not None and told.error_code.retriable:
-                    topics[told.name] = previous
+        for entry in answer.topics:
+            if entry.error_code is ErrorCode.NONE:
+                topics[entry.name] = _merged(self.topics.get(entry.name), topic_view(entry))
+            elif entry.name is not None:
+                errors[entry.name] = entry.error_code
+                previous = self.topics.get(entry.name)
+                if previous is not None and entry.error_code.retriable:
+                    topics[entry.name] = previous
         now = self._clock.monotonic_ms()
         self.unknown_since_ms = {
             name: self.unknown_since_ms.get(name, now)
@@ -411,7 +411,7 @@ class Metadata:
 
 
 def _leaders(topics: Mapping[str, TopicView]) -> dict[str, dict[int, tuple[int | None, int]]]:
-    """Who leads each partition, since which epoch."""
+    """The leader of each partition, and its epoch."""
     return {
         name: {number: (view.leader, view.leader_epoch) for number, view in topic.partitions.items()}
         for name, topic in topics.items()
@@ -419,7 +419,7 @@ def _leaders(topics: Mapping[str, TopicView]) -> dict[str, dict[int, tuple[int |
 
 
 Led = tuple[int | None, int]
-"""By whom (None: nobody), and in which epoch."""
+"""The leader (None: there is none), and its epoch."""
 
 
 def _log_leaders(before: Mapping[str, Mapping[int, Led]], after: Mapping[str, Mapping[int, Led]]) -> None:
@@ -443,7 +443,7 @@ def nodes_of(answer: Any) -> dict[int, NodeInfo]:
     return {node.node_id: NodeInfo(node.node_id, node.host, node.port, node.rack) for node in answer.brokers}
 
 
-def topic_view(told: Any) -> TopicView:
+def topic_view(entry: Any) -> TopicView:
     """One topic of a Metadata answer."""
     partitions = {
         item.partition_index: PartitionView(
@@ -453,9 +453,9 @@ def topic_view(told: Any) -> TopicView:
             isr=item.isr_nodes,
             offline=getattr(item, "offline_replicas", ()),
         )
-        for item in sorted(told.partitions, key=lambda item: int(item.partition_index))
+        for item in sorted(entry.partitions, key=lambda item: int(item.partition_index))
     }
-    return TopicView(told.name, getattr(told, "topic_id", None), told.is_internal, partitions)
+    return TopicView(entry.name, getattr(entry, "topic_id", None), entry.is_internal, partitions)
 
 
 def _merged(old: TopicView | None, new: TopicView) -> TopicView:
@@ -464,7 +464,7 @@ def _merged(old: TopicView | None, new: TopicView) -> TopicView:
         return new
     partitions = dict(new.partitions)
     for number, view in old.partitions.items():
-        told = partitions.get(number)
-        if told is not None and told.leader_epoch < view.leader_epoch:
+        newer = partitions.get(number)
+        if newer is not None and newer.leader_epoch < view.leader_epoch:
             partitions[number] = view
     return replace(new, partitions=partitions)

@@ -172,7 +172,7 @@ class Network:
 
 
 def _looked_at(task: asyncio.Task[Connection]) -> None:
-    """Whoever waits hears of the error; when all of them were cancelled there is nobody left to hear of it."""
+    """The waiters get the error; when all of them were cancelled nobody takes it."""
     if not task.cancelled():
         task.exception()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from uuid import UUID
 
-from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches
+from strandline.client.decoding import AbortedTransactions, add_columns, consumer_records, good_batches
+from strandline.client.polled import PART_BYTES_MAX, Part
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import BatchHeader
+from strandline.log.columns import RecordColumns
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 
@@ -40,7 +42,7 @@ class PartitionState:
       next; everything between lies in `chunks` and `decoded`.
     - `generation` grows with every seek: an answer to a fetch of an older generation is dropped.
     - `sought` from a seek until the broker's ordinary connection, which may hold a fetch of the old position, is free.
-    - With `reset_to` set there is no position until the leader has told the offset.
+    - With `reset_to` set there is no position until the leader has answered the offset.
     - A position belongs to `topic_id` (schedule 63): nothing is fetched from a topic that has another one. None: not
       known yet, or the brokers have none. It changes by `begin_anew` alone, inside a poll of the caller.
     """
@@ -162,10 +164,51 @@ class PartitionState:
             taken += self.decoded[pos:end]
             self.decoded_pos = end
             self.position = taken[-1].offset + 1
-        if not self.chunks and self.decoded_pos >= len(self.decoded) and self.position is not None:
-            # Markers, and records that compaction removed, end a log without a record to return.
-            self.position = max(self.position, self.fetch_offset)
+        self._reach_end()
         return taken
+
+    def take_columns(self, most: int, check_crcs: bool) -> list[Part]:
+        """Whole batches from the position on, until they hold `most` records; the position moves past them.
+
+        Nothing of them was decoded before (`refetch_decoded`). Damaged records become `error`, as in `take`.
+        """
+        parts: list[Part] = []
+        rows = size = 0
+        while self.chunks and rows < most and size < PART_BYTES_MAX:
+            chunk = self.chunks[0]
+            header, batch = chunk.batches[0]
+            assert self.position is not None
+            if not chunk.hides(header, batch) and header.last_offset >= self.position:
+                of = (self.partition, header.timestamp_type, header.leader_epoch)
+                if not parts or parts[-1][:3] != of:
+                    parts.append(Part(*of, RecordColumns.empty()))
+                columns = parts[-1].columns
+                size -= columns.size_bytes
+                try:
+                    rows += add_columns(columns, self.partition, header, batch, self.position, check_crcs=check_crcs)
+                except KafkaError as error:
+                    self.error = error
+                    break
+                size += columns.size_bytes
+            chunk.batches.popleft()
+            self.position = max(self.position, header.next_offset)
+            if not chunk.batches:
+                self.chunks.popleft()
+                self.buffered_bytes -= chunk.size_bytes
+        self._reach_end()
+        return [part for part in parts if part.columns.rows]
+
+    def refetch_decoded(self, held: int | None) -> None:
+        """Fetch again what became records before, and was not handed out: from `held` on, or the position."""
+        if held is not None:
+            self.seek(held)
+        elif self.decoded_pos < len(self.decoded) and self.position is not None:
+            self.seek(self.position)
+
+    def _reach_end(self) -> None:
+        """Markers, and records that compaction removed, end a log without a record to return."""
+        if not self.chunks and self.decoded_pos >= len(self.decoded) and self.position is not None:
+            self.position = max(self.position, self.fetch_offset)
 
     @property
     def has_records(self) -> bool:

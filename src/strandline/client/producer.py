@@ -13,7 +13,8 @@ from typing import Self, Unpack
 
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
-from strandline.client.futures import ThreadFutures
+from strandline.client.futures import Answer, ThreadFutures, ThreadResults
+from strandline.client.lanes import Lanes
 from strandline.client.loop_thread import LoopThread, of_parents, refused
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
@@ -29,12 +30,10 @@ class _Running:
 
     def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
         self.thread = LoopThread("strandline-producer")
+        self.futures = ThreadFutures(lambda: self.thread.is_current)
         self.core = self.thread.call(
             lambda: ProducerCore(
-                config,
-                Session(bootstrap, config, allow_auto_create=True),
-                ThreadFutures(lambda: self.thread.is_current),
-                threaded=True,
+                config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
             )
         )
 
@@ -75,6 +74,8 @@ class Producer:
         parse_bootstrap(bootstrap)
         self._start_lock = threading.Lock()
         self._running: _Running | None = None
+        self._lanes: dict[str, Lanes] = {}
+        """Those of the core that runs: the short way of a record."""
         self._watched: Callable[[], None] = nothing
         self._closed = False
         _producers.add(self)
@@ -101,6 +102,11 @@ class Producer:
             ClosedError: the producer was closed.
             TypeError: key, value or a header is not bytes.
         """
+        lanes = self._lanes.get(topic)
+        if lanes is not None:
+            short: Future[Ack] | None = lanes.append(value, key, headers, partition, timestamp_ms)
+            if short is not None:
+                return short
         running = self._running or self._start()
         core = running.core
         view = core.metadata.topics.get(topic)
@@ -178,6 +184,7 @@ class Producer:
                 raise ClosedError("the producer is closed")
             if self._running is None:
                 self._running = running = _Running(self._bootstrap, self._config)
+                self._lanes = running.core.lanes
                 self._watched = watch(self, "a Producer", running.thread, running.end)
             return self._running
 
@@ -217,11 +224,14 @@ class Producer:
         """In the child of a fork: the parent's thread, sockets and locks are not ours."""
         self._start_lock = threading.Lock()
         running, self._running = self._running, None
+        self._lanes = {}
         if running is not None:
             error = ClosedError("the record was sent by the parent of this process, and its acknowledgement goes there")
+            running.futures.after_fork()
             for queue in running.core.accumulator.queues.values():
                 for batch in (*queue.on_wire, *queue.waiting):
-                    ThreadFutures.disown(batch.futures, error)
+                    if isinstance(batch.results, ThreadResults):
+                        batch.results.disown(Answer(batch.first, batch.first + batch.count, error=error))
             of_parents.append(running)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from strandline.client.accumulator import Accumulator
@@ -11,6 +12,7 @@ from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, ClientTimeout
 from strandline.client.futures import FutureKind
 from strandline.client.idempotence import SequencesBefore
+from strandline.client.lanes import Lanes
 from strandline.client.metadata import TopicView
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
 from strandline.client.sender import Sender
@@ -25,7 +27,11 @@ Headers = Sequence[Header] | Mapping[str, bytes | None]
 
 
 class ProducerCore:
-    """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop."""
+    """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop.
+
+    A record goes the short way where it can: `lanes[topic].append`. Where that gives None, `try_send` looks at it anew:
+    it opens batches, chooses partitions, and says what is wrong with a record.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,8 @@ class ProducerCore:
         self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
         self.sender = Sender(config, session, self.accumulator, self._wake, before)
         self._session = session
+        self.lanes: dict[str, Lanes] = {}
+        """Of the topics that were sent to."""
         self._sticky: dict[str, StickyPartitioner] = {}
         self.metadata.subscribe(self._forget_topics)
 
@@ -71,31 +79,44 @@ class ProducerCore:
             value = _as_bytes("value", value)
         if key is not None and type(key) is not bytes:
             key = _as_bytes("key", key)
-        if headers:
-            headers = _as_headers(headers)
-        accumulator = self.accumulator
-        size = accumulator.record_size(key, value, headers)
+        pairs = _as_headers(headers) if headers else ()
+        size = self.accumulator.record_size(key, value, pairs)
+        lanes = None if self.config.partitioner is not None else self._lanes_of(view)
+        sticks = False
         target: TopicPartition | Callable[[], TopicPartition]
         if partition is not None:
             target = self._checked(view, partition, None)
-        elif self.config.partitioner is not None:
-            chosen = self.config.partitioner(view.name, key, value, view.partition_count)
-            target = self._checked(view, chosen, self.config.partitioner)
+        elif lanes is None:  # a partitioner is asked for every record
+            target = self._checked(view, self._chosen(view, key, value), self.config.partitioner)
         elif key is not None:
             target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
         else:
-            sticky = self._sticky.get(view.name)
-            if sticky is None:
-                sticky = self._sticky.setdefault(
-                    view.name, StickyPartitioner(self.config.batch_size, self._session.rng)
-                )
-            chooser = sticky
-            target = lambda: TopicPartition(view.name, chooser.choose(view, size))  # noqa: E731
+            sticks = True
+            target = partial(self._stuck_to, view, lanes)
         if timestamp_ms is None:
             timestamp_ms = self.clock.wall_ms()
         elif timestamp_ms < 0:
             raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
-        return accumulator.append(target, timestamp_ms, key, value, headers=headers, size=size)
+        future = self.accumulator.append(target, timestamp_ms, key, value, headers=pairs, lanes=lanes)
+        if sticks and future is not None and lanes is not None:
+            lanes.spend(size)
+        return future
+
+    def _chosen(self, view: TopicView, key: bytes | None, value: bytes | None) -> int:
+        assert self.config.partitioner is not None
+        return self.config.partitioner(view.name, key, value, view.partition_count)
+
+    def _lanes_of(self, view: TopicView) -> Lanes:
+        lanes = self.lanes.get(view.name)
+        if lanes is None or lanes.partitions != view.partition_count:
+            lanes = self.lanes[view.name] = Lanes(view.partition_count, self.clock.wall_ms)
+        return lanes
+
+    def _stuck_to(self, view: TopicView, lanes: Lanes) -> TopicPartition:
+        sticky = self._sticky.get(view.name)
+        if sticky is None:
+            sticky = self._sticky[view.name] = StickyPartitioner(self.config.batch_size, self._session.rng)
+        return TopicPartition(view.name, sticky.choose(view, lanes))
 
     async def producer_id(self) -> int:
         """The producer id, -1 without idempotence. Raises KafkaError or ClientTimeout (`max.block.ms`)."""
@@ -154,6 +175,10 @@ class ProducerCore:
         return TopicPartition(view.name, partition)
 
     def _forget_topics(self) -> None:
+        for name, lanes in list(self.lanes.items()):
+            view = self.metadata.topics.get(name)
+            if view is None or view.partition_count != lanes.partitions:
+                self.lanes.pop(name, None)
         for name in [name for name in list(self._sticky) if self.metadata.is_forgotten(name)]:
             self._sticky.pop(name, None)
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
+from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.errors import ClientTimeout, OffsetOutOfRange, TopicReplaced
 from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
@@ -282,8 +282,7 @@ class RangeReader:
                 try:
                     decode_columns(columns, batch.header, batch.data, start, end, with_headers=with_headers)
                 except KafkaError as error:
-                    figures = {**error.figures, "partition": f"{topic}-{partition}", "base_offset": batch.base_offset}
-                    raise KafkaError(error.code, error.message, **figures) from error
+                    raise located(error, TopicPartition(topic, partition), batch.header) from error
         except OffsetOutOfRange:
             if columns.rows:
                 yield timestamp_type, columns  # records before the gap: who goes on behind it must not miss them

@@ -108,7 +108,7 @@ class Sender:
         for node_id, queues in by_leader.items():
             queues.sort(key=lambda queue: queue.waiting[0].order)
             wait = min(wait, self._send_to(nodes[node_id], queues, now))
-        if accumulator.used_bytes:
+        if accumulator.memory.used:
             wait = min(wait, max(self._next_sweep_ms - now, 0.0) + 1.0)
         self._set_timer(wait)
 
@@ -144,6 +144,7 @@ class Sender:
             queue.goes_to(self._metadata.topic_id(queue.partition.topic))
             if sequencer is not None and not sequencer.may_send(queue):
                 continue
+            queue.waiting[0].seal()
             needed = queue.waiting[0].builder.size_bytes
             if sent and size + needed > self._config.max_request_size:
                 break

@@ -1,4 +1,4 @@
-"""Tasks of a client that nobody awaits: what goes on between the calls. One that ends unforeseen is told."""
+"""Tasks of a client that nobody awaits: what goes on between the calls. One that ends unforeseen is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tasks:
     """Runs on one event loop.
 
     Args:
-        on_end: told once for each task that ended on an exception; tasks are to handle what can be foreseen themselves.
+        on_end: called once for each task that ended on an exception; tasks handle what can be foreseen themselves.
     """
 
     def __init__(self, on_end: Callable[[ClientError], None]) -> None:
@@ -43,9 +43,9 @@ class Tasks:
         error = task.exception()
         if error is not None:
             log.error("internal error: %s ended", what, exc_info=error)
-            told = ClientError(f"internal error: {what} ended on {error!r}; close this client and make another one")
-            told.__cause__ = error
-            self._on_end(told)
+            failure = ClientError(f"internal error: {what} ended on {error!r}; close this client and make another one")
+            failure.__cause__ = error
+            self._on_end(failure)
 
     async def close(self) -> None:
         """Cancel them all, and wait until they have ended."""

@@ -238,7 +238,8 @@ class ReplicaDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A directory where a broker keeps logs. `total_bytes` and `usable_bytes` of its disk: None where not told."""
+    """A directory where a broker keeps logs. `total_bytes` and `usable_bytes` of its disk: None where the broker
+    does not say."""
 
     path: str
     total_bytes: int | None

@@ -1,7 +1,7 @@
 """Blocking clients that nobody closed: dropped by the program while it runs, or left open at its end.
 
-What such a producer has queued is sent all the same, for a moment; a consumer leaves its group. The program is told:
-by a ResourceWarning (`python -X dev` and pytest show it), and by a RuntimeWarning where records are lost.
+What such a producer has queued is sent all the same, for a moment; a consumer leaves its group. The program gets a
+ResourceWarning (`python -X dev` and pytest show it), and a RuntimeWarning where records are lost.
 """
 
 from __future__ import annotations

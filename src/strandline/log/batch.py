@@ -217,17 +217,11 @@ def assemble_batch(
     timestamp_type: int = CREATE_TIME,
 ) -> bytearray:
     """A batch around already encoded records (`body`, not yet compressed)."""
-    packed = compress(codec, body) if codec else body
+    batch = bytearray(HEADER_SIZE)
+    batch += compress(codec, body) if codec else body
     attributes = codec | timestamp_type << 3 | transactional << 4 | control << 5
-    batch = bytearray(HEADER_SIZE + len(packed))
-    HEADER.pack_into(
+    return _headed(
         batch,
-        0,
-        base_offset,
-        len(batch) - OVERHEAD,
-        leader_epoch,
-        MAGIC,
-        0,
         attributes,
         last_offset_delta,
         base_timestamp,
@@ -236,7 +230,35 @@ def assemble_batch(
         producer_epoch,
         base_sequence,
         count,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
     )
-    batch[HEADER_SIZE:] = packed
+
+
+def finish_batch(
+    batch: bytearray,
+    *,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> bytearray:
+    """A batch of records numbered 0, 1, 2..., which stand in `batch` behind HEADER_SIZE bytes of room. It becomes the
+    batch itself; only compression makes another one."""
+    if codec:
+        packed = bytearray(HEADER_SIZE)
+        packed += compress(codec, memoryview(batch)[HEADER_SIZE:])
+        batch = packed
+    return _headed(
+        batch, codec, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
+    )
+
+
+def _headed(batch: bytearray, *fields: int, base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
+    """The batch with its header; `fields`: those from the attributes on."""
+    HEADER.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD, leader_epoch, MAGIC, 0, *fields)
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
     return batch

@@ -10,6 +10,7 @@ CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
 
 
+INT64_MAX = (1 << 63) - 1
 BATCH_BYTES_MAX = 96 << 20
 """The largest record batch that any setting allows, and that followers take: what the default of
 socket.request.max.bytes (100 MiB) lets in, with room for the rest of the request. Each node on its way holds it in
@@ -29,6 +30,10 @@ class LogConfig:
     segment_ms: int = 7 * 24 * 3600 * 1000
     """`segment.ms`: a segment is closed at the first append after this age, so that retention can reach it."""
 
+    segment_jitter_ms: int = 0
+    """`segment.jitter.ms`: a segment is closed up to so much sooner than `segment_ms`, each by an amount of its
+    own, so that not all partitions begin one at once."""
+
     index_interval_bytes: int = 4096
     """`index.interval.bytes`: one index entry for about so many bytes of log."""
 
@@ -39,13 +44,20 @@ class LogConfig:
     """`max.message.bytes`: the largest record batch accepted from a client (1 MiB and 12 bytes of framing)."""
 
     retention_ms: int = 604800000
-    """`retention.ms`: segments whose newest record is older may be deleted; -1 keeps them for ever."""
+    """`retention.ms`: segments whose newest record is older are deleted; -1 keeps them for ever."""
 
     retention_bytes: int = -1
     """`retention.bytes`: oldest segments are deleted beyond this; -1 means no bound."""
 
     message_timestamp_type: str = CREATE_TIME
     """`message.timestamp.type`: CreateTime keeps the producer's timestamps, LogAppendTime sets the leader's."""
+
+    timestamp_before_max_ms: int = INT64_MAX
+    """`message.timestamp.before.max.ms`: a record whose time lies further behind the broker's is refused."""
+
+    timestamp_after_max_ms: int = INT64_MAX
+    """`message.timestamp.after.max.ms`: a record whose time lies further ahead of the broker's is refused. An hour is
+    the default of topics; a log that nobody has configured takes any time."""
 
     preallocate_bytes: int = 32 << 20
     """Largest step in which the active segment is allocated ahead of its data; 0 turns it off. Steps start small and
@@ -72,11 +84,14 @@ class LogConfig:
 _LEAST = {
     "segment_bytes": 14,  # Kafka's own lower bound: one empty record of the oldest format
     "segment_ms": 1,
+    "segment_jitter_ms": 0,
     "index_interval_bytes": 0,
     "segment_index_bytes": 12,
     "max_message_bytes": 0,
     "retention_ms": -1,
     "retention_bytes": -1,
+    "timestamp_before_max_ms": 0,
+    "timestamp_after_max_ms": 0,
     "preallocate_bytes": 0,
     "file_delete_delay_ms": 0,
     "producer_id_expiration_ms": 1,

@@ -102,7 +102,7 @@ class LogDir:
         self._clock = clock
         self._cache = IndexCache()
         self._promises: Promises
-        self._deletions: dict[asyncio.Task[None], None] = {}
+        self._deletions: dict[asyncio.Task[None], PartitionLog] = {}
         self.on_fatal: Report = _raise
         """Told of what nobody foresaw, after which nothing here can be relied on."""
         self.fresh_boot = False
@@ -329,15 +329,17 @@ class LogDir:
         now_ms = self._clock.wall_ms()
         for log in self.logs.values():
             log.expire_producers(now_ms)
-            if log.removed:
-                task = spawn(self._delete_removed(log), self.on_fatal)
-                self._deletions[task] = None
+            if log.removed and log.recovery_point is not None and log not in self._deletions.values():
+                task = spawn(self._delete_removed(log, len(log.removed)), self.on_fatal)
+                self._deletions[task] = log
                 task.add_done_callback(self._deletions.pop)
 
-    async def _delete_removed(self, log: PartitionLog) -> None:
+    async def _delete_removed(self, log: PartitionLog, count: int) -> None:
+        """The `count` oldest: those whose log start is durable, and the name of the segment that follows them."""
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
         try:
-            await log.delete_removed()
+            for _ in range(min(count, len(log.removed))):
+                await log.delete_oldest_removed()
         except (DiskError, FileNotFoundError) as error:
             name = str(log.topic_partition)
             logger.error("segments below the log's start stay on the disk", partition=name, error=str(error))

@@ -103,7 +103,7 @@ class LogState:
         self.on_cut_below: Callable[[int], None] | None = None
         """Called with the offset of a truncation before it: checkpoints that say more is durable are lowered first."""
         self.removed: list[Segment] = []
-        """Segments below the log start, out of the log and still on disk: see `delete_removed`."""
+        """Segments below the log start, out of the log and still on disk: see `delete_oldest_removed`."""
         self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
         self.cache = parts.cache
         self._snapshot_bytes = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.log import truncation
+from strandline.log import retention, truncation
 from strandline.log.batch import (
     OVERHEAD,
     BatchHeader,
@@ -77,7 +77,7 @@ class PartitionLog(LogState):
         self._check_usable()
         config = self.config
         self._check_epoch(leader_epoch)
-        headers = check_client_batches(batches, config)
+        headers = check_client_batches(batches, config, now_ms)
         original = self._find_duplicate(headers)
         if original is not None:
             return original
@@ -336,6 +336,16 @@ class PartitionLog(LogState):
         except DiskError as error:
             raise self._disk_failed(error) from error
 
+    # ------------------------------------------------------------------ retention
+
+    async def find_expired(self, now_ms: int, limit_offset: int) -> retention.Expired | None:
+        """What `retention.ms` and `retention.bytes` take from the front, below `limit_offset` (the high watermark);
+        None: nothing. It holds when this returns; `delete_records_before` is the caller's.
+
+        Raises KafkaError as `read`.
+        """
+        return await self._reader.cold(lambda pread: retention.find_expired(self, now_ms, limit_offset, pread))
+
     # ------------------------------------------------------------------ cutting
 
     def truncate_to(self, offset: int) -> Offset:
@@ -372,9 +382,10 @@ class PartitionLog(LogState):
         except DiskError as error:
             raise self._fence(error) from error
 
-    def delete_records_before(self, offset: int) -> None:
+    def delete_records_before(self, offset: int, *, keep_active: bool = False) -> None:
         """Raise the log start to `offset` (the caller has clamped it at the high watermark, schedule 16). Segments that
-        lie wholly below leave the log at once, and the disk by `delete_removed` once the new log start is durable.
+        lie wholly below leave the log at once, and the disk by `delete_oldest_removed` once the new log start is
+        durable. At the log end a new segment is begun, so that the active one goes as well, unless `keep_active`.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE beyond the log end.
@@ -384,14 +395,17 @@ class PartitionLog(LogState):
             self.check_range(offset)
         if offset > self.log_start_offset:
             try:
+                if offset == self.log_end_offset and self.segments[-1].size and not keep_active:
+                    self._begin_anew()
                 truncation.cut_start(self, offset)
             except DiskError as error:
                 raise self._fence(error) from error
 
-    async def delete_removed(self) -> None:
-        """Delete from the disk what `delete_records_before` took out, slowly, once the log start is durable."""
-        while self.removed:
-            await self.delete_oldest_removed()
+    def _begin_anew(self) -> None:
+        try:
+            self._roll(self._clock.wall_ms())
+        except DiskFull:
+            mark("no-room-to-begin-anew")  # the active segment stays until there is
 
     async def delete_oldest_removed(self) -> None:
         """The oldest segment of `removed`; that its names are gone is not durable yet."""

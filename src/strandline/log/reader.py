@@ -74,7 +74,7 @@ class LogReader:
 
     async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int) -> LogRead:
         """See `PartitionLog.read_cold`."""
-        return await self._cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
+        return await self.cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
 
     def read_part(self, offset: int, position: int, max_bytes: int) -> BatchPart | None:
         """See `PartitionLog.read_part`."""
@@ -87,10 +87,11 @@ class LogReader:
 
     async def read_part_cold(self, offset: int, position: int, max_bytes: int) -> BatchPart:
         """See `PartitionLog.read_part_cold`."""
-        return await self._cold(lambda pread: self._read_part(offset, position, max_bytes, pread))
+        return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, pread))
 
-    async def _cold(self, read: Callable[[Pread], T]) -> T:
-        """Every attempt judges the offset anew: the log may change meanwhile."""
+    async def cold(self, read: Callable[[Pread], T]) -> T:
+        """What `read` finds, without waiting for a cold disk on the loop. It is called anew after each wait, for
+        the log may change meanwhile. Raises what it raises, and KafkaError."""
         for _ in range(_COLD_ATTEMPTS):
             try:
                 return read(pread_nowait)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
@@ -121,10 +122,15 @@ class Segment:
             return False
         return (
             self.size + size > config.segment_bytes
-            or now_ms - self.created_ms > config.segment_ms
+            or now_ms - self.created_ms > config.segment_ms - self._jitter_ms(config)
             or end_offset - self.base_offset > RELATIVE_OFFSET_MAX
             or ENTRY_BYTES * len(self.active_indexes()[0]) >= config.segment_index_bytes
         )
+
+    def _jitter_ms(self, config: LogConfig) -> int:
+        """By how much it is closed sooner: drawn by its name, so that each replica and each start draw the same."""
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        return zlib.crc32(self._path.encode()) % jitter_ms if jitter_ms else 0
 
     def append(self, data: memoryview, config: LogConfig) -> int:
         """Write whole batches at the end; returns their position. `noted` must be told of each.

@@ -12,7 +12,7 @@ from strandline.log.batch import (
     verify_crc,
 )
 from strandline.log.compression import Codec
-from strandline.log.config import LogConfig
+from strandline.log.config import INT64_MAX, LOG_APPEND_TIME, LogConfig
 from strandline.log.records import check_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -22,16 +22,17 @@ UNPACKED_FACTOR = 32
 so that honest ones stay far below; what is larger would only cost the broker time and memory."""
 
 
-def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHeader]:
-    """The headers of a client's batches, each found fit to be written.
+def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) -> list[BatchHeader]:
+    """The headers of a client's batches, each found fit to be written at the wall time `now_ms`.
 
     Raises:
         KafkaError: MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD,
-            UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT or INVALID_TXN_STATE.
+            INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT or INVALID_TXN_STATE.
     """
     headers: list[BatchHeader] = []
     position = 0
     end = len(batches)
+    earliest_ms, latest_ms = _timestamps(config, now_ms)
     while position < end:
         header = parse_header(batches, position)
         size = header[1] + OVERHEAD
@@ -51,6 +52,8 @@ def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHe
         batch = batches[position : position + size]
         verify_crc(batch)  # first: a bit that flipped on the way is no field that the client has written
         _check_fields(header)
+        if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
+            raise _invalid_timestamp(header, config, now_ms)
         check_records(header, batch, UNPACKED_FACTOR * config.max_message_bytes)
         headers.append(header)
         position += size
@@ -96,6 +99,27 @@ def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> li
     if not headers:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
     return headers
+
+
+def _timestamps(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest time that a record may bear. None counts where the leader sets its own time; a batch
+    is judged by its first record and its newest (records without a time, -1, always pass)."""
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        return 0, INT64_MAX
+    return now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
+
+
+def _invalid_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TIMESTAMP,
+        "the time of a record lies too far from the broker's: message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms say how far it may",
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        now_ms=now_ms,
+        before_max_ms=config.timestamp_before_max_ms,
+        after_max_ms=config.timestamp_after_max_ms,
+    )
 
 
 def _check_fields(header: BatchHeader) -> None:

@@ -35,6 +35,7 @@ MARKS: dict[str, str] = {
     "quorum-truncated": "a quorum node cut records that an older leader had appended",
     "quorum-snapshot-taken": "a quorum node wrote a snapshot of its metadata",
     "quorum-snapshot-installed": "a quorum node that was too far behind installed its leader's snapshot",
+    "sync-not-waited-for": "a sync outlasted the wait of the event loop, and the next ones are not waited for",
     "quorum-disk-busy": "a quorum node held its vote back because a sync under way took long",
     "quorum-disk-full": "a quorum node held its vote back because its disk had no room to make it durable",
     # the controller
@@ -98,6 +99,10 @@ MARKS: dict[str, str] = {
     "epochs-rotten": "a leader epoch checkpoint contradicted the log's batches, and was built anew",
     "clean-start": "logs were opened after a clean shutdown, without recovery",
     "segment-rolled": "a log began a new segment",
+    "records-expired": "retention took records from the front of a log",
+    "timestamp-of-the-future": "retention went by when a segment was written, its newest time being of no use",
+    "wall-clock-jumped-ahead": "the wall clock was set ahead, and retention did not believe it",
+    "no-room-to-begin-anew": "all records of a log were deleted, and its last segment stayed for want of room",
     "producer-state-from-snapshot": "producer state was taken from a snapshot",
     "producer-state-rolled-back": "a truncation rolled the state of producers back",
     "disk-full": "an append was refused because the disk is full",

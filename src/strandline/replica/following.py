@@ -120,6 +120,8 @@ class Following:
         self.without_room = False
         self.learn(leader_high_watermark, leader_log_start)
         shared.counters.replicated_in_bytes += len(batches)
+        if shared.syncer.trace is not None:
+            shared.syncer.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:
             shared.syncer.mark(self.log)
         else:
@@ -140,12 +142,7 @@ class Following:
             if isinstance(effect, Committed):
                 self.partition.watchers.wake()
                 continue
-            try:
-                self.log.delete_records_before(effect.offset)
-            except StorageError as error:
-                self.partition.fail(str(error))
-            else:
-                self.partition.log_start_raised()
+            self.partition.raise_log_start(effect.offset)
 
     def diverged(self, epoch: int, end_offset: int) -> bool:
         """The leader's log differs: cut this one. False if that changed nothing.

@@ -13,6 +13,7 @@ from dataclasses import replace
 from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
+from strandline.log.request_trace import RequestTrace
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.ensure import ensure
@@ -28,6 +29,7 @@ from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.retention import Retention
 from strandline.replica.shared import Delayed, DurableLogStarts, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -103,7 +105,10 @@ class ReplicaManager:
         self._set = PartitionSet(self._shared, log_dir, self._streams, by_id)
         self._partitions = self._set.partitions
         self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
-        self._upkeep = Upkeep(self._shared, self._set, log_dir, streams=self._streams, strays=self.strays)
+        retention = Retention(self._shared, self._partitions)
+        self._upkeep = Upkeep(
+            self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
+        )
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life
@@ -139,6 +144,15 @@ class ReplicaManager:
     def broker_epoch(self) -> BrokerEpoch:
         """Names this process's registration; NO_BROKER_EPOCH before that."""
         return self._shared.broker_epoch
+
+    @property
+    def trace(self) -> RequestTrace | None:
+        """Notes the stages of requests, while somebody asked for it."""
+        return self._syncer.trace
+
+    @trace.setter
+    def trace(self, trace: RequestTrace | None) -> None:
+        self._syncer.trace = trace
 
     @property
     def config(self) -> ReplicaConfig:
@@ -196,7 +210,10 @@ class ReplicaManager:
         partition = self._partitions.get(tp)
         if partition is not None:
             try:
-                return partition.append(batches, acks, done)
+                waiting = partition.append(batches, acks, done)
+                if waiting is not None and self._syncer.trace is not None:
+                    self._syncer.trace.appended(tp, waiting.required_offset)
+                return waiting
             except FatalError as error:
                 self.fatal(error)
                 raise

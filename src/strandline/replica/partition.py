@@ -158,7 +158,7 @@ class Partition:
             append.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
         deletions, self.deletions = self.deletions, []
         for deletion in deletions:
-            deletion.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost; the records may be there again")
+            deletion.end(code, "leadership was lost; the records may be there again")
         self.watchers.wake()
 
     # Who may ask
@@ -237,7 +237,7 @@ class Partition:
                 shared.syncer.mark(plog)
             self._carry_out(effects)
         if waits and core.high_watermark < result.next_offset:
-            self._wait(append)
+            append.wait_in(self.waiting)
             return append
         # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
         synced = core.synced_replicas(result.next_offset) or (shared.node_id,)
@@ -278,18 +278,6 @@ class Partition:
                 subscription.sent_high_watermark = core.high_watermark
                 subscription.link.push(piece)
 
-    def _wait(self, append: Append) -> None:
-        """Answer it once the high watermark reaches what it requires. Only a duplicate of an older batch can require
-        less than the one before it."""
-        waiting = self.waiting
-        index = len(waiting)
-        while index and waiting[index - 1].required_offset > append.required_offset:
-            index -= 1
-        if index == len(waiting):
-            waiting.append(append)
-        else:
-            waiting.insert(index, append)
-
     # Leading: what happened to followers, metadata and time
 
     def subscribe(
@@ -310,6 +298,8 @@ class Partition:
 
     def acked(self, subscription: Subscription, fetch_offset: int, durable_offset: int, now_ms: float) -> None:
         """A follower got further."""
+        if self._shared.syncer.trace is not None:
+            self._shared.syncer.trace.acked(self.topic_partition, subscription.link.node_id, durable_offset)
         self._carry_out(subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms))
 
     def follower_deleted(self, subscription: Subscription, log_start_offset: int, now_ms: float) -> None:
@@ -382,23 +372,28 @@ class Partition:
     def _release(self, high_watermark: int) -> None:
         """The high watermark rose: answer who waited for it, in order, wake who watches it, and let the followers know
         with the next data, or after a while without any."""
-        leader, waiting = self.leader, self.waiting
+        leader, waiting, trace = self.leader, self.waiting, self._shared.syncer.trace
+        if trace is not None:
+            trace.committed(self.topic_partition, high_watermark)
         while leader is not None and waiting and waiting[0].required_offset <= high_watermark:
             append = waiting.popleft()
             if not append.ended:
                 append.end(leader.judge_committed(), "", leader.synced_replicas(append.required_offset))
+        if trace is not None:
+            trace.answered(self.topic_partition)
         self.watchers.wake()
         if self.subscriptions:
             self._shared.watermarks.add(self.send_high_watermark)
 
-    def send_high_watermark(self) -> None:
-        """Tell the high watermark to the followers that have not heard of it, without data."""
+    def send_high_watermark(self, *, log_start_raised: bool = False) -> None:
+        """Send high watermark and log start to followers that lack them; a lagging one gets them with its data."""
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return
         piece = frames.pack_watermark(self.channel, core.high_watermark, plog.log_start_offset)
         for subscription in self.subscriptions.values():
-            if subscription.sent_high_watermark < core.high_watermark and not subscription.lagging:
+            behind = log_start_raised or subscription.sent_high_watermark < core.high_watermark
+            if behind and not subscription.lagging:
                 subscription.sent_high_watermark = core.high_watermark
                 subscription.link.push(piece)
 
@@ -419,33 +414,34 @@ class Partition:
         if error is not ErrorCode.NONE:
             deletion.end(error, message)
             return None
-        core, plog = self.leading()
+        core, _ = self.leading()
         if offset == TO_HIGH_WATERMARK:
             deletion.offset = core.high_watermark
         if not 0 <= deletion.offset <= core.high_watermark:
             message = f"offset {offset}: the high watermark is {core.high_watermark}"
             deletion.end(ErrorCode.OFFSET_OUT_OF_RANGE, message)
             return None
-        try:
-            plog.delete_records_before(deletion.offset)
-        except StorageError as failure:
-            self.fail(str(failure))
-            deletion.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            return None
         self.deletions.append(deletion)
-        piece = frames.pack_watermark(self.channel, core.high_watermark, plog.log_start_offset)
-        for subscription in self.subscriptions.values():
-            if not subscription.lagging:  # else the data that it is being sent will tell
-                subscription.sent_high_watermark = core.high_watermark
-                subscription.link.push(piece)
-        self.log_start_raised()
+        self.raise_log_start(deletion.offset)
         self._answer_deletions()
         return None if deletion.ended else deletion
 
-    def log_start_raised(self) -> None:
-        """The log start was raised, and shall become durable."""
-        plog = self.log
-        if plog is not None and plog.durable_log_start_offset < plog.log_start_offset:
+    def raise_log_start(self, offset: int) -> None:
+        """What lies below `offset`, which is committed, is deleted here and, as leader, from the followers. A disk that
+        fails takes the partition offline."""
+        plog = present(self.log, "LogUnlessOffline")
+        try:
+            plog.delete_records_before(offset)
+        except StorageError as failure:
+            self.fail(str(failure))
+            return
+        self.send_high_watermark(log_start_raised=True)
+        if self._shared.config.sync_before_ack and plog.needs_sync:
+            self._shared.syncer.mark(plog)  # a segment that was begun anew
+        self._log_start_raised()
+
+    def _log_start_raised(self) -> None:
+        if self.log is not None and self.log.durable_log_start_offset < self.log.log_start_offset:
             self._shared.log_starts.raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
@@ -456,7 +452,7 @@ class Partition:
             self._answer_deletions()
         if self.source is not None:
             self.source.deleted()
-        self.log_start_raised()  # again, if it was raised once more in between
+        self._log_start_raised()  # again, if it was raised once more in between
 
     def _answer_deletions(self) -> None:
         """Answer those that need not wait for followers any longer."""

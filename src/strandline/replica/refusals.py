@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.log.batch import BatchHeader, parse_header
 from strandline.log.partition_log import PartitionLog
-from strandline.log.refusals import Refusal, Refusals
+from strandline.log.producer_state import Refusal, Refusals
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId, TopicPartition

@@ -156,6 +156,8 @@ class ReplicaCounters:
     failed_isr_updates: int = 0
     truncations_below_high_watermark: int = 0
     offline_logs: int = 0
+    expired_records: int = 0
+    expired_bytes: int = 0
     connections: int = 0
 
     def isr_committed(self, before: int, now: int) -> None:
@@ -246,6 +248,7 @@ class ReplicaConfig:
         stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
+        retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
         stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 
@@ -259,6 +262,7 @@ class ReplicaConfig:
     watermark_delay_ms: int = 50
     stream_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
+    retention_check_interval_ms: int = 300_000
     stray_delete_delay_ms: int = 3_600_000
 
     @property

@@ -12,6 +12,7 @@ from strandline.log.strays import Strays
 from strandline.proto.errors import FatalError
 from strandline.proto.tasks import spawn
 from strandline.replica.partition_set import PartitionSet
+from strandline.replica.retention import Retention
 from strandline.replica.shared import Shared
 from strandline.replica.streams import Streams
 
@@ -22,8 +23,8 @@ SWEEP_INTERVAL_MS = 1_000
 
 
 class Upkeep:
-    """Sweeps leaders for who lags, streams for who is silent, looks for room on the disk, writes high watermarks down,
-    and removes strays."""
+    """Sweeps leaders for who lags, streams for who is silent, looks for room on the disk and for what retention
+    takes, writes high watermarks down, and removes strays."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class Upkeep:
         *,
         streams: Streams,
         strays: Strays,
+        retention: Retention,
     ) -> None:
         self._shared = shared
         self._hosted = hosted
@@ -40,6 +42,7 @@ class Upkeep:
         self._log_dir = log_dir
         self._streams = streams
         self._strays = strays
+        self._retention = retention
         self._removal: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._checkpointed_ms = shared.clock.monotonic_ms()
@@ -52,6 +55,7 @@ class Upkeep:
         """Sweep no more."""
         if self._timer is not None:
             self._timer.cancel()
+        self._retention.stop()
         if self._removal is not None:
             self._removal.cancel()
 
@@ -66,6 +70,7 @@ class Upkeep:
             raise
         self._streams.keep_alive(now_ms)
         self._shared.disk_room.look()
+        self._retention.look(now_ms)
         if self._strays.waiting and self._removal is None:
             self._removal = spawn(self._remove_strays(), self._shared.on_fatal)
         due = now_ms - self._checkpointed_ms >= self._shared.config.high_watermark_checkpoint_interval_ms

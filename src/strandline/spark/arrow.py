@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from strandline.client import arrow
 from strandline.proto.errors import ConfigError, StrandlineError
 
 if TYPE_CHECKING:
@@ -71,21 +72,21 @@ def to_arrow(
     """
     count = columns.rows
     arrays: list[Any] = [
-        pa.Array.from_buffers(pa.binary(), count, _buffers(columns.key_valid, columns.key_ends, columns.keys)),
-        pa.Array.from_buffers(pa.binary(), count, _buffers(columns.value_valid, columns.value_ends, columns.values)),
+        arrow.keys(columns),
+        arrow.values(columns),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
-        pa.Array.from_buffers(pa.int64(), count, _buffers(None, columns.offsets)),
+        arrow.numbers(pa.int64(), count, columns.offsets),
         _microseconds(topic, partition, columns, schema.field("timestamp").type),
         pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
     ]
     if "headers" in schema.names:
-        arrays.append(_headers(columns, schema.field("headers").type))
+        arrays.append(arrow.headers(columns, schema.field("headers").type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _microseconds(topic: str, partition: int, columns: RecordColumns, kind: pa.DataType) -> pa.Array:
-    milliseconds = pa.Array.from_buffers(pa.timestamp("ms", "UTC"), columns.rows, _buffers(None, columns.timestamps))
+    milliseconds = arrow.numbers(pa.timestamp("ms", "UTC"), columns.rows, columns.timestamps)
     try:
         return milliseconds.cast(kind)
     except pa.ArrowInvalid:
@@ -96,18 +97,3 @@ def _microseconds(topic: str, partition: int, columns: RecordColumns, kind: pa.D
             f"most {TIMESTAMP_MS_MAX}. Its producer has set it. A batch that begins at offset {offset + 1} does "
             f"without it; a query does with failOnDataLoss=false, once the records before that offset are deleted"
         ) from None
-
-
-def _headers(columns: RecordColumns, kind: pa.DataType) -> pa.Array:
-    """Spark's source gives null, not an empty list, where a record has no headers."""
-    count = columns.header_count
-    names = pa.Array.from_buffers(pa.string(), count, _buffers(None, columns.name_ends, columns.names))
-    contents = pa.Array.from_buffers(
-        pa.binary(), count, _buffers(columns.header_valid, columns.header_ends, columns.headers)
-    )
-    pairs = pa.StructArray.from_arrays([names, contents], fields=list(kind.value_type))
-    return pa.Array.from_buffers(kind, columns.rows, _buffers(columns.list_valid, columns.list_ends), children=[pairs])
-
-
-def _buffers(*given: bytearray | None) -> list[pa.Buffer | None]:
-    return [None if item is None else pa.py_buffer(item) for item in given]

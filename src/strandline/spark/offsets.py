@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
@@ -66,12 +67,7 @@ def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
             allowed.
     """
     allowed = 'JSON such as {"topic": {"0": 23, "1": -2}}, each partition once, numbers of 64 bits'
-    try:
-        document = json.loads(text, object_pairs_hook=_each_once)
-    except ValueError:
-        raise ConfigError(key, text, allowed) from None
-    if not isinstance(document, dict):
-        raise ConfigError(key, text, allowed)
+    document = _read_object(key, text, allowed)
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in document.items():
         if not isinstance(partitions, dict):
@@ -83,6 +79,17 @@ def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
                 raise ConfigError(key, text, allowed)
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers
+
+
+def _read_object(key: str, text: str, allowed: str) -> dict[str, Any]:
+    """An object of JSON that says each thing once. Raises ConfigError."""
+    try:
+        document = json.loads(text, object_pairs_hook=_each_once)
+    except ValueError:
+        raise ConfigError(key, text, allowed) from None
+    if not isinstance(document, dict):
+        raise ConfigError(key, text, allowed)
+    return document
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -100,12 +107,7 @@ def parse_assignment(key: str, text: str) -> list[TopicPartition]:
         ConfigError: not such a JSON document, or it names no partition.
     """
     allowed = 'JSON such as {"topic": [0, 1]}, naming at least one partition'
-    try:
-        document = json.loads(text, object_pairs_hook=_each_once)
-    except ValueError:
-        raise ConfigError(key, text, allowed) from None
-    if not isinstance(document, dict):
-        raise ConfigError(key, text, allowed)
+    document = _read_object(key, text, allowed)
     assigned: list[TopicPartition] = []
     for topic, partitions in document.items():
         if not isinstance(partitions, list):

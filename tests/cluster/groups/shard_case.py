@@ -128,6 +128,18 @@ class Driver:
         for write in held:
             self._take(self.shard.ended(write, outcome, self.now))
 
+    def change_writes(self, kind: str) -> None:
+        """What becomes of writes from now on, by the words of the models: hold, release, lose, refuse, accept."""
+        if kind == "hold":
+            self.hold = True
+        elif kind in ("release", "lose"):
+            self.hold = False
+            self.commit_held(COMMITTED if kind == "release" else WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
+        elif kind == "refuse":
+            self.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        elif kind == "accept":
+            self.refuse = None
+
     def _take(self, effects: Effects) -> None:
         for write in effects.writes:
             if self.refuse is not None:

@@ -14,7 +14,6 @@ from strandline.cluster.groups.commands import LeaveGroup, Leaver
 from strandline.cluster.groups.consumer_protocol.commands import ConsumerAnswer, TopicsChanged
 from strandline.cluster.groups.consumer_protocol.group import AWAY, ConsumerGroup
 from strandline.cluster.groups.consumer_protocol.reconcile import pairs
-from strandline.cluster.groups.machine import COMMITTED, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.keyed_record import Record
@@ -84,15 +83,8 @@ class Clients:
         driver = self.driver
         if kind == "time":
             driver.pass_ms((100, 20_000, 46_000, 61_000)[how])
-        elif kind == "hold":
-            driver.hold = True
-        elif kind in ("release", "lose"):
-            driver.hold = False
-            driver.commit_held(COMMITTED if kind == "release" else WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
-        elif kind == "refuse":
-            driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-        elif kind == "accept":
-            driver.refuse = None
+        else:
+            driver.change_writes(kind)
 
     def _use(self, driver: Driver) -> None:
         self.driver = driver

@@ -23,8 +23,6 @@ from strandline.cluster.groups.commands import (
     OffsetToCommit,
     SyncGroup,
 )
-from strandline.cluster.groups.machine import COMMITTED, WriteOutcome
-from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.keyed_record import Record
 
 KINDS = (
@@ -62,15 +60,8 @@ def step(driver: Driver, kind: str, who: int, how: int) -> None:
         driver.ask(CommitOffsets("g", -1, "", None, (OffsetToCommit("t", how, who, 0, ""),)))
     elif kind == "time":
         driver.pass_ms((100, 3_000, 9_000, 700_000)[how])
-    elif kind == "hold":
-        driver.hold = True
-    elif kind in ("release", "lose"):
-        driver.hold = False
-        driver.commit_held(COMMITTED if kind == "release" else WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
-    elif kind == "refuse":
-        driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-    elif kind == "accept":
-        driver.refuse = None
+    elif kind in ("hold", "release", "lose", "refuse", "accept"):
+        driver.change_writes(kind)
     elif kind == "delete":
         driver.ask(DeleteGroup("g"))
     elif kind == "forget":

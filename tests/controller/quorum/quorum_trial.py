@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from uuid import UUID
+
+from tests.stage import Stage
 
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World, WorldConfig
+from strandline.chaos.sim.world import WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Rehearsal, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.proto.errors import CorruptLogError
@@ -81,8 +83,8 @@ class Node:
         return self.end_offset, self.epoch, list(self.values)
 
 
-class Trial:
-    """A few nodes in one world."""
+class Trial(Stage):
+    """A few nodes; the scenario starts them."""
 
     def __init__(
         self,
@@ -94,37 +96,21 @@ class Trial:
         recorded: bool = True,
     ) -> None:
         """`recorded`: the voter set was written with directory ids; else any directory of a node is that voter."""
-        self.world = World(seed, WorldConfig(disk=disk or DiskConfig()))
+        machines = [f"n{number}" for number in range(1, voters + 1)]
+        super().__init__(seed, machines, config=WorldConfig(disk=disk or DiskConfig()))
         self.voters = voters
         self.recorded = recorded
         self.config = config or QuorumConfig()
         self.nodes: dict[int, Node] = {}
-        for number in range(1, voters + 1):
-            self.world.add_machine(f"n{number}")
 
     def start(self, *numbers: int) -> None:
         for number in numbers or range(1, self.voters + 1):
             node = self.nodes[number] = Node(number, self.voters, self.config, recorded=self.recorded)
             self.world.spawn(f"n{number}", node.main)
 
-    def run(self, test: Callable[[], Awaitable[None]]) -> None:
-        async def main() -> None:
-            await test()
-
-        self.world.run(main())
-
-    async def until(self, condition: Callable[[], object], *, timeout_ms: int = 20_000) -> None:
-        for _ in range(timeout_ms // 5):
-            if condition():
-                return
-            await self.world.sleep_ms(5)
-        raise AssertionError("it did not come to that")
-
     def leading(self) -> Node | None:
         found = [
-            node
-            for node in self.nodes.values()
-            if node.leader.leader_id == node.number and self.world.process(f"n{node.number}") is not None
+            node for node in self.nodes.values() if node.leader.leader_id == node.number and self.is_alive(node.number)
         ]
         return max(found, key=lambda node: node.leader.epoch, default=None)
 

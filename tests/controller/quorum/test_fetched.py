@@ -175,10 +175,10 @@ def test_a_snapshot_that_cannot_be_loaded_replaces_nothing() -> None:
     def kept() -> list[str]:
         return sorted(name for name in disk.files() if "__cluster_metadata-0" in name and ".part" not in name)
 
-    async def scenario() -> None:
+    async def scenario(trial: Trial) -> None:
         trial.start()
         await trial.commit(b"first")
-        trial.world.kill("n3")
+        trial.kill(3)
         for number in range(60):
             await trial.commit(BAD if number == 0 else b"%d" % number * 100)
         leader = await trial.elect()
@@ -191,11 +191,11 @@ def test_a_snapshot_that_cannot_be_loaded_replaces_nothing() -> None:
         await trial.until(lambda: again.fatal)
         assert "nobody can load this" in str(again.fatal[0])
         assert kept() == before, "its log is in place"
-        trial.world.kill("n3")
+        trial.kill(3)
         trial.start(3)
         await trial.until(lambda: trial.nodes[3].values == leader.values)
 
-    trial.run(scenario)
+    trial.play(scenario)
 
 
 def test_the_log_stays_where_the_snapshot_cannot_be_loaded() -> None:
@@ -207,7 +207,7 @@ def test_the_log_stays_where_the_snapshot_cannot_be_loaded() -> None:
     def snapshots_of(number: int) -> list[str]:
         return [name for name in trial.world.machines[f"n{number}"].disk.files() if ".checkpoint" in name]
 
-    async def scenario() -> None:
+    async def scenario(trial: Trial) -> None:
         trial.start()
         await trial.until(lambda: trial.nodes[3].quorum is not None)
         odd = trial.nodes[3]
@@ -222,8 +222,8 @@ def test_the_log_stays_where_the_snapshot_cannot_be_loaded() -> None:
         assert odd.quorum is not None
         assert odd.quorum._log.start_offset == 0  # type: ignore[union-attr]
         assert not odd.fatal
-        trial.world.kill("n3")
+        trial.kill(3)
         trial.start(3)
         await trial.until(lambda: trial.nodes[3].values == trial.nodes[1].values)
 
-    trial.run(scenario)
+    trial.play(scenario)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.stage import OneMachine
 
-from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch
@@ -37,15 +36,14 @@ def fill(log: MetadataLog) -> None:
 
 def cut_under_a_power_cut(seed: int, strike: int) -> tuple[int, int]:
     """The power fails at the `strike`-th disk operation of cutting the start; (start, end) in the next life."""
-    world = World(seed, WorldConfig(disk=DiskConfig()))
-    machine = world.add_machine("n1")
+    machine = OneMachine(seed)
     found: list[tuple[int, int]] = []
 
     async def cut(ports: Ports) -> None:
         log = open_log(ports)
         fill(log)
         assert len(log.partition_log.segments) >= 8
-        machine.disk.strike_after(strike, lambda: world.power_cut("n1"))
+        machine.lose_power_at(strike)
         log.delete_before(RECORDS - 2)
         await log.delete_removed()
 
@@ -53,16 +51,13 @@ def cut_under_a_power_cut(seed: int, strike: int) -> tuple[int, int]:
         log = open_log(ports)
         found.append((log.start_offset, log.end_offset))
 
-    async def scenario() -> None:
-        world.spawn("n1", cut)
-        await world.sleep_ms(1_000)
-        if machine.powered:
-            world.power_cut("n1")
-        await world.sleep_ms(1)
-        world.spawn("n1", again)
-        await world.sleep_ms(1_000)
+    async def scenario(machine: OneMachine) -> None:
+        await machine.live(cut)
+        if machine.world.machines["n1"].powered:
+            machine.power_cut("n1")
+        assert await machine.live(again)
 
-    world.run(scenario())
+    machine.play(scenario)
     return found[0]
 
 
@@ -79,8 +74,7 @@ def test_a_start_that_is_cut_leaves_no_gap_whenever_the_power_fails(strike: int)
 def test_a_full_disk_lets_the_log_be_cut() -> None:
     """Where the recovery point cannot be lowered for want of room, its file is given up: it promises nothing then, and
     the node goes on, today and after a restart (seeds 4566, 7864)."""
-    world = World(1, WorldConfig(disk=DiskConfig()))
-    machine = world.add_machine("n1")
+    machine = OneMachine()
     ends: list[int] = []
 
     async def full(ports: Ports) -> None:
@@ -97,25 +91,19 @@ def test_a_full_disk_lets_the_log_be_cut() -> None:
         machine.disk.config.capacity_bytes = 1 << 30
         log.note_recovery_point()
 
-    async def scenario() -> None:
-        world.spawn("n1", full)
-        await world.sleep_ms(1_000)
-        world.power_cut("n1")
-        await world.sleep_ms(1)
+    async def scenario(machine: OneMachine) -> None:
+        await machine.live(full)
+        machine.power_cut("n1")
         for _ in range(2):
-            world.spawn("n1", again)
-            await world.sleep_ms(1_000)
-            world.kill("n1")
+            await machine.live(again)
 
-    world.run(scenario())
+    machine.play(scenario)
     assert ends == [50, 50, 50]
 
 
 def test_a_disk_that_does_not_take_the_log_again_is_refused() -> None:
     """Schedule 47: what the process before left is written again and synced, or the node does not start; the next start
     may find a disk that does."""
-    world = World(1)
-    disk = world.add_machine("n1").disk
     refused: list[DiskError] = []
     ends: list[int] = []
 
@@ -128,17 +116,14 @@ def test_a_disk_that_does_not_take_the_log_again_is_refused() -> None:
         except DiskError as error:
             refused.append(error)
 
-    async def scenario() -> None:
-        world.spawn("n1", write)
+    async def scenario(machine: OneMachine) -> None:
+        await machine.live(write)
         for failures in (1, 0):
-            await world.sleep_ms(1_000)
-            world.kill("n1")
-            disk.faults.syncs, disk.faults.where = failures, ".log"
-            world.spawn("n1", look)
-        await world.sleep_ms(1_000)
+            machine.kill("n1")
+            machine.disk.faults.syncs, machine.disk.faults.where = failures, ".log"
+            await machine.live(look)
 
-    world.run(scenario())
-    assert not world.loop.unhandled, world.loop.unhandled[0]
+    OneMachine().play(scenario)
     assert [error.filename for error in refused] == [DIRECTORY]
     assert "cannot be written again and synced" in str(refused[0])
     assert ends == [RECORDS]

@@ -13,7 +13,7 @@ def test_a_failed_sync_stops_the_node_and_acks_nothing() -> None:
     it."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"a")
         trial.world.machines[f"n{leader.number}"].disk.faults.syncs = 1
@@ -21,19 +21,19 @@ def test_a_failed_sync_stops_the_node_and_acks_nothing() -> None:
         await trial.until(lambda: leader.fatal)
         assert len(leader.fatal) == 1
         committed = list(leader.values)
-        trial.world.kill(f"n{leader.number}")
+        trial.kill(leader.number)
         leader.leader = LeaderAndEpoch(None, 0)
         await trial.commit(b"b")
         assert leader.values == committed, "it handed over nothing more"
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a_single_voter_with_a_failed_sync_commits_nothing() -> None:
     """Rule A9, schedule 32: the own disk is the majority here."""
     trial = Trial(voters=1)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         node = await trial.commit(b"a")
         trial.world.machines["n1"].disk.faults.syncs = 1
@@ -42,14 +42,14 @@ def test_a_single_voter_with_a_failed_sync_commits_nothing() -> None:
         await trial.world.sleep_ms(1000)
         assert node.values == [b"a"]
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
     """Schedule 24 and a full disk: nothing was written, so it steps down; with room again it takes part."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"a")
         disk = trial.world.machines[f"n{leader.number}"].disk
@@ -68,7 +68,7 @@ def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
         await trial.until(lambda: b"without it" in leader.values)
         assert leader.fatal == []
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None:
@@ -77,12 +77,12 @@ def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None
     """
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"a")
         await trial.until(lambda: all(node.values == [b"a"] for node in trial.nodes.values()))
         away = next(number for number in trial.nodes if number != leader.number)
-        trial.world.kill(f"n{away}")
+        trial.kill(away)
         for number in range(20):
             await trial.commit(b"%02d" % number * 50_000)
         disk = trial.world.machines[f"n{away}"].disk
@@ -92,7 +92,7 @@ def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None
         await trial.until(lambda: len(back.values) > 3)
         await trial.world.sleep_ms(100)
         assert len(back.values) < 20
-        trial.world.kill(f"n{leader.number}")
+        trial.kill(leader.number)
         leader.leader = LeaderAndEpoch(None, 0)
         disk.config.capacity_bytes = 1 << 34
         await trial.until(lambda: back.fatal or trial.leading())
@@ -101,14 +101,14 @@ def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None
         await trial.until(lambda: back.values[-1:] == [b"b"])
         assert len(back.values) == 22
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
     """Rule A1 on a full disk: a vote that cannot be remembered is not given; once there is room, it is."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"a")
         await trial.until(lambda: all(node.values == [b"a"] for node in trial.nodes.values()))
@@ -116,7 +116,7 @@ def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
         disks = [trial.world.machines[f"n{node.number}"].disk for node in others]
         for disk in disks:
             disk.config.capacity_bytes = disk.used_bytes
-        trial.world.kill(f"n{leader.number}")
+        trial.kill(leader.number)
         await trial.world.sleep_ms(4000)
         assert trial.leading() is None
         for disk in disks:
@@ -124,7 +124,7 @@ def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
         await trial.commit(b"b")
         assert all(node.fatal == [] for node in others)
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
@@ -133,7 +133,7 @@ def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
         trial = Trial(seed=seed, config=QuorumConfig(snapshot_max_new_record_bytes=400, log_segment_bytes=512))
         expected: list[bytes] = []
 
-        async def test(trial: Trial = trial, expected: list[bytes] = expected) -> None:
+        async def test(trial: Trial, expected: list[bytes] = expected) -> None:
             for life in range(4):
                 trial.start()
                 for i in range(8):
@@ -142,19 +142,17 @@ def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
                 await trial.until(lambda: all(node.values == expected for node in trial.nodes.values()))
                 node = await trial.elect()
                 trial.append(node, b"never acked")
-                for number in trial.nodes:
-                    trial.world.power_cut(f"n{number}")
+                trial.power_cut(*trial.nodes)
                 await trial.world.sleep_ms(50)
                 trial.start()
                 node = await trial.commit(b"probe %d" % life)
                 if b"never acked" in node.values:
                     expected.append(b"never acked")
                 expected.append(b"probe %d" % life)
-                for number in trial.nodes:
-                    trial.world.kill(f"n{number}")
+                trial.kill(*trial.nodes)
                 expected[:] = node.values
 
-        trial.run(test)
+        trial.play(test)
         assert [value for value in expected if b"-" in value] == [
             b"%d-%d" % (life, i) for life in range(4) for i in range(8)
         ]
@@ -169,7 +167,7 @@ def test_cold_reads_while_snapshots_delete_the_log() -> None:
             disk=DiskConfig(cold_probability=0.6, read_min_us=5_000, read_max_us=60_000),
         )
 
-        async def test(trial: Trial = trial) -> None:
+        async def test(trial: Trial) -> None:
             trial.start()
             for i in range(60):
                 node = await trial.elect()
@@ -186,4 +184,4 @@ def test_cold_reads_while_snapshots_delete_the_log() -> None:
                 assert node.fatal == []
             await trial.until(lambda: late.values == expected)
 
-        trial.run(test)
+        trial.play(test)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from kio.serial import entity_reader
 
-from strandline.chaos.cluster import CLIENT_PORT, SimCluster
+from strandline.chaos.cluster import CLIENT_PORT
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
-from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
 from strandline.proto.error_codes import ErrorCode
@@ -25,8 +23,10 @@ from strandline.proto.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from tests.stage import READY_MS, ClusterStage
 
-READY_MS = 30_000.0
+T = TypeVar("T")
+
 SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "replica.lag.time.max.ms": "2000",
@@ -117,61 +117,53 @@ def commit_of(topic: str, offsets: Mapping[int, int]) -> list[dict[str, Any]]:
     return [{"name": topic, "partitions": partitions}]
 
 
-class Site:
-    """Three nodes, a machine for each client, and what befalls them."""
+class Site(ClusterStage):
+    """Three nodes; each test adds a machine for each of its clients."""
 
     def __init__(self, seed: int, **settings: str) -> None:
-        self.world = World(seed)
-        given = {**SETTINGS, **{key.replace("_", "."): value for key, value in settings.items()}}
-        self.cluster = SimCluster(self.world, given)
-        self.world.add_machine("admin")
+        super().__init__(seed, {**SETTINGS, **{key.replace("_", "."): value for key, value in settings.items()}})
+        self._topics: dict[str, int] = {}
 
-    def run(self, story: Callable[[Site], Awaitable[None]], **topics: int) -> None:
-        """Start the cluster, create topics, and the one of groups; then the story."""
+    def play(self, scenario: Callable[[Self], Awaitable[T]], **topics: int) -> T:
+        """The scenario begins when these topics exist, with so many partitions, and the one of the groups."""
+        self._topics = topics
+        return super().play(scenario)
 
-        async def whole() -> None:
-            for name in self.cluster.names:
-                self.cluster.start(name)
-            await self.cluster.wait_ready(READY_MS)
-            await self.process("admin", lambda ports: self._create(ports, topics))
-            await self.cluster.wait_in_sync(READY_MS)
-            await story(self)
-
-        self.world.run(whole())
-        assert not self.world.loop.unhandled, self.world.loop.unhandled[0]
-
-    async def _create(self, ports: Ports, topics: Mapping[str, int]) -> None:
-        async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-            await admin.create_topics([NewTopic(topic, count, 3) for topic, count in topics.items()])
-        await find(self.cluster.names, "any")
-
-    async def process(self, machine: str, work: Callable[[Ports], Awaitable[Any]]) -> Any:
-        """Run `work` on a machine as a process of its own, to its end."""
-        ended: list[Any] = []
-
-        async def main(ports: Ports) -> None:
-            try:
-                ended.append(await work(ports))
-            except Exception as error:
-                ended.append(error)
-
-        self.world.spawn(machine, main)
-        await self.cluster.wait_for("the client is done", 120_000, lambda: bool(ended))
-        self.world.kill(machine)
-        if isinstance(ended[0], Exception):
-            raise ended[0]
-        return ended[0]
+    async def begin(self) -> None:
+        await super().begin()
+        new = [NewTopic(topic, count, 3) for topic, count in self._topics.items()]
+        await self.admin(lambda admin: admin.create_topics(new))
+        await self.find("any")
+        await self.cluster.wait_in_sync(READY_MS)
 
     async def find(self, group: str) -> str:
         """The machine of a group's coordinator."""
-        return str(await self.process("admin", lambda _ports: find(self.cluster.names, group)))
+        return str(await self.process("client", lambda _ports: find(self.cluster.names, group)))
 
     def led(self, group: str) -> str:
         """The same, without a question."""
         image = self.cluster.newest_image()
         assert image is not None
-        topic = image.topics[OFFSETS_TOPIC]
-        return f"n{topic.partitions[partition_of(group, len(topic.partitions))].leader}"
+        return self.leader(OFFSETS_TOPIC, partition_of(group, len(image.topics[OFFSETS_TOPIC].partitions)))
+
+    async def lose_coordinator(self, group: str, fault: Callable[[str], None]) -> str:
+        """A fault strikes the coordinator, and another one takes over; its machine."""
+        victim = self.led(group)
+        fault(victim)
+        await self.until(lambda: self.led(group) != victim, "another coordinates", within_ms=20_000)
+        return victim
+
+    async def bring_back(self, name: str) -> None:
+        """No link is cut any more, the node runs, and every replica is in sync."""
+        self.world.heal()
+        if not self.is_alive(name):
+            self.cluster.start(name)
+        await self.cluster.wait_ready(READY_MS)
+        await self.cluster.wait_in_sync(READY_MS)
+
+    def faults(self) -> tuple[Callable[[str], None], ...]:
+        """What a machine can suffer."""
+        return self.world.power_cut, self.world.kill, self.world.isolate
 
     async def offsets(self, group: str, topic: str, partitions: int) -> list[int]:
         """What a client that comes later reads as committed."""
@@ -186,7 +178,7 @@ class Site:
                 finally:
                     wire.close()
 
-        found: list[int] = await self.process("admin", fetch)
+        found: list[int] = await self.process("client", fetch)
         return found
 
 

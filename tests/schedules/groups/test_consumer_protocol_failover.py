@@ -35,7 +35,7 @@ async def everybody_commits(site: Site, members: list[ConsumerMember], within_ms
             partition for member in members for partition in member.owned
         ) == list(range(PARTITIONS))
 
-    await site.cluster.wait_for("every partition is committed to", within_ms, done)
+    await site.until(done, "every partition is committed to", within_ms=within_ms)
     return site.world.now_ms - began_ms
 
 
@@ -60,31 +60,20 @@ def test_the_coordinator_dies_while_members_move(seed: int) -> None:
         members = members_of(site)
         await everybody_commits(site, members, 20_000)
         for turn in range(3):
-            victim = site.led("g")
             moved = members[turn]
             moved.kill()
-            if turn == seed % 3:
-                site.world.power_cut(victim)
-            elif turn == (seed + 1) % 3:
-                site.world.kill(victim)
-            else:
-                site.world.isolate(victim)
-            await site.cluster.wait_for("another coordinates", 20_000, lambda gone=victim: site.led("g") != gone)
+            victim = await site.lose_coordinator("g", site.faults()[(turn - seed) % 3])
             members.append(ConsumerMember(site, moved.machine, moved.readers))
             members[-1].member_id += f"-{turn}"
             members[-1].start()
             await everybody_commits(site, members, 3 * SESSION_MS + PROGRESS_MS_MAX)
-            site.world.heal()
-            if site.world.process(victim) is None:
-                site.cluster.start(victim)
-            await site.cluster.wait_ready(30_000)
-            await site.cluster.wait_in_sync(30_000)
+            await site.bring_back(victim)
         for member in members:
             if site.world.process(member.machine) is not None:
                 member.kill()
         check(members, await site.offsets("g", "t", PARTITIONS))
 
-    Site(seed).run(story, t=PARTITIONS)
+    Site(seed).play(story, t=PARTITIONS)
 
 
 def test_a_crash_of_the_coordinator_moves_nothing() -> None:
@@ -101,7 +90,7 @@ def test_a_crash_of_the_coordinator_moves_nothing() -> None:
         assert [(member.epoch, member.owned) for member in members] == before
         assert not [error for member in members for error in member.errors]
 
-    Site(12).run(story, t=PARTITIONS)
+    Site(12).play(story, t=PARTITIONS)
 
 
 @schedule(42, rule="C8: what a member was told stands in the log", mutant="epoch-told-before-it-is-committed")
@@ -126,7 +115,7 @@ def test_42_no_member_is_told_what_a_failover_takes_back() -> None:
                 return
 
         await site.process("beside", beside)
-        await site.cluster.wait_for("another coordinates", 20_000, lambda: site.led("g") != coordinator)
+        await site.until(lambda: site.led("g") != coordinator, "another coordinates", within_ms=20_000)
         site.world.heal()
         (other,) = members_of(site, 1)
         await everybody_commits(site, [other], 30_000)
@@ -134,4 +123,4 @@ def test_42_no_member_is_told_what_a_failover_takes_back() -> None:
         assert joining.epoch == 0
         assert ErrorCode.UNKNOWN_MEMBER_ID not in joining.errors
 
-    Site(42).run(story, t=PARTITIONS)
+    Site(42).play(story, t=PARTITIONS)

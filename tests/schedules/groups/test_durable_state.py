@@ -43,11 +43,11 @@ def test_43_a_failover_does_not_bring_the_old_member_back() -> None:
         assert old.member_id != new.member_id
         victim = site.led("g")
         site.world.kill(victim)
-        await site.cluster.wait_for("another coordinates", 20_000, lambda: site.led("g") != victim)
+        await site.until(lambda: site.led("g") != victim, "another coordinates", within_ms=20_000)
         assert await site.process("old", lambda _ports: beat_once(site, old)) == ErrorCode.FENCED_INSTANCE_ID
         assert await site.process("new", lambda _ports: beat_once(site, new)) == ErrorCode.NONE
 
-    Site(43).run(story, t=6)
+    Site(43).play(story, t=6)
 
 
 async def join_once(site: Site, member: Member) -> None:
@@ -117,8 +117,8 @@ def test_44_a_read_does_not_run_ahead() -> None:
             committing.cancel()
 
         await site.process("beside", beside)
-        await site.cluster.wait_for("another coordinates", 20_000, lambda: site.led("g") != coordinator)
+        await site.until(lambda: site.led("g") != coordinator, "another coordinates", within_ms=20_000)
         (committed,) = await site.offsets("g", "t", 1)
         assert all(offset <= committed for offset in shown), f"{shown} was shown, {committed} is committed"
 
-    Site(42).run(story, t=1)
+    Site(42).play(story, t=1)

@@ -48,7 +48,7 @@ async def everybody_commits(site: Site, members: list[Member], within_ms: float)
             for partition in range(PARTITIONS)
         )
 
-    await site.cluster.wait_for("every partition is committed to", within_ms, done)
+    await site.until(done, "every partition is committed to", within_ms=within_ms)
     return site.world.now_ms - began_ms
 
 
@@ -60,25 +60,14 @@ def test_the_coordinator_dies_again_and_again(seed: int) -> None:
         members = members_of(site)
         await everybody_commits(site, members, 20_000)
         for turn in range(3):
-            victim = site.led("g")
-            if turn == seed % 3:
-                site.world.power_cut(victim)
-            elif turn == (seed + 1) % 3:
-                site.world.kill(victim)
-            else:
-                site.world.isolate(victim)
-            await site.cluster.wait_for("another coordinates", 20_000, lambda gone=victim: site.led("g") != gone)
+            victim = await site.lose_coordinator("g", site.faults()[(turn - seed) % 3])
             await everybody_commits(site, members, 2 * SESSION_MS + PROGRESS_MS_MAX)
-            site.world.heal()
-            if site.world.process(victim) is None:
-                site.cluster.start(victim)
-            await site.cluster.wait_ready(30_000)
-            await site.cluster.wait_in_sync(30_000)
+            await site.bring_back(victim)
         for member in members:
             site.world.kill(member.machine)
         check(members, await site.offsets("g", "t", PARTITIONS))
 
-    Site(seed).run(story, t=PARTITIONS)
+    Site(seed).play(story, t=PARTITIONS)
 
 
 def test_progress_after_a_crash() -> None:
@@ -93,12 +82,10 @@ def test_progress_after_a_crash() -> None:
             victim = site.led("g")
             site.world.kill(victim)
             assert await everybody_commits(site, members, 20_000) <= PROGRESS_MS_MAX
-            site.cluster.start(victim)
-            await site.cluster.wait_ready(30_000)
-            await site.cluster.wait_in_sync(30_000)
+            await site.bring_back(victim)
         assert {member.generation for member in members} == {settled}, "a crash of the coordinator is no rebalance"
 
-    Site(11).run(story, t=PARTITIONS)
+    Site(11).play(story, t=PARTITIONS)
 
 
 def test_a_dead_member_is_replaced_within_its_session() -> None:
@@ -116,4 +103,4 @@ def test_a_dead_member_is_replaced_within_its_session() -> None:
         assert took_ms <= PROGRESS_MS_MAX, "who leaves is not waited for"
         check(members, await site.offsets("g", "t", PARTITIONS))
 
-    Site(5).run(story, t=PARTITIONS)
+    Site(5).play(story, t=PARTITIONS)

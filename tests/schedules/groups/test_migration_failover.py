@@ -62,22 +62,14 @@ class Rolled:
             acked = {one for member in self.alive for at, _, one, _ in member.acked if at >= since_ms}
             return acked == set(range(PARTITIONS))
 
-        await self.site.cluster.wait_for("every partition is committed to", WITHIN_MS, done)
+        await self.site.until(done, "every partition is committed to", within_ms=WITHIN_MS)
 
     async def lose_the_coordinator(self) -> None:
         """In the middle of whatever goes on; the next one goes on with it."""
-        world, cluster = self.site.world, self.site.cluster
-        await world.sleep_ms(self.rng.uniform(0, 2_500))
-        victim = self.site.led("g")
-        fault = self.rng.choice((world.kill, world.power_cut, world.isolate))
-        fault(victim)
-        await cluster.wait_for("another coordinates", 20_000, lambda: self.site.led("g") != victim)
+        await self.site.world.sleep_ms(self.rng.uniform(0, 2_500))
+        victim = await self.site.lose_coordinator("g", self.rng.choice(self.site.faults()))
         await self.everybody_reads()
-        world.heal()
-        if world.process(victim) is None:
-            cluster.start(victim)
-        await cluster.wait_ready(30_000)
-        await cluster.wait_in_sync(30_000)
+        await self.site.bring_back(victim)
 
     def check(self, committed: list[int]) -> None:
         """Commits of a partition rise from reader to reader: each went on where the one before it was."""
@@ -113,9 +105,9 @@ def test_a_group_is_rolled_up_and_down_over_dying_coordinators(seed: int) -> Non
         def agree() -> bool:
             return len({member.generation for member in group.alive if isinstance(member, Member)}) == 1
 
-        await site.cluster.wait_for("they are a classic group, of one generation", WITHIN_MS, agree)
+        await site.until(agree, "they are a classic group, of one generation", within_ms=WITHIN_MS)
         for member in group.alive:
             site.world.kill(member.machine)
         group.check(await site.offsets("g", "t", PARTITIONS))
 
-    Site(seed).run(story, t=PARTITIONS)
+    Site(seed).play(story, t=PARTITIONS)

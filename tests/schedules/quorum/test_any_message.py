@@ -60,11 +60,7 @@ def attacked(seed: int, attack: Callable[[SimCluster, Send], Awaitable[None]]) -
         for node in cluster.nodes.values():
             assert not node.fatal
         await cluster.create("last", [[1, 2, 3], [2, 3, 1]])
-        for number in list(cluster.nodes):
-            cluster.kill(number)
-            cluster.start(number)
-            await cluster.until(lambda number=number: number in cluster.nodes)  # type: ignore[misc]
-        await cluster.until(cluster.healthy)
+        await cluster.restart_all()
         for node in cluster.nodes.values():
             assert {"kept", "last"} <= node.publisher.image.topics.keys()
 

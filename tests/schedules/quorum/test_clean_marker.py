@@ -6,24 +6,20 @@ import asyncio
 from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.log.checkpoints import CLEAN_SHUTDOWN
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.proto.ids import NodeId
 from tests.log.helpers import TOPIC_ID, TP, fill
+from tests.stage import OneMachine
 
 PATH = "/data"
 RECORDS = 40
 
 
-class Machine:
+class Machine(OneMachine):
     """A log directory over several lives of one machine."""
 
-    def __init__(self, seed: int) -> None:
-        self.world = World(seed)
-        self.world.add_machine("n1")
-        self.disk = self.world.machines["n1"].disk
-        self.opened: LogDir | None = None
+    opened: LogDir | None = None
 
     async def first_life(self, ports: Ports) -> None:
         """Write, sync nothing, stop cleanly."""
@@ -38,11 +34,10 @@ class Machine:
         self.opened = LogDir.open(ports.disk, PATH, ports.clock)
         await asyncio.sleep(1000)
 
-    async def live(self, ms: float = 500) -> None:
+    async def start_again(self) -> None:
         """Start on what the disk has, for a while."""
         self.opened = None
-        self.world.spawn("n1", self.next_life)
-        await self.world.sleep_ms(ms)
+        await self.live(self.next_life)
 
 
 def test_b_a_clean_marker_vouches_for_every_log() -> None:
@@ -51,16 +46,15 @@ def test_b_a_clean_marker_vouches_for_every_log() -> None:
     for operation in range(1, 60):
         machine = Machine(operation)
 
-        async def scenario(machine: Machine = machine, operation: int = operation) -> None:
-            machine.world.spawn("n1", machine.first_life)
-            await machine.world.sleep_ms(50)
-            machine.disk.strike_after(operation, lambda: machine.world.power_cut("n1"))
+        async def scenario(machine: Machine, operation: int = operation) -> None:
+            await machine.live(machine.first_life, 50)
+            machine.lose_power_at(operation)
             await machine.world.sleep_ms(1000)
-            machine.disk.strike_after(0, None)
-            machine.world.power_cut("n1")
-            await machine.live()
+            machine.lose_power_at(0)
+            machine.power_cut("n1")
+            await machine.start_again()
 
-        machine.world.run(scenario())
+        machine.play(scenario)
         assert machine.opened is not None, operation
         if machine.opened.clean_shutdown_broker_epoch is not None:
             marked += 1
@@ -74,14 +68,14 @@ def test_b_a_clean_marker_is_there_once_the_stop_has_ended() -> None:
     for seed in range(8):
         machine = Machine(seed)
 
-        async def scenario(machine: Machine = machine) -> None:
+        async def scenario(machine: Machine) -> None:
             process = machine.world.spawn("n1", machine.first_life)
             assert process.main is not None
             await process.main
-            machine.world.power_cut("n1")
-            await machine.live()
+            machine.power_cut("n1")
+            await machine.start_again()
 
-        machine.world.run(scenario())
+        machine.play(scenario)
         assert machine.opened is not None
         assert machine.opened.clean_shutdown_broker_epoch == 7, seed
 
@@ -93,29 +87,28 @@ def test_b_a_clean_marker_does_not_come_back() -> None:
         machine = Machine(seed)
         struck: list[bool] = []
 
-        async def scenario(machine: Machine = machine, struck: list[bool] = struck) -> None:
-            machine.world.spawn("n1", machine.first_life)
-            await machine.world.sleep_ms(500)
-            machine.world.kill("n1")
+        async def scenario(machine: Machine, struck: list[bool] = struck) -> None:
+            await machine.live(machine.first_life, 500)
+            machine.kill("n1")
 
             def strike() -> None:
                 gone = f"{PATH}/{CLEAN_SHUTDOWN}" not in machine.disk.files()
                 logs_are_open = machine.disk.operations - before > 12
                 if gone and logs_are_open:
                     struck.append(True)
-                    machine.world.power_cut("n1")
+                    machine.power_cut("n1")
                 else:
                     machine.disk.strike_after(1, strike)
 
             before = machine.disk.operations
             machine.disk.strike_after(1, strike)
-            await machine.live()
-            machine.disk.strike_after(0, None)
+            await machine.start_again()
+            machine.lose_power_at(0)
             if not struck:
-                machine.world.power_cut("n1")
-            await machine.live()
+                machine.power_cut("n1")
+            await machine.start_again()
 
-        machine.world.run(scenario())
+        machine.play(scenario)
         assert struck
         assert machine.opened is not None
         assert machine.opened.clean_shutdown_broker_epoch is None, seed

@@ -97,11 +97,11 @@ def test_25_an_entry_of_the_own_epoch_first() -> None:
 
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         old = await trial.commit(b"a")
         others = [node for node in trial.nodes.values() if node is not old]
-        trial.world.kill(f"n{old.number}")
+        trial.kill(old.number)
         quorums = {node.number: node.quorum for node in others}
         await trial.until(
             lambda: any(quorum and quorum.leader_and_epoch.leader_id == number for number, quorum in quorums.items())
@@ -113,7 +113,7 @@ def test_25_an_entry_of_the_own_epoch_first() -> None:
         trial.world.heal()
         await trial.commit(b"b")
 
-    trial.run(test)
+    trial.play(test)
 
 
 @schedule(26, rule="A11: a wiped disk is another directory, and no voter", mutant="directory-id-is-ignored")

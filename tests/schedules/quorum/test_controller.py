@@ -290,7 +290,7 @@ def test_a13_only_committed_records_reach_the_state() -> None:
     """Rule A13: a leader without a majority appends, and its own state machine does not hear of it."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"committed")
         trial.world.isolate(f"n{leader.number}")
@@ -298,4 +298,4 @@ def test_a13_only_committed_records_reach_the_state() -> None:
         await trial.world.sleep_ms(500)
         assert leader.values == [b"committed"]
 
-    trial.run(test)
+    trial.play(test)

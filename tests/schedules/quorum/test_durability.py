@@ -83,7 +83,7 @@ def test_32_a_failed_sync_retried_with_success() -> None:
     """The second fsync says yes over bytes that the kernel has dropped: what it acks is gone with the power."""
     trial = Trial(voters=1)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         node = await trial.commit(b"a")
         trial.world.machines["n1"].disk.faults.syncs = 1
@@ -97,7 +97,7 @@ def test_32_a_failed_sync_retried_with_success() -> None:
         await trial.world.sleep_ms(1000)
         assert trial.nodes[1].values[: len(acked)] == acked
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a9_what_a_restart_finds_is_synced_before_it_counts() -> None:
@@ -106,7 +106,7 @@ def test_a9_what_a_restart_finds_is_synced_before_it_counts() -> None:
     for seed in range(8):
         trial = Trial(seed=seed)
 
-        async def test(trial: Trial = trial) -> None:
+        async def test(trial: Trial) -> None:
             trial.start()
             leader = await trial.commit(b"a")
             follower, third = (node.number for node in trial.nodes.values() if node is not leader)
@@ -116,17 +116,17 @@ def test_a9_what_a_restart_finds_is_synced_before_it_counts() -> None:
             disk.config.slow_factor = 1000.0
             trial.append(leader, b"b")
             await trial.world.sleep_ms(15)
-            trial.world.kill(f"n{follower}")
+            trial.kill(follower)
             assert leader.values == [b"a"]
             disk.config.slow_factor = 1.0
             trial.start(follower)
             await trial.until(lambda: leader.values == [b"a", b"b"])
-            trial.world.power_cut(f"n{follower}")
-            trial.world.kill(f"n{leader.number}")
+            trial.power_cut(follower)
+            trial.kill(leader.number)
             leader.leader = LeaderAndEpoch(None, 0)
             trial.world.heal()
             trial.start(follower)
             node = await trial.commit(b"c")
             assert node.values == [b"a", b"b", b"c"]
 
-        trial.run(test)
+        trial.play(test)

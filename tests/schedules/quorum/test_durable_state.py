@@ -7,12 +7,12 @@ from uuid import UUID
 from quorum_trial import Trial
 
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.state_file import Remembered, StateFile
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VoteRequest, VoteResponse
 from strandline.controller.raft.ready import ElectionState
 from strandline.proto.ids import NodeId
+from tests.stage import OneMachine
 
 OLD = Remembered(ElectionState(4, voted_for=ReplicaKey(NodeId(2), UUID(int=2))), sequence=1)
 NEW = Remembered(ElectionState(5, leader_id=NodeId(3)), sequence=2)
@@ -22,8 +22,7 @@ OPERATIONS = 12
 
 def after_a_power_cut(seed: int, operations: int) -> tuple[bool, Remembered | None]:
     """Write OLD, then NEW with the power failing at so many disk operations; whether NEW was written, what is read."""
-    world = World(seed)
-    world.add_machine("n1")
+    machine = OneMachine(seed)
     written: list[Remembered] = []
     read: list[Remembered | None] = []
 
@@ -32,23 +31,21 @@ def after_a_power_cut(seed: int, operations: int) -> tuple[bool, Remembered | No
         ports.disk.sync_dir("/")
         file = StateFile(ports.disk, "/data")
         file.write(OLD)
-        world.machines["n1"].disk.strike_after(operations, lambda: world.power_cut("n1"))
+        machine.lose_power_at(operations)
         file.write(NEW)
-        world.machines["n1"].disk.strike_after(0, None)
+        machine.lose_power_at(0)
         written.append(NEW)
 
     async def look(ports: Ports) -> None:
         read.append(StateFile(ports.disk, "/data").read())
 
-    async def scenario() -> None:
-        world.spawn("n1", write)
-        await world.sleep_ms(100)
+    async def scenario(machine: OneMachine) -> None:
+        await machine.live(write, 100)
         if written:
-            world.power_cut("n1")
-        world.spawn("n1", look)
-        await world.sleep_ms(100)
+            machine.power_cut("n1")
+        await machine.live(look, 100)
 
-    world.run(scenario())
+    machine.play(scenario)
     (state,) = read
     return bool(written), state
 
@@ -67,7 +64,7 @@ def test_a1_a_vote_survives_the_loss_of_power() -> None:
     for seed in range(8):
         trial = Trial(seed=seed)
 
-        async def test(trial: Trial = trial) -> None:
+        async def test(trial: Trial) -> None:
             trial.start(1)
             await trial.until(lambda: trial.nodes[1].quorum is not None)
             assert await vote(trial, candidate=2), "nobody stood before it"
@@ -77,7 +74,7 @@ def test_a1_a_vote_survives_the_loss_of_power() -> None:
             await trial.until(lambda: trial.nodes[1].quorum is not None)
             assert not await vote(trial, candidate=3), "it voted for 2 in this epoch"
 
-        trial.run(test)
+        trial.play(test)
 
 
 async def vote(trial: Trial, *, candidate: int) -> bool:

@@ -22,7 +22,7 @@ def test_47_a_failed_sync_of_metadata_is_retried_by_a_restart() -> None:
     trial = Trial()
     large = b"b" * 20_000  # several pages: the last one is written anyway, where the file is cut to its batches
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"a")
         follower, third = (node.number for node in trial.nodes.values() if node is not leader)
@@ -33,7 +33,7 @@ def test_47_a_failed_sync_of_metadata_is_retried_by_a_restart() -> None:
         trial.append(leader, large)
         await trial.until(lambda: trial.nodes[follower].fatal)
         assert leader.values == [b"a"]
-        trial.world.kill(f"n{follower}")
+        trial.kill(follower)
         trial.start(follower)
         await trial.until(lambda: leader.values == [b"a", large])
         for name in (f"n{follower}", f"n{leader.number}"):
@@ -44,7 +44,7 @@ def test_47_a_failed_sync_of_metadata_is_retried_by_a_restart() -> None:
         node = await trial.commit(b"c")
         assert node.values == [b"a", large, b"c"]
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_47_a_vote_whose_name_a_failed_sync_forgot() -> None:
@@ -53,7 +53,7 @@ def test_47_a_vote_whose_name_a_failed_sync_forgot() -> None:
     the vote is written from the first.)"""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start(1)
         await trial.until(lambda: trial.nodes[1].quorum is not None)
         disk = trial.world.machines["n1"].disk
@@ -71,4 +71,4 @@ def test_47_a_vote_whose_name_a_failed_sync_forgot() -> None:
         await trial.until(lambda: trial.nodes[1].quorum is not None)
         assert not await vote(trial, candidate=3), "it voted for 2 in this epoch"
 
-    trial.run(test)
+    trial.play(test)

@@ -39,7 +39,7 @@ def role(node: Node) -> RoleKind:
 
 def lose(trial: Trial, node: Node) -> None:
     """The node dies, and its metadata directory with it; meta.properties and the partitions stay."""
-    trial.world.kill(f"n{node.number}")
+    trial.kill(node.number)
     trial.world.machines[f"n{node.number}"].disk.remove_directory(METADATA)
 
 
@@ -50,9 +50,9 @@ def test_49_a_voter_without_its_log() -> None:
     for recorded in (True, False):
         trial = Trial(recorded=recorded)
 
-        async def test(trial: Trial = trial) -> None:
+        async def test(trial: Trial) -> None:
             leader, holder, _ = await committed_without(trial, b"committed")
-            trial.world.kill(f"n{leader.number}")
+            trial.kill(leader.number)
             lose(trial, holder)
             trial.world.heal()
             trial.start(holder.number)
@@ -69,12 +69,12 @@ def test_49_a_voter_without_its_log() -> None:
             third = trial.leading()
             assert third is not None
             other = next(node for node in trial.nodes.values() if node not in (third, trial.nodes[holder.number]))
-            trial.world.kill(f"n{other.number}")
+            trial.kill(other.number)
             trial.append(third, b"by one voter")
             await trial.world.sleep_ms(2_000)
             assert b"by one voter" not in third.values
 
-        trial.run(test)
+        trial.play(test)
 
 
 async def restored(trial: Trial, number: int, *, former: UUID | None) -> None:
@@ -121,7 +121,7 @@ def test_49_the_vote_comes_back_by_a_voter_change(recorded: bool) -> None:
     """Rules A14, A11: removed and added, the new directory votes: with it alone the others commit, and it may lead."""
     trial = Trial(recorded=recorded)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         leader, holder, lacking = await committed_without(trial, b"committed")
         number = holder.number
         lose(trial, holder)
@@ -131,21 +131,21 @@ def test_49_the_vote_comes_back_by_a_voter_change(recorded: bool) -> None:
         await restored(trial, number, former=former)
         restarted = trial.nodes[number]
         assert key_of(restarted).directory_id not in (former, None)
-        trial.world.kill(f"n{lacking.number}")
+        trial.kill(lacking.number)
         await trial.commit(b"with its vote")
         # It kept its vote over a restart, and is elected where it is the only one that has everything.
-        trial.world.kill(f"n{number}")
+        trial.kill(number)
         trial.start(number)
         await trial.commit(b"once more")
         await trial.until(lambda: b"once more" in trial.nodes[number].values)
-        trial.world.kill(f"n{leader.number}")
+        trial.kill(leader.number)
         trial.start(lacking.number)
         third = await trial.elect()
         await trial.until(lambda: (trial.leading() or third).number == number)
         await trial.commit(b"led by it")
         assert trial.nodes[number].values == [b"first", b"committed", b"with its vote", b"once more", b"led by it"]
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_49_a_vote_is_not_taken_from_who_has_its_log() -> None:
@@ -167,7 +167,7 @@ def test_49_a_vote_is_not_taken_from_who_has_its_log() -> None:
             await process.context.copy().run(lambda: trial.world.loop.create_task(inside()))
         return str(refused.value)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"a")
         first, second = (node.number for node in trial.nodes.values() if node is not leader)
@@ -185,14 +185,14 @@ def test_49_a_vote_is_not_taken_from_who_has_its_log() -> None:
         assert "is no controller of this cluster" in await refusal(removing(9))
         assert "remove that voter first" in await refusal(adding(first, 99))
         assert "Only the configured controllers vote: 1, 2, 3, not 9" in await refusal(adding(9, 9))
-        trial.world.kill(f"n{first}")
+        trial.kill(first)
         await trial.world.sleep_ms(4_000)
         await ask_the_leader(trial, removing(first))
         await ask_the_leader(trial, removing(first))  # again: it is done
         assert "does not fetch. Start it" in await refusal(adding(first, 99))
         assert "Restore the vote of another node first" in await refusal(removing(second))
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_49_a_vote_outlives_the_log_in_a_snapshot() -> None:
@@ -200,7 +200,7 @@ def test_49_a_vote_outlives_the_log_in_a_snapshot() -> None:
     who fetches that snapshot, and who restarts on it."""
     trial = Trial(config=QuorumConfig(snapshot_max_new_record_bytes=1_000, log_segment_bytes=1_024))
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         _, holder, lacking = await committed_without(trial, b"committed")
         number = holder.number
         lose(trial, holder)
@@ -208,7 +208,7 @@ def test_49_a_vote_outlives_the_log_in_a_snapshot() -> None:
         trial.start(number)
         await restored(trial, number, former=UUID(int=number))
         named = key_of(trial.nodes[number])
-        trial.world.kill(f"n{lacking.number}")
+        trial.kill(lacking.number)
         for count in range(60):
             await trial.commit(b"value %d" % count + b"x" * 100)
         leader = await trial.elect()
@@ -220,9 +220,9 @@ def test_49_a_vote_outlives_the_log_in_a_snapshot() -> None:
         await trial.until(lambda: behind.values == leader.values)
         assert behind.quorum is not None
         assert behind.quorum.voters.recorded(NodeId(number)) == named
-        trial.world.kill(f"n{number}")
+        trial.kill(number)
         trial.start(number)
         await trial.until(lambda: trial.nodes[number].values == leader.values)
         assert role(trial.nodes[number]) is not RoleKind.OBSERVER
 
-    trial.run(test)
+    trial.play(test)

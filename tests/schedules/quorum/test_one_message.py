@@ -109,11 +109,7 @@ def one_topic(scenario: Callable[[SimCluster, Node, UUID], Awaitable[None]], *, 
         await scenario(cluster, active, active.publisher.image.topics["a"].topic_id)
         assert active.controller.active, "the controller stays what it was"
         await cluster.create("last", [[1, 2, 3], [2, 3, 1]])
-        for number in list(cluster.nodes):
-            cluster.kill(number)
-            cluster.start(number)
-            await cluster.until(lambda number=number: number in cluster.nodes)  # type: ignore[misc]
-        await cluster.until(cluster.healthy)
+        await cluster.restart_all()
         for node in cluster.nodes.values():
             assert node.publisher.image.topics.keys() == {"a", "last"}
 

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from strandline.chaos.options import override
-from strandline.chaos.scenario import ScenarioOptions, ScenarioRun
 from strandline.proto.ids import NodeId
+from tests.chaos.gaps import gaps_ms
 from tests.controller.sim_cluster import SimCluster
 from tests.schedules.helpers import schedule
 
@@ -50,22 +49,6 @@ PAUSES = {
 whenever it had no answer for 400 ms, and at least five times a second."""
 
 
-def gaps_ms(seed: int, *, split_layout: bool) -> list[float]:
-    """After each pause: until every partition has acked a send that was made after it."""
-    run = ScenarioRun(seed, override(ScenarioOptions.draw(seed), {**PAUSES, "split_layout": split_layout}))
-    run.execute()
-    gaps = []
-    for paused_ms in [at for at, what in run.nemesis.events if what.startswith("pause")]:
-        first: dict[int, float] = {}
-        for send in run.history.sends:
-            if send.acked and send.invoked_ms >= paused_ms:
-                gap_ms = send.completed_ms - paused_ms
-                first[send.partition.number] = min(gap_ms, first.get(send.partition.number, gap_ms))
-        assert len(first) == 3
-        gaps.append(max(first.values()))
-    return gaps
-
-
 @pytest.mark.parametrize("split_layout", [False, True], ids=["combined", "split"])
 @schedule(
     60,
@@ -74,7 +57,8 @@ def gaps_ms(seed: int, *, split_layout: bool) -> list[float]:
 )
 def test_60_any_node_is_paused(split_layout: bool) -> None:
     """SIGSTOP of a leader, a follower, the active controller: acks went on after the 9 s of a session, or after two."""
-    gaps = [gap for seed in (1, 2) for gap in gaps_ms(seed, split_layout=split_layout)]
+    options = {**PAUSES, "split_layout": split_layout}
+    gaps = [gap for seed in (1, 2) for gap in gaps_ms(seed, options, "pause")]
     assert len(gaps) >= 4
     assert max(gaps) < GAP_MS_MAX, sorted(gaps)
 

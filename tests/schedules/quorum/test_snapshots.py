@@ -9,7 +9,6 @@ import pytest
 from quorum_trial import Node, Trial
 
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import PartitionRecord, decode_record, encode_record
@@ -19,6 +18,7 @@ from strandline.controller.raft.messages import OffsetAndEpoch
 from strandline.proto.errors import FatalError
 from tests.controller.conftest import MachineCluster
 from tests.schedules.helpers import schedule
+from tests.stage import OneMachine
 
 SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, quorum_snapshot_chunk_bytes=100)
 
@@ -93,13 +93,13 @@ def test_31_a_bit_flips_in_a_minoritys_snapshot() -> None:
     refuse to serve; the others go on."""
     trial = Trial(config=SMALL)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         values = await commit_many(trial, 60)
         leader = await trial.elect()
         victim = next(node.number for node in trial.nodes.values() if node is not leader)
         await trial.until(lambda: snapshots(trial, victim) and trial.nodes[victim].values == values)
-        trial.world.kill(f"n{victim}")
+        trial.kill(victim)
         disk = trial.world.machines[f"n{victim}"].disk
         for path in snapshots(trial, victim):
             disk.flip_bit(path, disk.files()[path].rindex(b"value 00") + 7, 1)
@@ -112,20 +112,20 @@ def test_31_a_bit_flips_in_a_minoritys_snapshot() -> None:
         assert "damaged" in str(node.refused)
         await trial.commit(b"without it")
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_31_a_bit_flips_in_the_latest_snapshot_alone() -> None:
     """The one before it is kept, and the log reaches back to that: the damaged one is dropped, nothing is missing."""
     trial = Trial(config=SMALL)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         values = await commit_many(trial, 60)
         leader = await trial.elect()
         victim = next(node.number for node in trial.nodes.values() if node is not leader)
         await trial.until(lambda: len(snapshots(trial, victim)) == 2 and trial.nodes[victim].values == values)
-        trial.world.kill(f"n{victim}")
+        trial.kill(victim)
         disk = trial.world.machines[f"n{victim}"].disk
         latest = snapshots(trial, victim)[-1]
         disk.flip_bit(latest, disk.files()[latest].rindex(b"value 00") + 7, 1)
@@ -135,7 +135,7 @@ def test_31_a_bit_flips_in_the_latest_snapshot_alone() -> None:
         await trial.commit(b"with it")
         await trial.until(lambda: trial.nodes[victim].values == [*values, b"with it"])
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_31_rot_in_what_was_replayed_reaches_no_other_node() -> None:
@@ -143,12 +143,12 @@ def test_31_rot_in_what_was_replayed_reaches_no_other_node() -> None:
     rotten: the leader notices before it sends, stops, and another leads."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"first")
         behind = next(node.number for node in trial.nodes.values() if node is not leader)
         await trial.until(lambda: all(node.values == [b"first"] for node in trial.nodes.values()))
-        trial.world.kill(f"n{behind}")
+        trial.kill(behind)
         await trial.commit(b"second")
         disk = trial.world.machines[f"n{leader.number}"].disk
         (path,) = (name for name in disk.files() if name.endswith(".log"))
@@ -157,10 +157,21 @@ def test_31_rot_in_what_was_replayed_reaches_no_other_node() -> None:
         await trial.until(lambda: leader.fatal)
         assert "CRC" in str(leader.fatal[0])
         assert "move its __cluster_metadata-0 directory away" in str(leader.fatal[0])
-        trial.world.kill(f"n{leader.number}")
+        trial.kill(leader.number)
         await trial.until(lambda: trial.nodes[behind].values == [b"first", b"second"])
 
-    trial.run(test)
+    trial.play(test)
+
+
+async def started_with_a_flipped_bit(trial: Trial, victim: int) -> Node:
+    """A bit flips in the middle of the metadata log of a node that is down; the node, once its start has ended."""
+    disk = trial.world.machines[f"n{victim}"].disk
+    (path,) = (name for name in disk.files() if name.endswith(".log"))
+    disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
+    trial.start(victim)
+    node = trial.nodes[victim]
+    await trial.until(lambda: node.refused is not None or node.values)
+    return node
 
 
 @schedule(31, rule="E5: damage in a voter's log is no torn tail", mutant="killed-is-like-a-power-cut")
@@ -169,24 +180,19 @@ def test_31_a_bit_flips_in_a_minoritys_log() -> None:
     lacks what is committed. It refuses to serve, and the others go on."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         values = await commit_many(trial, 30)
         leader = await trial.elect()
         victim = next(node.number for node in trial.nodes.values() if node is not leader)
         await trial.until(lambda: trial.nodes[victim].values == values)
-        trial.world.kill(f"n{victim}")
-        disk = trial.world.machines[f"n{victim}"].disk
-        (path,) = (name for name in disk.files() if name.endswith(".log"))
-        disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
-        trial.start(victim)
-        node: Node = trial.nodes[victim]
-        await trial.until(lambda: node.refused is not None or node.values)
+        trial.kill(victim)
+        node = await started_with_a_flipped_bit(trial, victim)
         assert node.refused is not None, "it serves, and votes, with a log that ends before what it acknowledged"
         assert node.values == []
         await trial.commit(b"without it")
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_e_what_a_voter_synced_half_a_minute_ago_is_not_cut_silently() -> None:
@@ -194,21 +200,16 @@ def test_e_what_a_voter_synced_half_a_minute_ago_is_not_cut_silently() -> None:
     nothing is written any more: damage there is refused."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         values = await commit_many(trial, 30)
         victim = next(number for number, node in trial.nodes.items() if node.values == values)
         await trial.world.sleep_ms(31_000)
-        trial.world.power_cut(f"n{victim}")
-        disk = trial.world.machines[f"n{victim}"].disk
-        (path,) = (name for name in disk.files() if name.endswith(".log"))
-        disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
-        trial.start(victim)
-        node: Node = trial.nodes[victim]
-        await trial.until(lambda: node.refused is not None or node.values)
+        trial.power_cut(victim)
+        node = await started_with_a_flipped_bit(trial, victim)
         assert node.refused is not None, "it votes with a log that ends before what it acknowledged"
 
-    trial.run(test)
+    trial.play(test)
 
 
 @schedule(31, rule="A10: nothing is deleted on damaged metadata", mutant="metadata-that-cannot-be-is-loaded")
@@ -239,30 +240,23 @@ Step = Callable[[SnapshotStore], Awaitable[None]]
 
 def kept_over_a_power_cut(seed: int, step: Step) -> list[bytes] | None:
     """Do `step` to a store of snapshots, cut the power when it is done; what a restart loads, None for nothing."""
-    world = World(seed)
-    world.add_machine("n1")
-    done: list[bool] = []
     found: list[list[bytes] | None] = []
 
     async def before(ports: Ports) -> None:
         ports.disk.mkdir("/data")
         ports.disk.sync_dir("/")
         await step(SnapshotStore(ports.disk, "/data"))
-        done.append(True)
 
     async def after(ports: Ports) -> None:
         store = SnapshotStore(ports.disk, "/data")
         found.append(store.load(TAKEN).records if store.ids == [TAKEN] else None)
 
-    async def scenario() -> None:
-        world.spawn("n1", before)
-        await world.sleep_ms(1000)
-        assert done
-        world.power_cut("n1")
-        world.spawn("n1", after)
-        await world.sleep_ms(1000)
+    async def scenario(machine: OneMachine) -> None:
+        assert await machine.live(before)
+        machine.power_cut("n1")
+        await machine.live(after)
 
-    world.run(scenario())
+    OneMachine(seed).play(scenario)
     return found[0] if found else None
 
 
@@ -297,7 +291,7 @@ async def far_behind(trial: Trial) -> tuple[int, list[bytes]]:
     leader = await trial.elect()
     behind = next(node.number for node in trial.nodes.values() if node is not leader)
     await trial.until(lambda: trial.nodes[behind].values)
-    trial.world.kill(f"n{behind}")
+    trial.kill(behind)
     values = await commit_many(trial, 80)
     return behind, [b"first", *values]
 
@@ -306,16 +300,16 @@ def test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on() -> None:
     """Rule A10: freeze, truncate fully, reload; then records again, from the snapshot's end."""
     trial = Trial(config=SMALL)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         behind, values = await far_behind(trial)
         trial.start(behind)
         node = trial.nodes[behind]
-        await trial.until(lambda: node.values == values, timeout_ms=5000)
+        await trial.until(lambda: node.values == values, within_ms=5000)
         values += await commit_many(trial, 5, first=500)
-        await trial.until(lambda: node.values == values, timeout_ms=5000)
+        await trial.until(lambda: node.values == values, within_ms=5000)
         assert node.fatal == []
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a10_the_log_reaches_back_to_a_snapshot() -> None:
@@ -323,7 +317,7 @@ def test_a10_the_log_reaches_back_to_a_snapshot() -> None:
     of its log then is in a snapshot that it keeps."""
     trial = Trial(config=SMALL)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"first")
         disk = trial.world.machines[f"n{leader.number}"].disk
@@ -339,11 +333,10 @@ def test_a10_the_log_reaches_back_to_a_snapshot() -> None:
         values = values[: values.index(value) + 1]
         await trial.until(lambda: values == leader.values)
         await trial.world.sleep_ms(5_000)  # segment by segment, each durably: whatever it has begun to delete is gone
-        for number in trial.nodes:
-            trial.world.kill(f"n{number}")
+        trial.kill(*trial.nodes)
         disk.config.slow_factor = 1.0
         trial.start()
         await trial.until(lambda: all(node.values == values or node.refused for node in trial.nodes.values()))
         assert [node.refused for node in trial.nodes.values()] == [None] * 3
 
-    trial.run(test)
+    trial.play(test)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch
@@ -18,6 +17,7 @@ from strandline.proto.errors import KafkaError, StorageError
 from strandline.proto.ids import LeaderEpoch, TopicPartition
 from tests.log.helpers import FailingDisk, all_records, fill, open_test_log
 from tests.schedules.helpers import schedule
+from tests.stage import OneMachine
 
 TP = TopicPartition("orders", 0)
 DIRECTORY = "/data/orders-0"
@@ -55,8 +55,6 @@ def test_20_the_machine_crashes_after_an_election() -> None:
     """KAFKA-16541: the checkpoint of leader epochs was written and not synced; the machine crashes, and the file is
     damaged: a node that cannot start, or one that truncates by epochs it never had."""
     for seed in range(12):
-        world = World(seed)
-        world.add_machine("n1")
         durable: list[list[tuple[int, int]]] = [[]]
         found: list[list[tuple[int, int]]] = []
 
@@ -75,14 +73,12 @@ def test_20_the_machine_crashes_after_an_election() -> None:
         async def look(ports: Ports, found: list[list[tuple[int, int]]] = found) -> None:
             found.append(list(opened(ports).epochs.entries()))
 
-        async def scenario(world: World = world) -> None:
-            world.spawn("n1", write)
-            await world.sleep_ms(60 + 3.7 * world.seed)
-            world.power_cut("n1")
-            world.spawn("n1", look)
-            await world.sleep_ms(500)
+        async def scenario(machine: OneMachine) -> None:
+            await machine.live(write, 60 + 3.7 * machine.world.seed)
+            machine.power_cut("n1")
+            await machine.live(look)
 
-        world.run(scenario())
+        OneMachine(seed).play(scenario)
         assert found, "the log could not be opened"
         assert found[0][: len(durable[-1])] == durable[-1]
         assert len(durable) > 5

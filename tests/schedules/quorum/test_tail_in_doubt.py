@@ -32,7 +32,7 @@ async def rotten(trial: Trial) -> tuple[Node, Node, Node]:
     """`committed` is on A and B, and rotten on B; all are dead."""
     leader, holder, lacking = await committed_without(trial, b"committed")
     for node in trial.nodes.values():
-        trial.world.kill(f"n{node.number}")
+        trial.kill(node.number)
     rot_the_newest_batch(trial, holder)
     trial.world.heal()
     return leader, holder, lacking
@@ -44,12 +44,12 @@ def test_45_a_rotten_tail_of_the_metadata_log() -> None:
     for again in (False, True):
         trial = Trial()
 
-        async def test(trial: Trial = trial, again: bool = again) -> None:
+        async def test(trial: Trial, again: bool = again) -> None:
             leader, holder, lacking = await rotten(trial)
             trial.start(holder.number)
             if again:  # what recovery found the first time must outlive the cut
                 await trial.until(lambda: trial.nodes[holder.number].quorum is not None)
-                trial.world.kill(f"n{holder.number}")
+                trial.kill(holder.number)
                 trial.start(holder.number)
             trial.start(lacking.number)
             await trial.world.sleep_ms(10_000)
@@ -61,27 +61,27 @@ def test_45_a_rotten_tail_of_the_metadata_log() -> None:
                 await trial.until(lambda node=node: node.values == [b"first", b"committed", b"after"])  # type: ignore[misc]
             await trial.until(lambda: core(trial.nodes[holder.number]).node.doubt is None)
 
-        trial.run(test)
+        trial.play(test)
 
 
 def test_a15_the_doubt_ends_when_it_has_caught_up() -> None:
     """Once it holds what the leader of an epoch has committed, it votes as before: for good, over a restart."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         leader, holder, lacking = await rotten(trial)
         trial.start()
         await trial.commit(b"after")
         await trial.until(lambda: core(trial.nodes[holder.number]).node.doubt is None)
         await trial.until(lambda: b"after" in trial.nodes[holder.number].values)
         for number in (holder.number, leader.number):
-            trial.world.kill(f"n{number}")
+            trial.kill(number)
         trial.start(holder.number)
         await trial.commit(b"with it")
         assert core(trial.nodes[holder.number]).node.doubt is None
         assert lacking.number in trial.nodes
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a15_all_together_elect_in_spite_of_every_doubt() -> None:
@@ -89,14 +89,14 @@ def test_a15_all_together_elect_in_spite_of_every_doubt() -> None:
     those who held whatever was committed. Whose log is the furthest leads."""
     trial = Trial()
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         leader = await trial.commit(b"first")
         await trial.until(lambda: all(b"first" in node.values for node in trial.nodes.values()))
         trial.append(leader, b"torn everywhere")
         await trial.world.sleep_ms(300)
         for node in trial.nodes.values():
-            trial.world.kill(f"n{node.number}")
+            trial.kill(node.number)
         for node in trial.nodes.values():
             rot_the_newest_batch(trial, node)
         trial.start(1, 2)
@@ -108,14 +108,14 @@ def test_a15_all_together_elect_in_spite_of_every_doubt() -> None:
             await trial.until(lambda node=node: node.values == [b"first", b"after"])  # type: ignore[misc]
             assert core(node).node.doubt is None
 
-    trial.run(test)
+    trial.play(test)
 
 
 def test_a15_a_lone_voter_goes_on() -> None:
     """There is nobody to ask: a torn tail is cut, as ever."""
     trial = Trial(voters=1)
 
-    async def test() -> None:
+    async def test(trial: Trial) -> None:
         trial.start()
         await trial.commit(b"first")
         node = await trial.commit(b"second")
@@ -125,4 +125,4 @@ def test_a15_a_lone_voter_goes_on() -> None:
         await trial.commit(b"third")
         assert trial.nodes[1].values == [b"first", b"third"]
 
-    trial.run(test)
+    trial.play(test)

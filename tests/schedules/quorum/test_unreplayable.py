@@ -48,11 +48,7 @@ def test_61_a_leader_appends_what_nobody_can_replay(what: str) -> None:
         assert not active.controller.active
         await cluster.create("last", [[1, 2, 3]])
         assert active.quorum.high_watermark > high_watermark
-        for number in list(cluster.nodes):
-            cluster.kill(number)
-            cluster.start(number)
-            await cluster.until(lambda number=number: number in cluster.nodes)  # type: ignore[misc]
-        await cluster.until(cluster.healthy)
+        await cluster.restart_all()
         for node in cluster.nodes.values():
             assert node.publisher.image.topics.keys() == {"a", "last"}
             assert "retention.ms" not in node.publisher.image.configs.get((2, "a"), {})  # type: ignore[call-overload]

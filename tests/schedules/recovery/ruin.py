@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from typing import Self, TypeVar
 
 import pytest
 
@@ -11,15 +12,17 @@ from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.cluster import DATA
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_names import Names
-from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
-from strandline.client.types import Election, NewTopic
+from strandline.client.types import NewTopic
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.log.batch import HEADER_SIZE
 from strandline.proto.ids import TopicPartition
 from strandline.replica.partition import Partition
 from strandline.replica.states import Role
-from tests.chaos.site import READY_MS, Site
+from tests.chaos.site import Site
+from tests.stage import READY_MS
+
+T = TypeVar("T")
 
 TP = TopicPartition("t", 0)
 DIRECTORY = f"{DATA}/{TP}"
@@ -36,16 +39,16 @@ class Ruin(Site):
         super().__init__(seed, split, settings=settings)
         self.world.loop.observe = self.cluster.observe
         self.world.loop.observe_every = 16
+        self._configs: dict[str, str] = {}
 
-    def play(self, story: Callable[[Ruin], Awaitable[None]], **configs: str) -> None:
-        """The topic is there and every replica in sync before the story begins."""
+    def play(self, scenario: Callable[[Self], Awaitable[T]], **configs: str) -> T:
+        """The topic is there, with these configs, and every replica in sync before the scenario begins."""
+        self._configs = configs
+        return super().play(scenario)
 
-        async def whole(_: Site) -> None:
-            await self.create("t", **configs)
-            await story(self)
-            assert not self.world.loop.unhandled, self.world.loop.unhandled[0]
-
-        self.run(whole)
+    async def begin(self) -> None:
+        await super().begin()
+        await self.create("t", **self._configs)
 
     # Looking
 
@@ -82,9 +85,6 @@ class Ruin(Site):
 
     # What happens
 
-    async def until(self, what: str, holds: Callable[[], bool], within_ms: float = READY_MS) -> None:
-        await self.cluster.wait_for(what, within_ms, holds)
-
     async def write(self, first: int, last: int) -> None:
         """Values first..last-1, each acknowledged by every replica in sync."""
         before = len(self.acked)
@@ -98,14 +98,13 @@ class Ruin(Site):
         await self.cluster.wait_in_sync(READY_MS)
         self.cluster.inspect()
 
-    def kill(self, names: Sequence[str] | None = None) -> None:
-        """kill -9 of these, or of every node."""
-        for name in self.cluster.names if names is None else names:
-            self.world.kill(name)
+    def kill_all(self) -> None:
+        """kill -9 of every node."""
+        self.kill(*self.cluster.names)
 
-    def cut_power(self, names: Sequence[str] | None = None) -> None:
-        for name in self.cluster.names if names is None else names:
-            self.world.power_cut(name)
+    def cut_power_everywhere(self) -> None:
+        """Every machine loses power at once."""
+        self.power_cut(*self.cluster.names)
 
     def start(self, *names: str) -> None:
         for name in names:
@@ -150,29 +149,22 @@ class Ruin(Site):
     async def remake(self, topic: str) -> None:
         """Delete a topic and make another of its name; nobody waits for its replicas."""
 
-        async def work(ports: Ports) -> None:
-            async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-                await admin.delete_topics([topic])
-                await admin.create_topics([NewTopic(topic, 1, 3)])
+        async def work(admin: Admin) -> None:
+            await admin.delete_topics([topic])
+            await admin.create_topics([NewTopic(topic, 1, 3)])
 
-        await self.client(work)
+        await self.admin(work)
 
     async def preview(self) -> str:
         """What an operator is told before an unclean election."""
-        told: list[Election] = []
-
-        async def work(ports: Ports) -> None:
-            async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-                told.extend(await admin.elect_leaders([("t", 0)], unclean=True, dry_run=True))
-
-        await self.client(work)
-        return told[0].message
+        [election] = await self.admin(lambda admin: admin.elect_leaders([("t", 0)], unclean=True, dry_run=True))
+        return election.message
 
     async def fall_in_turn(self, *names: str) -> None:
         """One after the other is killed, and fenced before the next one dies: who is eligible in the end is known."""
         for name in names:
-            self.world.kill(name)
-            await self.until(f"{name} is fenced", lambda name=name: int(name[1:]) not in self.partition().isr)  # type: ignore[misc]
+            self.kill(name)
+            await self.until(lambda name=name: int(name[1:]) not in self.partition().isr, f"{name} is fenced")  # type: ignore[misc]
 
     # Ends
 

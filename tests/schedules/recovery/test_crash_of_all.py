@@ -45,7 +45,7 @@ def test_45_the_last_leader_starts_last_on_combined_nodes() -> None:
         await ruin.write(0, 20)
         leader = ruin.leader_name
         assert leader is not None
-        ruin.kill()
+        ruin.kill_all()
         ruin.rot_newest(leader)
         ruin.start(*ruin.others(leader))
         await ruin.world.sleep_ms(1_000)
@@ -101,14 +101,14 @@ def test_45_killed_between_the_cut_and_the_registration() -> None:
         assert leader is not None
         other, last = ruin.others(leader)
         await ruin.fall_in_turn(last, other)
-        ruin.kill()
+        ruin.kill_all()
         ruin.rot_newest(leader)
         for _ in range(2):
             ruin.start(leader)
             await ruin.world.sleep_ms(2_000)
-            ruin.kill([leader])
+            ruin.kill(leader)
         ruin.start_controllers()
-        await ruin.until("it is fenced", lambda: ruin.leader_name is None)
+        await ruin.until(lambda: ruin.leader_name is None, "it is fenced")
         ruin.start(leader)
         await ruin.nobody_leads()
         ruin.start(other, last)
@@ -128,10 +128,10 @@ def test_45_a_controller_dies_between_two_registrations() -> None:
         ruin.rot_newest(rotten)
         ruin.tear(honest)
         ruin.start(rotten)
-        await ruin.until("in doubt", lambda: int(rotten[1:]) in ruin.partition().last_known_elr)
+        await ruin.until(lambda: int(rotten[1:]) in ruin.partition().last_known_elr, "in doubt")
         controller = ruin.cluster.controller()
         assert controller is not None
-        ruin.kill([controller])
+        ruin.kill(controller)
         ruin.start(honest)
         await ruin.write(20, 30)
         assert ruin.leader_name == honest
@@ -153,7 +153,7 @@ def test_45_the_elected_one_dies_before_the_others_are_back() -> None:
         ruin.tear(honest)
         ruin.world.partition(rotten, honest)
         ruin.start(rotten, honest)
-        await ruin.until("elected", lambda: ruin.leader_name == honest)
+        await ruin.until(lambda: ruin.leader_name == honest, "elected")
         await ruin.fall_in_turn(honest)
         ruin.world.heal()
         ruin.start(first)
@@ -183,7 +183,7 @@ def test_46_the_advice_about_damage_is_followed(lost: int) -> None:
             ruin.start(name)
             await ruin.world.sleep_ms(500)
             assert "move its directory away and restart" in str(ruin.cluster.live[name].node.log_dir.offline[TP])
-            ruin.kill([name])
+            ruin.kill(name)
             ruin.lose_directory(name)
         ruin.start(leader, other)
         await ruin.nobody_leads()
@@ -206,7 +206,7 @@ def test_48_the_leaders_directory_vanishes_after_an_orderly_stop(split: bool) ->
         assert leader is not None
         for name in (*ruin.others(leader), leader):
             ruin.cluster.stop(name)
-            await ruin.until(f"{name} has stopped", lambda name=name: ruin.world.process(name) is None)  # type: ignore[misc]
+            await ruin.until(lambda name=name: ruin.world.process(name) is None, f"{name} has stopped")  # type: ignore[misc]
         ruin.lose_directory(leader)
         ruin.start(leader)
         await ruin.world.sleep_ms(1_000)
@@ -228,7 +228,7 @@ def test_48_an_older_copy_of_the_whole_directory() -> None:
         leader = ruin.leader_name
         assert leader is not None
         await ruin.write(0, 10)
-        ruin.kill([leader])
+        ruin.kill(leader)
         copied = ruin.snapshot(leader)
         ruin.start(leader)
         await ruin.cluster.wait_in_sync(30_000)
@@ -252,11 +252,11 @@ def test_53_one_stays_dead(split: bool, dead: int) -> None:
 
     async def story(ruin: Ruin) -> None:
         await ruin.write(0, 20)
-        ruin.kill()
+        ruin.kill_all()
         ruin.start_controllers()
         ruin.start(*ruin.others(ruin.brokers[dead]))
         began = ruin.world.now_ms
-        await ruin.until("somebody leads", lambda: ruin.leader_name in ruin.others(ruin.brokers[dead]), 6_000)
+        await ruin.until(lambda: ruin.leader_name in ruin.others(ruin.brokers[dead]), "somebody leads", within_ms=6_000)
         await ruin.write(20, 21)
         assert ruin.world.now_ms - began < 6_000
         ruin.start(ruin.brokers[dead])
@@ -282,7 +282,9 @@ def test_53_alone_in_the_isr_and_back_with_a_torn_tail(min_isr: str) -> None:
         if min_isr == "2":
             await ruin.nobody_leads()
             ruin.start(second)
-        await ruin.until("somebody leads", lambda: ruin.leader_name == (last if min_isr == "1" else second), 6_000)
+        await ruin.until(
+            lambda: ruin.leader_name == (last if min_isr == "1" else second), "somebody leads", within_ms=6_000
+        )
         ruin.start(first, second) if min_isr == "1" else ruin.start(first)
         await ruin.write(20, 30)
         await ruin.nothing_is_lost()
@@ -302,7 +304,7 @@ def test_a_topic_that_is_made_and_lost_while_brokers_are_away() -> None:
         await ruin.remake("t")
         ruin.acked.clear()
         await ruin.world.sleep_ms(30)
-        ruin.cut_power(ruin.brokers)
+        ruin.power_cut(*ruin.brokers)
         for name in ruin.brokers:
             ruin.disk(name).config.slow_factor = 1.0
         await ruin.world.sleep_ms(4_000)

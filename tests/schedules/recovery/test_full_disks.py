@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 
 from strandline.chaos.sim.ports import Ports
-from strandline.client.aio import Admin, Producer
+from strandline.client.aio import Producer
 from strandline.client.errors import ClientError
 from strandline.client.types import NewTopic
 from strandline.proto.errors import KafkaError
@@ -48,7 +48,7 @@ class Stream:
                 await asyncio.sleep(0.1)
 
     async def runs(self) -> None:
-        await self.ruin.until(f"acks come in {self.topic}", lambda: len(self.acked_ms) > 3)
+        await self.ruin.until(lambda: len(self.acked_ms) > 3, f"acks come in {self.topic}")
 
     def longest_gap_ms(self, since_ms: float) -> float:
         """The longest time without an ack since then."""
@@ -76,12 +76,7 @@ def isr_names(ruin: Ruin) -> list[str]:
 
 async def make_topics(ruin: Ruin, *names: str) -> None:
     """Nobody waits for their replicas."""
-
-    async def work(ports: Ports) -> None:
-        async with Admin(ruin.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-            await admin.create_topics([NewTopic(name, 1, 3) for name in names])
-
-    await ruin.client(work)
+    await ruin.admin(lambda admin: admin.create_topics([NewTopic(name, 1, 3) for name in names]))
 
 
 def replicated(ruin: Ruin, name: str) -> int:
@@ -120,7 +115,7 @@ def test_57_a_leaders_disk_fills(split: bool) -> None:
         await there.runs()
         began = ruin.world.now_ms
         fill(ruin, leader)
-        await ruin.until("another leads", lambda: ruin.leader_name in ruin.others(leader), 10_000)
+        await ruin.until(lambda: ruin.leader_name in ruin.others(leader), "another leads", within_ms=10_000)
         await ruin.world.sleep_ms(15_000)
         assert here.longest_gap_ms(began) < GAP_MS
         assert there.longest_gap_ms(began) < GAP_MS
@@ -128,7 +123,7 @@ def test_57_a_leaders_disk_fills(split: bool) -> None:
         assert ruin.cluster.live[leader].node.ready, "it lives, and serves what it has"
         epoch = ruin.partition().leader_epoch
         make_room(ruin, leader)
-        await ruin.until("it is in sync again", lambda: leader in isr_names(ruin), 15_000)
+        await ruin.until(lambda: leader in isr_names(ruin), "it is in sync again", within_ms=15_000)
         assert ruin.partition().leader_epoch <= epoch + 1, "one election at most: for the preferred leader"
         here.stop()
         there.stop()
@@ -150,11 +145,11 @@ async def fills_again_and_again(ruin: Ruin, place: int) -> None:
         full = [leader, *ruin.others(leader)][place]
         began = ruin.world.now_ms
         fill(ruin, full)
-        await ruin.until("it says so", lambda full=full: full_brokers(ruin) == [full])  # type: ignore[misc]
-        await ruin.until("acks go on", lambda: here.acked_ms[-1] > ruin.world.now_ms - 200)
+        await ruin.until(lambda full=full: full_brokers(ruin) == [full], "it says so")  # type: ignore[misc]
+        await ruin.until(lambda: here.acked_ms[-1] > ruin.world.now_ms - 200, "acks go on")
         gaps.append(here.longest_gap_ms(began))
         make_room(ruin, full)
-        await ruin.until("it has room", lambda: not full_brokers(ruin), 90_000)
+        await ruin.until(lambda: not full_brokers(ruin), "it has room", within_ms=90_000)
         await ruin.cluster.wait_in_sync(30_000)
     here.stop()
     assert max(gaps) < 400, gaps
@@ -198,7 +193,7 @@ def test_57_a_followers_disk_fills(split: bool) -> None:
         await here.runs()
         began = ruin.world.now_ms
         fill(ruin, full)
-        await ruin.until("it left the ISR", lambda: full not in isr_names(ruin), 10_000)
+        await ruin.until(lambda: full not in isr_names(ruin), "it left the ISR", within_ms=10_000)
         assert here.longest_gap_ms(began) < GAP_MS
         epochs = partition_epochs(ruin)
         await ruin.world.sleep_ms(20_000)
@@ -206,7 +201,7 @@ def test_57_a_followers_disk_fills(split: bool) -> None:
         assert here.longest_gap_ms(began) < GAP_MS
         assert ruin.leader_name == leader
         make_room(ruin, full)
-        await ruin.until("it is in sync again", lambda: full in isr_names(ruin), 15_000)
+        await ruin.until(lambda: full in isr_names(ruin), "it is in sync again", within_ms=15_000)
         here.stop()
         await ruin.nothing_is_lost()
 
@@ -233,7 +228,7 @@ def test_57_all_disks_are_full() -> None:
         await here.runs()
         for name in ruin.brokers:
             fill(ruin, name)
-        await ruin.until("all say so", lambda: len(full_brokers(ruin)) == 3, 10_000)
+        await ruin.until(lambda: len(full_brokers(ruin)) == 3, "all say so", within_ms=10_000)
         await ruin.world.sleep_ms(1_000)
         acked, epochs = len(here.acked_ms), partition_epochs(ruin)
         await ruin.world.sleep_ms(20_000)
@@ -243,7 +238,7 @@ def test_57_all_disks_are_full() -> None:
         values = await ruin.read("t")
         assert [values[offset] for offset in ruin.acked.values()] == list(ruin.acked)
         make_room(ruin, *ruin.others(ruin.leader_name))
-        await ruin.until("acks come again", lambda: len(here.acked_ms) > acked, 15_000)
+        await ruin.until(lambda: len(here.acked_ms) > acked, "acks come again", within_ms=15_000)
         make_room(ruin, *ruin.brokers)
         here.stop()
         await ruin.nothing_is_lost()
@@ -269,14 +264,14 @@ def test_57_who_is_full_is_eligible() -> None:
         await ruin.write(0, 10)
         await ruin.fall_in_turn(third)
         fill(ruin, full)
-        await ruin.until("it says so", lambda: full_brokers(ruin) == [full])
-        await ruin.until("it left the ISR", lambda: int(full[1:]) in ruin.partition().eligible_leader_replicas)
-        ruin.kill([leader])
-        await ruin.until("the full one leads", lambda: ruin.leader_name == full)
+        await ruin.until(lambda: full_brokers(ruin) == [full], "it says so")
+        await ruin.until(lambda: int(full[1:]) in ruin.partition().eligible_leader_replicas, "it left the ISR")
+        ruin.kill(leader)
+        await ruin.until(lambda: ruin.leader_name == full, "the full one leads")
         values = await ruin.read("t")
         assert [values[offset] for offset in ruin.acked.values()] == list(ruin.acked)
         ruin.start(leader)
-        await ruin.until("who has room leads", lambda: ruin.leader_name == leader)
+        await ruin.until(lambda: ruin.leader_name == leader, "who has room leads")
         ruin.start(third)
         await ruin.write(20, 30)
         assert full not in isr_names(ruin)
@@ -298,7 +293,7 @@ def test_57_a_broker_starts_on_a_full_disk() -> None:
         await ruin.fall_in_turn(full)
         fill(ruin, full, but=500_000)
         ruin.start(full)
-        await ruin.until("it says so", lambda: full_brokers(ruin) == [full])
+        await ruin.until(lambda: full_brokers(ruin) == [full], "it says so")
         await ruin.world.sleep_ms(5_000)
         assert full not in isr_names(ruin)
         await ruin.write(0, 10)
@@ -322,18 +317,18 @@ def test_57_what_is_left_is_for_the_metadata() -> None:
         assert leader is not None
         full = ruin.others(leader)[0]
         fill(ruin, full, but=900_000)
-        await ruin.until("it says so", lambda: full_brokers(ruin) == [full])
+        await ruin.until(lambda: full_brokers(ruin) == [full], "it says so")
         here = Stream(ruin, "t")
         await here.runs()
         sent = replicated(ruin, leader)
         await make_topics(ruin, *(f"more{number}" for number in range(10)))
         acked = len(here.acked_ms)
-        await ruin.until("acks go on", lambda: len(here.acked_ms) > acked + 100)
+        await ruin.until(lambda: len(here.acked_ms) > acked + 100, "acks go on")
         here.stop()
         assert ruin.disk(full).free_bytes > 400_000
         assert replicated(ruin, leader) - sent < 1.2 * len(VALUE) * (len(here.acked_ms) - 3)
         image = ruin.cluster.newest_image()
-        await ruin.until("it knows everything", lambda: ruin.cluster.live[full].node.publisher.image == image)
+        await ruin.until(lambda: ruin.cluster.live[full].node.publisher.image == image, "it knows everything")
         make_room(ruin, full)
         await ruin.nothing_is_lost()
 
@@ -347,7 +342,7 @@ def test_57_a_topic_is_made_while_a_disk_is_full() -> None:
     async def story(ruin: Ruin) -> None:
         full = ruin.brokers[0]
         fill(ruin, full)
-        await ruin.until("it says so", lambda: full_brokers(ruin) == [full])
+        await ruin.until(lambda: full_brokers(ruin) == [full], "it says so")
 
         await make_topics(ruin, "new0", "new1", "new2")
         for number in range(3):
@@ -378,11 +373,11 @@ def test_57_a_truncation_on_a_full_disk() -> None:
         await ruin.send(f"{leader}:9092", "t", 10, 20, machine="beside")
         assert not any(b"%d" % number in ruin.acked for number in range(10, 20))
         await ruin.world.sleep_ms(CHECKPOINT_MS)
-        await ruin.until("another leads", lambda: ruin.leader_name in ruin.others(leader))
+        await ruin.until(lambda: ruin.leader_name in ruin.others(leader), "another leads")
         await ruin.write(20, 25)
         fill(ruin, leader)
         ruin.world.heal()
-        await ruin.until("it says so", lambda: full_brokers(ruin) == [leader])
+        await ruin.until(lambda: full_brokers(ruin) == [leader], "it says so")
         await ruin.world.sleep_ms(3_000)
         assert ruin.role(leader) is Role.FOLLOWER, "nothing is fenced"
         make_room(ruin, leader)

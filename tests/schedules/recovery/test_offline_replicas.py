@@ -36,7 +36,7 @@ def test_56_a_leaders_log_fails(split: bool, fault: str) -> None:
         assert ruin.role(leader) is Role.OFFLINE
         assert ruin.cluster.live[leader].node.ready, "it serves what else it has"
         await ruin.write(11, 20)
-        ruin.kill([leader])
+        ruin.kill(leader)
         ruin.start(leader)
         await ruin.nothing_is_lost()
 
@@ -54,7 +54,7 @@ async def follower_offline_and_eligible(ruin: Ruin) -> tuple[str, str, str]:
     faults.where, faults.writes = DIRECTORY, 1
     sending = ruin.send(ruin.cluster.bootstrap, "t", 10, 11)  # it is refused, or not committed: one is not enough
     await sending
-    await ruin.until("it left the ISR", lambda: int(follower[1:]) in ruin.partition().eligible_leader_replicas)
+    await ruin.until(lambda: int(follower[1:]) in ruin.partition().eligible_leader_replicas, "it left the ISR")
     return leader, follower, third
 
 
@@ -66,14 +66,14 @@ def test_56_an_offline_replica_is_not_elected() -> None:
     async def story(ruin: Ruin) -> None:
         leader, follower, third = await follower_offline_and_eligible(ruin)
         ruin.start(third)
-        ruin.kill([leader])
-        await ruin.until("it is fenced", lambda: int(leader[1:]) in ruin.partition().eligible_leader_replicas)
+        ruin.kill(leader)
+        await ruin.until(lambda: int(leader[1:]) in ruin.partition().eligible_leader_replicas, "it is fenced")
         await ruin.nobody_leads()
         told = await ruin.preview()
         assert f"broker {follower[1:]}, which had all that was acknowledged, cannot serve its replica" in told, told
         ruin.start(leader)
-        await ruin.until("the leader is back", lambda: ruin.leader_name == leader)
-        ruin.kill([follower])
+        await ruin.until(lambda: ruin.leader_name == leader, "the leader is back")
+        ruin.kill(follower)
         ruin.start(follower)
         await ruin.write(20, 30)
         await ruin.nothing_is_lost()
@@ -93,14 +93,14 @@ def test_56_a_new_controller_hears_of_it() -> None:
         leader, follower, third = await follower_offline_and_eligible(ruin)
         controller = ruin.cluster.controller()
         assert controller is not None
-        ruin.kill([controller])
-        await ruin.until("another is active", lambda: ruin.cluster.controller() not in (None, controller))
+        ruin.kill(controller)
+        await ruin.until(lambda: ruin.cluster.controller() not in (None, controller), "another is active")
         await ruin.world.sleep_ms(1_000)
-        ruin.kill([leader])
-        await ruin.until("it is fenced", lambda: int(leader[1:]) in ruin.partition().eligible_leader_replicas)
+        ruin.kill(leader)
+        await ruin.until(lambda: int(leader[1:]) in ruin.partition().eligible_leader_replicas, "it is fenced")
         await ruin.nobody_leads()
         ruin.start(controller, leader, third)
-        ruin.kill([follower])
+        ruin.kill(follower)
         ruin.start(follower)
         await ruin.write(20, 30)
         await ruin.nothing_is_lost()

@@ -6,8 +6,6 @@ import re
 
 from structlog.testing import capture_logs
 
-from strandline.chaos.sim.ports import Ports
-from strandline.client.aio import Admin
 from tests.schedules.recovery.ruin import Ruin
 
 
@@ -20,24 +18,20 @@ def test_the_preview_says_since_when_nothing_is_known() -> None:
         leader = ruin.leader_name
         assert leader is not None
         others = ruin.others(leader)
-        ruin.kill(others)
-        await ruin.until("the leader is alone", lambda: ruin.partition().isr == (int(leader[1:]),))
+        ruin.kill(*others)
+        await ruin.until(lambda: ruin.partition().isr == (int(leader[1:]),), "the leader is alone")
         await ruin.write(10, 20)
-        ruin.kill([leader])
+        ruin.kill(leader)
         ruin.start(*others)
-        await ruin.until("the leader is fenced", lambda: ruin.leader_name is None)
+        await ruin.until(lambda: ruin.leader_name is None, "the leader is fenced")
         await ruin.nobody_leads(for_ms=5_000)
         preview = await ruin.preview()
         lost = "committed offsets 10 to 19 (10) are lost" in preview
         number = leader[1:]
         assert lost or re.search(f"broker {number}, which had all that was acknowledged,", preview), preview
 
-        async def elect(ports: Ports) -> None:
-            async with Admin(ruin.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-                await admin.elect_leaders([("t", 0)], unclean=True)
-
-        await ruin.client(elect)
-        await ruin.until("somebody leads", lambda: ruin.leader_name in others)
+        await ruin.admin(lambda admin: admin.elect_leaders([("t", 0)], unclean=True))
+        await ruin.until(lambda: ruin.leader_name in others, "somebody leads")
 
     ruin = Ruin(11, split=True)
     ruin.world.loop.observe = None  # acknowledged records are lost here, as the operator accepts

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
-from strandline.log.batch import iter_batches
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch, decode_records
+from strandline.log.records import Record, build_batch
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch
-from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import ReadOutcome, ReplicaConfig, ReplicaStatus, Role
-from strandline.replica.waiting import Append
+from strandline.replica.states import ReplicaConfig
 from tests.replica.fake_controller import partition_state
-from tests.replica.helpers import CLUSTER, TP, batch
-from tests.replica.simulated import PATH, SimBroker, SimCluster
+from tests.replica.helpers import CLUSTER, TP
+from tests.replica.simulated import PATH, SimCluster
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 TOPIC_ID = UUID(int=9)
@@ -30,7 +25,7 @@ History = Sequence[tuple[int, int]]
 """What a log was written with: (leader epoch, number of records); none for an epoch that was led and wrote nothing."""
 
 
-class Bench:
+class Bench(SimCluster):
     """A cluster that a schedule is played on.
 
     `logs` and `high_watermarks` are what the brokers have on disk when they start; a record says its epoch and offset,
@@ -50,10 +45,8 @@ class Bench:
         lagging: tuple[int, ...] = (),
         **config: Any,
     ) -> None:
-        self.cluster = SimCluster(1, config=ReplicaConfig(**{"replica_lag_time_max_ms": 3_000, **config}))
-        self.cluster.clean_stops = True
-        self.world = self.cluster.world
-        self.controller = self.cluster.controller
+        super().__init__(1, config=ReplicaConfig(**{"replica_lag_time_max_ms": 3_000, **config}))
+        self.clean_stops = True
         self._logs = logs or {}
         self._high_watermarks = high_watermarks or {}
         self._lagging = lagging
@@ -63,25 +56,18 @@ class Bench:
             partition_epoch=PartitionEpoch(10),
         )
 
-    def play(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Start everything, wait until the partition is led, and run the scenario."""
-
-        async def whole() -> T:
-            for node, history in self._logs.items():
-                await self._write_beforehand(node, history)
-            for broker in self.cluster.brokers.values():
-                broker.start()
-            await self.world.sleep_ms(200)
-            for node in self._lagging:
-                self.broker(node).cut()
-            self.controller.create(self._state)
-            present = [node for node in (1, 2, 3) if node not in self._lagging]
-            await self.until(lambda: all(status is not None for status in map(self._status, present)))
-            return await scenario()
-
-        result = self.world.run(whole())
-        assert not self.world.loop.unhandled, self.world.loop.unhandled[0]
-        return result
+    async def begin(self) -> None:
+        """Everything runs, and the partition is led."""
+        for node, history in self._logs.items():
+            await self._write_beforehand(node, history)
+        for broker in self.brokers.values():
+            broker.start()
+        await self.world.sleep_ms(200)
+        for node in self._lagging:
+            self.broker(node).cut()
+        self.controller.create(self._state)
+        present = [node for node in (1, 2, 3) if node not in self._lagging]
+        await self.until(lambda: all(self.hosted(node) is not None for node in present))
 
     async def _write_beforehand(self, node: int, history: History) -> None:
         self.world.spawn(f"n{node}", partial(self._write, node, history))
@@ -100,84 +86,6 @@ class Bench:
                 log.append_as_follower(memoryview(build_batch([record], base_offset=offset, leader_epoch=epoch)))
         log_dir.write_checkpoints({TP: self._high_watermarks.get(node, 0)})
         log_dir.close(None)
-
-    # What the nodes are and have
-
-    def broker(self, node: int) -> SimBroker:
-        return self.cluster.brokers[NodeId(node)]
-
-    def manager(self, node: int) -> ReplicaManager:
-        manager = self.broker(node).manager
-        assert manager is not None
-        return manager
-
-    def _status(self, node: int) -> ReplicaStatus | None:
-        manager = self.broker(node).manager
-        hosted = manager.hosted() if manager is not None else []
-        return hosted[0] if hosted else None
-
-    def status(self, node: int) -> ReplicaStatus:
-        status = self._status(node)
-        assert status is not None, f"node {node} hosts nothing"
-        return status
-
-    def log(self, node: int) -> PartitionLog:
-        partition = self.manager(node).partition(TP)
-        assert partition is not None
-        assert partition.log is not None
-        return partition.log
-
-    def leads(self, node: int) -> bool:
-        status = self._status(node)
-        return status is not None and status.role is Role.LEADER
-
-    @property
-    def isr(self) -> tuple[NodeId, ...]:
-        return self.controller.state(TP).isr
-
-    def values(self, node: int) -> list[bytes]:
-        """Every record of a node's log, committed or not."""
-        log = self.log(node)
-        found: list[bytes] = []
-        offset = int(log.log_start_offset)
-        while offset < log.log_end_offset:
-            read = log.read(offset, 1 << 20, log.log_end_offset)
-            if read is not None:  # else its bytes are cold this time
-                found += decoded(read.data)
-                offset = int(read.next_offset)
-        return found
-
-    def read(self, node: int, offset: int = 0) -> ReadOutcome:
-        """As a consumer of the node."""
-        while True:
-            outcome = self.manager(node).read(TP, offset, 1 << 20)
-            if outcome is not None:
-                return outcome
-
-    # What happens
-
-    def send(self, node: int, data: memoryview, acks: int = -1) -> asyncio.Future[Append]:
-        """A client's request to a node; the answer comes when it comes."""
-        answered: asyncio.Future[Append] = self.world.loop.create_future()
-
-        def append(manager: ReplicaManager) -> None:
-            manager.append(TP, data, acks, answered.set_result)
-
-        self.broker(node).run(append)
-        return answered
-
-    async def append(self, node: int, value: bytes, acks: int = -1) -> Append:
-        try:
-            async with asyncio.timeout(30):
-                return await self.send(node, batch(value), acks)
-        except TimeoutError:
-            raise AssertionError(f"no answer to {value!r} with acks={acks}") from None
-
-    async def until(self, condition: Callable[[], bool], limit_ms: float = 20_000) -> None:
-        deadline = self.world.now_ms + limit_ms
-        while not condition():
-            assert self.world.now_ms < deadline, "it never came true"
-            await self.world.sleep_ms(5)
 
     async def leave_out(self, *nodes: int) -> None:
         """These nodes die and are fenced: they are out of the ISR."""
@@ -209,8 +117,3 @@ class Bench:
 
         await self.until(equal)
         assert len({tuple(self.values(node)) for node in nodes}) == 1, "logs of one length differ"
-
-
-def decoded(data: bytes) -> list[bytes]:
-    """The values of consecutive batches."""
-    return [record.value or b"" for _, view in iter_batches(memoryview(data)) for record in decode_records(view)]

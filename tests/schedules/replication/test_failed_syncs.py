@@ -19,7 +19,7 @@ def test_47_a_failed_sync_is_retried_by_a_restart() -> None:
     fails everywhere, and the follower, which is in the ISR, is elected."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"a")
         await bench.leave_out(2)
         disk = bench.world.machines["n3"].disk

@@ -94,7 +94,7 @@ def test_10_removed_and_added_in_one_batch_of_metadata() -> None:
     bench = Bench(isr=(1, 2))
     controller = bench.controller
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         for value in (b"a", b"b", b"c"):
             await bench.append(1, value)
         await bench.until(lambda: len(bench.isr) == 3 and bench.status(3).high_watermark == 3)
@@ -102,7 +102,7 @@ def test_10_removed_and_added_in_one_batch_of_metadata() -> None:
         bench.world.partition("n1", "n3")
         controller.change(TP, replicas=(ONE, TWO), isr=(ONE, TWO), leader_epoch=LeaderEpoch(1))
         controller.change(TP, replicas=(ONE, TWO, THREE), leader_epoch=LeaderEpoch(2))
-        await bench.until(lambda: bench._status(3) is not None and bench.status(3).log_end_offset == 0)
+        await bench.until(lambda: bench.hosted(3) is not None and bench.status(3).log_end_offset == 0)
         bench.hear_only_the_newest(1)
         await bench.world.sleep_ms(1_500)
         assert bench.isr == (ONE, TWO), "an empty replica is in sync"
@@ -150,7 +150,7 @@ def test_50_refused_in_one_copy_and_committed_in_a_late_one() -> None:
     bench = Bench(isr=(1, 2))
     controller = bench.controller
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         leader = bench.broker(1)
         leader.late = held = []
         await bench.until(lambda: bool(held))

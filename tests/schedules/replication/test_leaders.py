@@ -6,8 +6,9 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, NodeId
 from strandline.replica.states import LATEST_TIMESTAMP
 from tests.replica.helpers import TP, batch
+from tests.replica.simulated import decoded
 from tests.schedules.helpers import schedule
-from tests.schedules.replication.bench import ONE, Bench, decoded
+from tests.schedules.replication.bench import ONE, Bench
 
 
 @schedule(
@@ -19,7 +20,7 @@ def test_21_the_isr_shrinks_to_an_isolated_leader() -> None:
     """Jepsen 2013: alone it must not acknowledge, nor show what it alone has; when it dies nobody else may lead."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         assert (await bench.append(1, b"acked")).error is ErrorCode.NONE
         bench.world.isolate("n1")
         waits = bench.send(1, batch(b"waits"))
@@ -55,7 +56,7 @@ def test_39_a_retry_after_the_leader_was_killed() -> None:
     def attempt() -> memoryview:
         return batch(b"once", 3, producer_id=7, producer_epoch=0, base_sequence=0)
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"first")
         for node in (2, 3):
             bench.world.partition(f"n{node}", "n1", one_way=True)
@@ -88,7 +89,7 @@ def test_41_a_new_leader_serves_what_is_committed() -> None:
     offset, before the others have it."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"a")
         await bench.until(lambda: bench.status(2).high_watermark == 1)
         bench.world.partition("n1", "n3")

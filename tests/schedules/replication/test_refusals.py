@@ -69,7 +69,7 @@ def test_52_a_refusal_in_the_middle_of_a_pipeline(reason: str) -> None:
     it has passed: none of the answers may make the client send the stored one under another number."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         client = Pipeline(bench)
         client.send(b"0")
         assert await client.refused(b"0") is ErrorCode.NONE
@@ -111,7 +111,7 @@ def test_52_the_first_batches_of_a_producer() -> None:
     the refused first one, and a client takes that for the answer to both."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         client = Pipeline(bench)
         disk = bench.world.machines["n1"].disk
         before, disk.config.capacity_bytes = disk.config.capacity_bytes, disk.used_bytes
@@ -132,7 +132,7 @@ def test_52_refused_by_a_broker_whose_metadata_lag() -> None:
     before the second batch comes, which must not be taken: a client takes that for the answer to both."""
     bench = Bench(lagging=(1,))
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         client = Pipeline(bench)
         client.send(b"0")
         assert await client.refused(b"0") is ErrorCode.NOT_LEADER_OR_FOLLOWER

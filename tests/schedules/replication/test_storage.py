@@ -10,7 +10,6 @@ import pytest
 
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
@@ -24,9 +23,11 @@ from strandline.replica import frames
 from strandline.replica.states import ReadOutcome
 from tests.log.helpers import all_records, client_batch
 from tests.replica.helpers import TP, batch, running, until
+from tests.replica.simulated import decoded
 from tests.replica.test_follower_streams import RawLeader
 from tests.schedules.helpers import schedule
-from tests.schedules.replication.bench import Bench, decoded
+from tests.schedules.replication.bench import Bench
+from tests.stage import Stage
 
 
 def index_write_fails(disk: SimDisk) -> None:
@@ -43,8 +44,8 @@ def no_room_for_an_index(disk: SimDisk) -> None:
 def test_19_an_index_write_fails_after_the_append(trouble: Callable[[SimDisk], None]) -> None:
     """KAFKA-7866: the records are in the log and their index entries cannot be written: the next append must not get
     the same offsets. (The transaction index comes with transactions; these are the indexes by offset and by time.)"""
-    world = World(1)
-    machine = world.add_machine("n1")
+    stage = Stage(1, ["n1"])
+    machine = stage.world.machines["n1"]
     config = LogConfig(index_interval_bytes=0, preallocate_bytes=1 << 20)
     written: dict[int, int] = {}
 
@@ -73,12 +74,7 @@ def test_19_an_index_write_fails_after_the_append(trouble: Callable[[SimDisk], N
         assert found == [(offset, b"v%d" % number) for offset, number in written.items()]
         assert len(written) > INDEX_FLUSH_ENTRIES
 
-    async def scenario() -> None:
-        process = world.spawn("n1", life)
-        assert process.main is not None
-        await process.main
-
-    world.run(scenario())
+    stage.play(lambda stage: stage.process("n1", life))
 
 
 @schedule(16, rule="B15: nothing is deleted above the high watermark", mutant="log-start-not-clamped")
@@ -110,7 +106,7 @@ def test_16_a_leader_is_asked_to_delete_what_is_not_committed() -> None:
     """KAFKA-5634, on the leader: what its followers do not have yet is not deleted, whoever asks for it."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"a")
         for node in (2, 3):
             bench.world.partition(f"n{node}", "n1", one_way=True)
@@ -137,7 +133,7 @@ def test_17_appends_and_commits_in_mid_read() -> None:
     beyond the high watermark that it was asked under."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         for value in (b"a", b"b", b"c"):
             await bench.append(1, value)
         for node in (2, 3):
@@ -163,7 +159,7 @@ def test_55_records_deleted_up_to_the_middle_of_a_batch() -> None:
     batch, and takes it: it joins, leads, and shows nothing that was deleted."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         assert (await bench.send(1, batch(b"ten", count=10))).base_offset == 0
         assert (await bench.send(1, batch(b"ten", count=10))).base_offset == 10
         told: list[tuple[ErrorCode, int]] = []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import product
 from uuid import UUID
 
-from strandline.chaos.sim.ports import Ports
-from strandline.client.aio import Admin
 from tests.chaos.site import Site
 from tests.schedules.helpers import schedule
 
@@ -37,16 +35,12 @@ def test_69_a_creation_comes_again_after_the_deletion() -> None:
         await site.send(site.cluster.bootstrap, "t", 0, 5)
         site.cluster.inspect()
 
-        async def delete(ports: Ports) -> None:
-            async with Admin(site.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-                await admin.delete_topics(["t"])
-
-        await site.client(delete)
-        await site.cluster.wait_for("the topic is gone", 5_000, lambda: _topic_id(site) is None)
-        await site.cluster.wait_for("it is there again", 5_000, lambda: _topic_id(site) is not None)
+        await site.admin(lambda admin: admin.delete_topics(["t"]))
+        await site.until(lambda: _topic_id(site) is None, "the topic is gone", within_ms=5_000)
+        await site.until(lambda: _topic_id(site) is not None, "it is there again", within_ms=5_000)
         assert _topic_id(site) != old
         await site.cluster.wait_in_sync(10_000)
         site.cluster.inspect()
         assert await site.read("t") == []
 
-    Site(2, split=True).run(story)
+    Site(2, split=True).play(story)

@@ -15,7 +15,7 @@ def test_01_a_restarted_follower_keeps_what_was_acked() -> None:
     """KIP-101: B has an acked record and does not know yet that it is committed; it restarts, A dies, B leads."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.leave_out(3)
         outcome = await bench.append(1, b"acked")
         assert outcome.synced_replicas == (1, 2)
@@ -23,7 +23,7 @@ def test_01_a_restarted_follower_keeps_what_was_acked() -> None:
         bench.world.kill("n2")
         bench.world.partition("n1", "n2")
         bench.broker(2).start()
-        await bench.until(lambda: bench._status(2) is not None and bench.status(2).role is Role.FOLLOWER)
+        await bench.until(lambda: bench.hosted(2) is not None and bench.status(2).role is Role.FOLLOWER)
         bench.world.kill("n1")
         bench.controller.fence(ONE)
         await bench.until(lambda: bench.leads(2))
@@ -43,7 +43,7 @@ def test_02_back_to_back_failovers() -> None:
         isr=(1, 3),
     )
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.whole()
         assert bench.log(2).epochs.entries()[:3] == [(1, 0), (2, 10), (5, 15)]
 
@@ -56,7 +56,7 @@ def test_03_two_elections_without_appends() -> None:
     checkpoint says so too."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"a")
         await bench.elect(2)
         await bench.elect(1)
@@ -74,7 +74,7 @@ def test_04_the_same_leader_again() -> None:
     """KAFKA-7164: a follower misses the epoch of another leader, in which its own lost a record that it has."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"a")
         bench.world.partition("n1", "n2")
         await bench.append(1, b"of epoch 0, on 1 and 3", acks=1)
@@ -102,7 +102,7 @@ def test_05_empty_epochs() -> None:
     """KAFKA-10706: it led and wrote nothing; the next leader never heard of that epoch, and nothing can be cut."""
     bench = Bench()
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         await bench.append(1, b"a")
         bench.world.isolate("n2")
         await bench.elect(2)
@@ -127,7 +127,7 @@ def test_06_a_diverging_offset_counts_for_nothing() -> None:
         isr=(1, 2),
     )
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         highest = 0
         while bench.log(2).latest_epoch < 2:
             high_watermark = bench.status(1).high_watermark
@@ -153,7 +153,7 @@ def test_07_an_ex_leader_cuts_first() -> None:
         isr=(2, 3),
     )
 
-    async def scenario() -> None:
+    async def scenario(bench: Bench) -> None:
         committed = bench.values(2)
         while bench.status(1).log_end_offset != 6:
             status = bench.status(1)

@@ -17,7 +17,7 @@ class CopyChecks:
 
     - LeaderCandidateCompleteness: every member of the committed ISR and ELR that the controller could elect now has
       everything that was ever committed, elected or not.
-    - InDoubtCompleteness: where ISR and ELR are empty, one of the members in doubt has it: so has whoever leads for the
+    - InDoubtCompleteness: where ISR and ELR are empty, one of the members in doubt has it: so has the leader for the
       greatest log of them.
     - NoCommittedRecordLostGlobally: some disk has it, whether its node lives or not.
     """

@@ -7,6 +7,7 @@
 | CopiedOnce | a copy's target holds other records than its source, or one of them twice |
 | AckedIsStored | a record is not where its acknowledgement said |
 | DeletedIsGone | a record is there whose deletion was answered |
+| ExpiredTooMuch | retention.bytes took more than what was too much |
 """
 
 from __future__ import annotations
@@ -93,6 +94,15 @@ class Ledger:
         if back:
             facts = {"deleted_before": deleted, "offsets": back[:SHOWN_MAX]}
             raise InvariantViolated("DeletedIsGone", "deleted records are there", **facts)
+
+    def check_expired(self, topic_id: UUID, stored: Mapping[tuple[int, int], str], *, least: int) -> None:
+        """As `check_stored`, of a topic of one partition from whose front records go by its size: where some are gone,
+        `least` records are left. Raises InvariantViolated."""
+        start = min((offset for _, offset in stored), default=self.ends(topic_id).get(0, 0))
+        if start and len(stored) < least:
+            facts = {"start": start, "records": len(stored), "least": least}
+            raise InvariantViolated("ExpiredTooMuch", "fewer records are left than the topic's size keeps", **facts)
+        self.check_trimmed(topic_id, stored, asked=start, deleted=0)
 
 
 def check_copied(source: Sequence[str], target: Sequence[str]) -> None:

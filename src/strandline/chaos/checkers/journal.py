@@ -81,10 +81,10 @@ class Journal:
 
     def end(self, send: Send) -> None:
         """A send that was begun here has ended."""
-        told: dict[str, Any] = {"end": self._begun.pop(id(send)), "status": send.status.value, "ms": send.completed_ms}
+        entry: dict[str, Any] = {"end": self._begun.pop(id(send)), "status": send.status.value, "ms": send.completed_ms}
         if send.offset is not None:
-            told["offset"] = send.offset
-        self._line(told)
+            entry["offset"] = send.offset
+        self._line(entry)
 
     def errors(self, counts: dict[str, int]) -> None:
         """What went wrong in the clients' eyes, counted since their beginning."""
@@ -98,14 +98,14 @@ class Journal:
         """Flush and close the file."""
         self._file.close()
 
-    def _line(self, told: dict[str, Any]) -> None:
-        self._file.write(self._encode(told) + "\n")
+    def _line(self, entry: dict[str, Any]) -> None:
+        self._file.write(self._encode(entry) + "\n")
 
 
 class Recorder(History):
     """A history that is written to a journal as it happens; of it only operations under way stay in memory.
 
-    Whoever recorded an operation writes its end into the object, as with any history; `sweep` takes that to the file.
+    The recorder of an operation writes its end into the object, as with any history; `sweep` takes that to the file.
     A context manager: at its end everything is written, operations that never ended as such.
     """
 
@@ -187,25 +187,25 @@ def encoded(operation: Operation) -> dict[str, Any]:
     if isinstance(operation, Transaction):
         steps = [encoded(step) for step in operation.steps]
         return {"op": "txn", "process": operation.process, "status": operation.status.value, "steps": steps, "ms": ms}
-    told: dict[str, Any] = {"op": _NAMES[type(operation)], "process": operation.process}
+    entry: dict[str, Any] = {"op": _NAMES[type(operation)], "process": operation.process}
     if not isinstance(operation, OffsetRead):
-        told["status"] = operation.status.value
+        entry["status"] = operation.status.value
     if isinstance(operation, Poll):
         records: dict[str, tuple[list[int], list[Value]]] = {}
         for partition, offset, value in operation.records:
             offsets, values = records.setdefault(str(partition), ([], []))
             offsets.append(offset)
             values.append(value)
-        told["records"] = records
+        entry["records"] = records
         if operation.rebalanced:
-            told["rebalanced"] = [str(partition) for partition in operation.rebalanced]
+            entry["rebalanced"] = [str(partition) for partition in operation.rebalanced]
     else:
-        told["partition"] = str(operation.partition)
+        entry["partition"] = str(operation.partition)
     for name, default in _FIELDS[type(operation)].items():
         value = getattr(operation, name)
         if value != default:
-            told[name] = value
-    return told | {"ms": ms}
+            entry[name] = value
+    return entry | {"ms": ms}
 
 
 _STATUSES = {status.value: status for status in Status}
@@ -255,13 +255,13 @@ class _Decoder:
         """What the next line tells. Raises BadHistory."""
         self.lines += 1
         try:
-            told = json.loads(line)
-            if "end" in told:
-                return End(told["end"], _STATUSES[told["status"]], told.get("offset"), float(told["ms"]))
-            if "errors" in told:
-                return Errors(dict(told["errors"]))
-            operation = _decoded(told, self._partitions)
-            return Begin(told["id"], operation) if "id" in told and isinstance(operation, Send) else operation
+            entry = json.loads(line)
+            if "end" in entry:
+                return End(entry["end"], _STATUSES[entry["status"]], entry.get("offset"), float(entry["ms"]))
+            if "errors" in entry:
+                return Errors(dict(entry["errors"]))
+            operation = _decoded(entry, self._partitions)
+            return Begin(entry["id"], operation) if "id" in entry and isinstance(operation, Send) else operation
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadHistory(self.lines, f"{type(error).__name__}: {error}: {line[:80]!r}") from error
 
@@ -283,28 +283,28 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
         yield event
 
 
-def _decoded(told: dict[str, Any], partitions: dict[str, Partition]) -> Operation:
-    invoked_ms, completed_ms = told.get("ms", (0.0, 0.0))
-    kind = told["op"]
+def _decoded(entry: dict[str, Any], partitions: dict[str, Partition]) -> Operation:
+    invoked_ms, completed_ms = entry.get("ms", (0.0, 0.0))
+    kind = entry["op"]
     if kind == "txn":
-        steps = [_decoded(step, partitions) for step in told["steps"]]
+        steps = [_decoded(step, partitions) for step in entry["steps"]]
         if not all(isinstance(step, (Send, Poll, Commit)) for step in steps):
             raise ValueError("a transaction holds sends, polls and commits")
-        return Transaction(told["process"], steps, _STATUSES[told["status"]], invoked_ms, completed_ms)  # type: ignore[arg-type]
+        return Transaction(entry["process"], steps, _STATUSES[entry["status"]], invoked_ms, completed_ms)  # type: ignore[arg-type]
     made = _KINDS[kind]
-    fields = {name: told[name] for name in _FIELDS[made] if name in told}
+    fields = {name: entry[name] for name in _FIELDS[made] if name in entry}
     if made is not OffsetRead:
-        fields["status"] = _STATUSES[told["status"]]
+        fields["status"] = _STATUSES[entry["status"]]
     if made is Poll:
         fields["records"] = [
             (_partition(partitions, name), offset, value)
-            for name, (offsets, values) in told["records"].items()
+            for name, (offsets, values) in entry["records"].items()
             for offset, value in zip(offsets, values, strict=True)
         ]
-        fields["rebalanced"] = tuple(_partition(partitions, name) for name in told.get("rebalanced", ()))
+        fields["rebalanced"] = tuple(_partition(partitions, name) for name in entry.get("rebalanced", ()))
     else:
-        fields["partition"] = _partition(partitions, told["partition"])
-    operation: Operation = made(process=told["process"], invoked_ms=invoked_ms, completed_ms=completed_ms, **fields)
+        fields["partition"] = _partition(partitions, entry["partition"])
+    operation: Operation = made(process=entry["process"], invoked_ms=invoked_ms, completed_ms=completed_ms, **fields)
     return operation
 
 

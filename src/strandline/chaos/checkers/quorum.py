@@ -65,7 +65,7 @@ class MonotonicEpoch:
 
 
 class SingleLeader:
-    """An epoch has one leader, whoever is asked, for ever."""
+    """An epoch has one leader, for every node and for ever."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
@@ -131,7 +131,7 @@ class LeaderNeverLoadSnapshot:
 
 
 class NoLogDivergence:
-    """Logs that have an epoch in common agree where it begins and which came before: whoever appends in an epoch
+    """Logs that have an epoch in common agree where it begins and which came before: a leader that appends in an epoch
     follows on what its leader had, and a leader never begins its epoch twice (kafka-tlaplus
     `kraft_kip_853_properties`)."""
 
@@ -184,7 +184,7 @@ class CommittedLog:
             raise InvariantViolated("ConsistentCommittedData", "two nodes committed different data", **facts)
 
     def note(self, view: QuorumView) -> None:
-        """What lies below a node's high watermark is committed, whoever has been handed it."""
+        """What lies below a node's high watermark is committed, on whichever node."""
         if view.log is not None and self.end < view.high_watermark <= view.log.end_offset:
             self.end = view.high_watermark
             self.last_epoch = view.log.epoch_before(view.high_watermark)

@@ -40,8 +40,9 @@ def _writers(analysis: Analysis) -> dict[int, int]:
 
 
 def cycles(analysis: Analysis) -> Iterator[Anomaly]:
-    """G0: transactions whose writes follow each other in a circle (ww); G1c: a circle that needs who read what of whom
-    (wr). Kafka interleaves the writes of transactions, so G0 is legal, and G1c where it takes a ww edge."""
+    """G0: transactions whose writes follow each other in a circle (ww); G1c: a circle that also needs reads of
+    each other's writes (wr). Kafka interleaves the writes of transactions, so G0 is legal, and so is G1c with a ww
+    edge."""
     if not analysis.columns.transactions:
         return
     write_edges, read_edges = _write_edges(analysis), _read_edges(analysis)

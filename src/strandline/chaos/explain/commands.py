@@ -87,10 +87,10 @@ def shrink(case: Case, failure: Outcome, *, jobs: int, runs_max: int, html: str 
     def make(changes: dict[str, Any]) -> Run:
         return case.make_run(case.scenario, merged(case.changes, changes), None, failure.seed)
 
-    def told(line: str) -> None:
+    def on_progress(line: str) -> None:
         click.echo(f"  shrinking, {shrinker.runs} runs: {line}", err=True)
 
-    shrinker = Shrinker(failure.seed, make, failure, jobs=jobs, runs_max=runs_max, told=told)
+    shrinker = Shrinker(failure.seed, make, failure, jobs=jobs, runs_max=runs_max, on_progress=on_progress)
     shrunk = shrinker.run()
     changes = shrunk.best.changes()
     command = case.command(failure.seed, changes=changes)

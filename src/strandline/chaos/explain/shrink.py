@@ -54,7 +54,7 @@ class Shrunk:
 
 
 class Shrinker:
-    """Shrinks one failure. `told` hears of progress."""
+    """Shrinks one failure. `on_progress` gets a line for each step."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Shrinker:
         *,
         jobs: int = 1,
         runs_max: int = RUNS_MAX,
-        told: Callable[[str], None] = lambda line: None,
+        on_progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.runs = 0
         self._seed = seed
@@ -72,7 +72,7 @@ class Shrinker:
         self._failure = failure
         self._jobs = jobs
         self._runs_max = runs_max
-        self._told = told
+        self._on_progress = on_progress
         self._outcomes: dict[Candidate, Outcome] = {}
 
     def run(self) -> Shrunk:
@@ -101,7 +101,7 @@ class Shrinker:
                 passing = middle
             else:
                 best = candidate
-                self._told(f"the first {middle} faults suffice")
+                self._on_progress(f"the first {middle} faults suffice")
             if self.runs >= self._runs_max:
                 break
         return best
@@ -119,7 +119,7 @@ class Shrinker:
                 continue
             place, best = starts[found], candidates[found]
             start = max(0, place)
-            self._told(f"{len(best.kept)} faults suffice")
+            self._on_progress(f"{len(best.kept)} faults suffice")
         return best
 
     @staticmethod
@@ -137,7 +137,7 @@ class Shrinker:
         for divisor in (16, 8, 4, 2):
             candidate = Candidate(best.first, best.without, max(1, duration_ms // divisor))
             if self._first_failing([candidate]) is not None:
-                self._told(f"{candidate.duration_ms} ms of faults suffice")
+                self._on_progress(f"{candidate.duration_ms} ms of faults suffice")
                 return candidate
         return best
 

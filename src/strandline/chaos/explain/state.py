@@ -13,28 +13,28 @@ from strandline.chaos.sim.world import World
 def snapshot(run: Any, recording: Recording) -> dict[str, Any]:
     """Plain data: what `strandline sim --until` shows."""
     world: World = run.world
-    told: dict[str, Any] = {"at_ms": round(world.now_ms, 3), "faults": list(open_faults(world)), "nodes": {}}
+    document: dict[str, Any] = {"at_ms": round(world.now_ms, 3), "faults": list(open_faults(world)), "nodes": {}}
     nodes = {name: machine for name, machine in world.machines.items() if name[:1] == "n" and name[1:].isdigit()}
     live = {} if not hasattr(run, "cluster") else {f"n{one.number}": one for one in run.cluster.nodes()}
     for name, machine in nodes.items():
         process = machine.process
         state = "down" if process is None or not process.alive else process.state.value
-        told["nodes"][name] = {
+        document["nodes"][name] = {
             "state": state,
             "incarnation": machine.incarnations,
             "disk_bytes": machine.disk.used_bytes,
         }
         if name in live:
-            told["nodes"][name]["ready"] = live[name].node.ready
-    told["replicas"] = {
+            document["nodes"][name]["ready"] = live[name].node.ready
+    document["replicas"] = {
         subject: {
             "committed": _committed(recording.committed.get(subject)),
             "nodes": {name: _replica(points[-1]) for name, points in sorted(by_node.items())},
         }
         for subject, by_node in recording.replicas.items()
     }
-    told["events"] = [list(event) for event in run.nemesis.events[-10:]]
-    return told
+    document["events"] = [list(event) for event in run.nemesis.events[-10:]]
+    return document
 
 
 def _committed(changes: list[Committed] | None) -> dict[str, Any] | None:
@@ -71,15 +71,15 @@ def open_faults(world: World) -> Iterator[str]:
             yield f"{source} -> {target} loses {link.loss_probability:.0%}"
 
 
-def render(told: Mapping[str, Any]) -> list[str]:
+def render(document: Mapping[str, Any]) -> list[str]:
     """As lines of text."""
-    lines = [f"state at {told['at_ms']:,.0f} ms of virtual time", "", "nodes"]
-    for name, node in told["nodes"].items():
+    lines = [f"state at {document['at_ms']:,.0f} ms of virtual time", "", "nodes"]
+    for name, node in document["nodes"].items():
         ready = "" if "ready" not in node else ", ready" if node["ready"] else ", not ready"
         lines.append(f"  {name}: {node['state']}, incarnation {node['incarnation']}{ready}")
-    lines.append("faults in effect" if told["faults"] else "no fault is in effect")
-    lines += [f"  {fault}" for fault in told["faults"]]
-    for subject, state in told["replicas"].items():
+    lines.append("faults in effect" if document["faults"] else "no fault is in effect")
+    lines += [f"  {fault}" for fault in document["faults"]]
+    for subject, state in document["replicas"].items():
         committed = state["committed"]
         lines += ["", subject]
         if committed is not None:
@@ -92,7 +92,7 @@ def render(told: Mapping[str, Any]) -> list[str]:
         for name, one in state["nodes"].items():
             numbers = f"{one['epoch']:>6}{one['high_watermark']:>8}{one['log_end']:>9}{one['log_end_epoch']:>12}"
             lines.append(f"  {name:<6}{one['role']:<12}{numbers}  {one['note']}".rstrip())
-    if told["events"]:
+    if document["events"]:
         lines += ["", "what happened to it last"]
-        lines += [f"  {at_ms:>8} ms  {what}" for at_ms, what in told["events"]]
+        lines += [f"  {at_ms:>8} ms  {what}" for at_ms, what in document["events"]]
     return lines

@@ -186,16 +186,16 @@ def _elections(changes: list[Committed]) -> list[Step]:
     steps = []
     before: Committed | None = None
     for change in changes:
-        told = []
+        parts = []
         if before is None or change.leader_epoch != before.leader_epoch or change.leader != before.leader:
             who = f"n{change.leader} is elected" if change.leader >= 0 else "nobody leads"
-            told.append(f"{who}, leader epoch {change.leader_epoch}{', RECOVERING' if change.recovering else ''}")
+            parts.append(f"{who}, leader epoch {change.leader_epoch}{', RECOVERING' if change.recovering else ''}")
         if before is None or change.isr != before.isr:
-            told.append(f"ISR {names(change.isr)}")
+            parts.append(f"ISR {names(change.isr)}")
         if (before is not None and change.elr != before.elr) or (before is None and change.elr):
-            told.append(f"ELR {names(change.elr)}")
-        if told:
-            text = f"committed: {'; '.join(told)} (partition epoch {change.partition_epoch})"
+            parts.append(f"ELR {names(change.elr)}")
+        if parts:
+            text = f"committed: {'; '.join(parts)} (partition epoch {change.partition_epoch})"
             steps.append(Step(change.at_ms, "committed", text))
         before = change
     return steps
@@ -243,9 +243,9 @@ def _record_path(story: Story, concern: _Concern, history: History | None) -> li
         story.record = f"record {value!r} of {send.process}, {send.partition} at offset {offset}"
         steps.append(Step(send.invoked_ms, "record", f"{send.process} sends {value!r}"))
         if send.status is not Status.INVOKED:
-            told = f"{send.process} is told: {send.status.value}"
-            told += f", offset {send.offset} (acks={send.acks})" if send.offset is not None else ""
-            steps.append(Step(send.completed_ms, "record", told))
+            text = f"{send.process} gets the answer {send.status.value}"
+            text += f", offset {send.offset} (acks={send.acks})" if send.offset is not None else ""
+            steps.append(Step(send.completed_ms, "record", text))
     elif offset >= 0:
         story.record = f"the record at offset {offset}"
     if offset < 0:
@@ -290,14 +290,14 @@ def _on_node(node: str, points: list[Replica], offset: int, since_ms: float) -> 
 
 def _read(history: History, send: Send) -> list[Step]:
     """The first time each consumer was shown it."""
-    steps, told = [], set()
+    steps, seen = [], set()
     for poll in history.polls:
-        if poll.process in told:
+        if poll.process in seen:
             continue
         for where, offset, value in poll.records:
             if value == send.value and where == Partition(*send.partition):
-                told.add(poll.process)
+                seen.add(poll.process)
                 steps.append(Step(poll.completed_ms, "record", f"{poll.process} reads it at offset {offset}"))
-    if not told:
+    if not seen:
         steps.append(Step(send.completed_ms, "record", "nobody ever reads it"))
     return steps

@@ -66,14 +66,14 @@ def chosen(story: Story, lines_max: int) -> list[Step | int]:
 
 def _row(story: Story, step: Step) -> Iterator[str]:
     committed = story.committed_at(step.at_ms)
-    told = ""
+    committed_state = ""
     if committed is not None:
         leader = f"n{committed.leader}" if committed.leader >= 0 else "--"
-        told = f"{leader} e{committed.leader_epoch} p{committed.partition_epoch} {names(committed.isr)}"
+        committed_state = f"{leader} e{committed.leader_epoch} p{committed.partition_epoch} {names(committed.isr)}"
     states = "  ".join(f"{_state(story.at(node, step.at_ms)):<15}" for node in story.nodes)
     mark = {"record": "> ", "violation": "! ", "truncated": "< "}.get(step.kind, "")
     wrapped = textwrap.wrap(mark + step.text, 90, subsequent_indent="  ") or [""]
-    yield f"{step.at_ms:>8.0f}  {told:<22}  {states}  {wrapped[0]}"
+    yield f"{step.at_ms:>8.0f}  {committed_state:<22}  {states}  {wrapped[0]}"
     for more in wrapped[1:]:
         yield " " * (8 + 2 + 22 + 2 + 17 * len(story.nodes)) + more
 

@@ -319,9 +319,9 @@ class LiveCluster(DevCluster):
             if each in places
         ]
         settings["controller.quorum.voters"] = write_voters(tuple(voters))
-        told = settings.get("advertised.listeners")
+        given = settings.get("advertised.listeners")
         inside = f"INTERNAL://{self._plugs[node_id]}"
-        settings["advertised.listeners"] = f"{told},{inside}" if told else inside
+        settings["advertised.listeners"] = f"{given},{inside}" if given else inside
         return settings
 
     def _spawn(self, node: NodeProcess) -> None:

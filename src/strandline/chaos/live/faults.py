@@ -1,4 +1,4 @@
-"""The faults of a live run: what strikes whom, and what undoes it."""
+"""The faults of a live run: what strikes which node, and what undoes it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Strike:
     """One fault under way.
 
     Attributes:
-        said: what was done to whom.
+        what: was done, and to which node.
         undo: undoes it, in this order; also after the run was cut short.
         down: nodes that this fault killed or stopped.
     """
 
-    said: str
+    what: str
     undo: list[Callable[[], None]] = field(default_factory=list)
     down: list[int] = field(default_factory=list)
 
@@ -169,9 +169,9 @@ def _one_stays_dead(scene: Scene) -> Strike:
     if dead[0] not in scene.target.controller_ids:
         dead.append(scene.rng.choice(scene.target.controller_ids))
     nodes = _kill_every_node(scene)
-    told = " and ".join(map(str, dead))
+    names = " and ".join(map(str, dead))
     return Strike(
-        f"SIGKILL of every node at once; {told} dead until the others acknowledge",
+        f"SIGKILL of every node at once; {names} dead until the others acknowledge",
         _start_last(scene, nodes, dead),
         nodes,
     )
@@ -185,16 +185,16 @@ def _directory_lost(scene: Scene) -> Strike:
     if scene.rng.random() < 0.5:
         target.kill(leader)
         target.lose_directory(leader, topic, number)
-        said = f"SIGKILL of node {leader}, and its directory {topic}-{number}, which it led, is removed"
-        return Strike(said, [_start(target, leader)], [leader])
+        what = f"SIGKILL of node {leader}, and its directory {topic}-{number}, which it led, is removed"
+        return Strike(what, [_start(target, leader)], [leader])
     brokers = [node for node in target.broker_ids if node != leader]
     controllers = [node for node in target.controller_ids if node not in target.broker_ids]
     for node in (*brokers, leader, *controllers):
         target.stop_node(node)
     target.lose_directory(leader, topic, number)
-    said = f"every node stopped in an orderly way, node {leader} last, and its directory {topic}-{number} is removed"
+    what = f"every node stopped in an orderly way, node {leader} last, and its directory {topic}-{number} is removed"
     nodes = [leader, *controllers, *brokers]
-    return Strike(said, [_start(target, node) for node in nodes], nodes)
+    return Strike(what, [_start(target, node) for node in nodes], nodes)
 
 
 def _pause(scene: Scene) -> Strike:

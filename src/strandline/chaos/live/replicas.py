@@ -42,13 +42,13 @@ def _compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
         }
     found = []
     for place, end in ends.items():
-        told = {node: _told(target, node, place, end) for node in replicas[place]}
-        if len(set(told.values())) != 1:
-            found.append(f"IdenticalReplicas: {place.topic}-{place.partition} differs below offset {end}: {told}")
+        digests = {node: _digest(target, node, place, end) for node in replicas[place]}
+        if len(set(digests.values())) != 1:
+            found.append(f"IdenticalReplicas: {place.topic}-{place.partition} differs below offset {end}: {digests}")
     return found
 
 
-def _told(target: ChaosTarget, node: int, place: TopicPartition, end: int) -> str:
+def _digest(target: ChaosTarget, node: int, place: TopicPartition, end: int) -> str:
     """What a replica holds, or why it cannot be told."""
     try:
         digest, length = target.digest(node, place.topic, place.partition, end)

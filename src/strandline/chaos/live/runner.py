@@ -224,8 +224,8 @@ class LiveRun:
             self._say(f"{fault.name}: not now ({error})")
             return False
         self._strikes.append(strike)
-        self._outcome.struck.append((round(time.monotonic() - self._began, 1), f"{fault.name}: {strike.said}"))
-        self._say(f"{fault.name}: {strike.said}")
+        self._outcome.struck.append((round(time.monotonic() - self._began, 1), f"{fault.name}: {strike.what}"))
+        self._say(f"{fault.name}: {strike.what}")
         return True
 
     # --- looking and waiting ---
@@ -305,14 +305,14 @@ class LiveRun:
         """The cluster in one line, for a failed run."""
         try:
             with Admin(self._target.bootstrap, **ASK) as admin:
-                told = [
+                lines = [
                     f"{topic.name}-{part.partition}: leader {part.leader} epoch {part.leader_epoch} isr {part.isr}"
                     for topic in admin.describe_topics(self.options.topics)
                     for part in topic.partitions
                 ]
         except (StrandlineError, OSError, TimeoutError) as error:
-            told = [f"nobody tells: {error}"]
-        return f"running {self._target.running()}; " + "; ".join(told)
+            lines = [f"no answer: {error}"]
+        return f"running {self._target.running()}; " + "; ".join(lines)
 
     # --- the end ---
 
@@ -326,8 +326,8 @@ class LiveRun:
         outcome.figures = {**_counts(history), "faults": len(outcome.struck), **outcome.figures}
         outcome.figures["seconds"] = round(time.monotonic() - self._began)
         if not outcome.held:
-            told = {"options": asdict(self.options), **asdict(outcome)}
-            (self._directory / "run.json").write_text(json.dumps(told, indent=2))
+            document = {"options": asdict(self.options), **asdict(outcome)}
+            (self._directory / "run.json").write_text(json.dumps(document, indent=2))
             write_history(history, self._directory / "history.jsonl")
 
     def _say(self, what: str) -> None:

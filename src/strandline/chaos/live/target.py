@@ -15,7 +15,7 @@ from strandline.client.settings import AdminSettings
 from strandline.proto.ids import Endpoint
 
 ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
-"""An admin's patience: whoever asks here asks again."""
+"""An admin's patience: callers ask again."""
 
 DISK_FAULTS = ("disk-full", "full-leader")
 """The faults that need a disk for each node."""

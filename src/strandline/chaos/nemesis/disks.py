@@ -2,8 +2,8 @@
 replaced.
 
 Over a failed sync or write the node is restarted, by a supervisor that knows nothing of it, or the machine rebooted. A
-damaged partition's directory is moved away, and a new disk is formatted under a directory id of its own, by whoever
-acts as the node's messages say.
+damaged partition's directory is moved away, and a new disk is formatted under a directory id of its own, by the
+operator, as the node's messages say.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def fail_sync(nemesis: Nemesis) -> None:
 
 
 def _fail_and_reboot(nemesis: Nemesis, name: str, what: str) -> None:
-    """Whoever operates it knows the rule: nothing starts there before the machine has lost its memory."""
+    """The operator knows the rule: nothing starts there before the machine has lost its memory."""
     faults = nemesis.disk(name).faults
     setattr(faults, what, 1)
     nemesis.damaged[name] = None
@@ -190,7 +190,7 @@ def fail_read(nemesis: Nemesis) -> None:
 
 def bit_rot(nemesis: Nemesis) -> None:
     """A bit of a partition's log turns over, on the one machine of the run to which such things happen: anywhere, or in
-    what was written last. Whoever watches the disk moves the directory away and restarts the node: it is fetched again
+    what was written last. The operator moves the directory away and restarts the node: it is fetched again
     from the leader."""
     _rot(nemesis, lambda path: path.endswith(".log"))
 

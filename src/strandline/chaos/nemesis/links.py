@@ -125,26 +125,21 @@ def loss(nemesis: Nemesis) -> None:
 
 def late_calls(nemesis: Nemesis) -> None:
     """Calls of one node to another overtake each other, or come after the caller gave up."""
-    first, second = nemesis.rng.sample(list(nemesis.names), 2)
-    link = nemesis.world.network.link(first, second)
-    link.late_probability = nemesis.rng.choice((0.1, 0.5))
-
-    def undo() -> None:
-        link.late_probability = 0.0
-
-    nemesis.note(f"{link.late_probability} of the calls {first} -> {second} are late for {nemesis.later(undo)} ms")
+    _some_calls(nemesis, "late_probability", "are late")
 
 
 def repeated_calls(nemesis: Nemesis) -> None:
     """Calls of one node to another arrive again, the second time perhaps much later."""
+    _some_calls(nemesis, "repeat_probability", "come twice")
+
+
+def _some_calls(nemesis: Nemesis, setting: str, what: str) -> None:
     first, second = nemesis.rng.sample(list(nemesis.names), 2)
     link = nemesis.world.network.link(first, second)
-    link.repeat_probability = nemesis.rng.choice((0.1, 0.5))
-
-    def undo() -> None:
-        link.repeat_probability = 0.0
-
-    nemesis.note(f"{link.repeat_probability} of the calls {first} -> {second} come twice for {nemesis.later(undo)} ms")
+    probability = nemesis.rng.choice((0.1, 0.5))
+    setattr(link, setting, probability)
+    lasts_ms = nemesis.later(lambda: setattr(link, setting, 0.0))
+    nemesis.note(f"{probability} of the calls {first} -> {second} {what} for {lasts_ms} ms")
 
 
 def break_connections(nemesis: Nemesis) -> None:

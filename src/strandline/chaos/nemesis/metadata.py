@@ -1,6 +1,6 @@
-"""Faults of the metadata directory: lost, or rotten in any of its files, on the machine that such things befall.
+"""Faults of the metadata directory: lost, or rotten in any of its files, on the machine chosen for such faults.
 
-Whoever runs the machine acts as its node's messages say: a directory that rotted is moved away, and the node is
+The operator of the machine acts as its node's messages say: a directory that rotted is moved away, and the node is
 restarted. What follows from that (an observer, and its vote restored) is the operator's business (`operator`).
 """
 

@@ -47,7 +47,7 @@ class Nemesis:
     damaged: dict[str, None] = field(default_factory=dict)
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     dead: dict[str, None] = field(default_factory=dict)
-    """Machines on which nothing starts, until everything is healed, or whoever broke them mends them."""
+    """Machines on which nothing starts, until everything is healed, or the fault that broke them mends them."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
     without_vote: dict[str, None] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class Nemesis:
         self.blame_after(name, _SLOW_MARGIN * longest_ms)
 
     def blame_after(self, name: str, delay_ms: float) -> None:
-        """Undo one `excuse` later, and start the node of whoever has stopped by then."""
+        """Undo one `excuse` later, and start the nodes that have stopped by then."""
 
         def due() -> None:
             self.blame(name)

@@ -32,8 +32,8 @@ _LAST_RESORT_MS = 10_000.0
 
 @dataclass
 class Operator:
-    """Does what `strandline quorum restore-vote` does, for whoever follows the quorum's leader without the vote that
-    its node has a place for; and `force-vote` where nobody leads."""
+    """Does what `strandline quorum restore-vote` does, for a node that follows the quorum's leader without the vote
+    that it has a place for; and `force-vote` where nobody leads."""
 
     world: World
     quorums: Callable[[], Mapping[str, Quorum]]

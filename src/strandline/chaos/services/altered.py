@@ -1,5 +1,5 @@
 """The services' topics that are altered while they are written to: records deleted from the front of one, the settings
-of another changed."""
+of another changed, and a third that keeps no more than its size allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from strandline.chaos.services.options import ALTERED, TRIMMED
+from strandline.chaos.services.options import ALTERED, EXPIRING, TRIMMED
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics
 from strandline.chaos.workload import Ports
@@ -25,6 +25,13 @@ _GAP_S = 0.7
 _SEGMENT_BYTES = ("20000", "100000", "1073741824")
 
 
+_EXPIRES = {"retention.bytes": "1000", "segment.bytes": "1024"}
+_PADDING = "." * 80
+
+EXPIRING_LEAST = 5
+"""Records that `expiring` keeps at least once some have gone: one alone in its batch takes less than 200 bytes."""
+
+
 class Altered:
     """Over all incarnations of the services' process.
 
@@ -38,6 +45,7 @@ class Altered:
     def __init__(self, shared: Shared, topics: Topics) -> None:
         self.trimmed_id: UUID | None = None
         self.altered_id: UUID | None = None
+        self.expiring_id: UUID | None = None
         self.fed = False
         self.asked = 0
         self.deleted = 0
@@ -52,12 +60,16 @@ class Altered:
         async with self._shared.admin(ports) as admin:
             self.trimmed_id = await self._topics.create(admin, NewTopic(TRIMMED, 1, 3, SAFE))
             self.altered_id = await self._topics.create(admin, NewTopic(ALTERED, 1, 3, SAFE))
+            expires = SAFE | _EXPIRES | {"file.delete.delay.ms": str(options.delete_delay_ms)}
+            self.expiring_id = await self._topics.create(admin, NewTopic(EXPIRING, 1, 3, expires))
+        topics = ((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id), (EXPIRING, self.expiring_id))
         while self._sent < options.records:
             await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
-            topic, topic_id = rng.choice(((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id)))
+            topic, topic_id = rng.choice(topics)
+            padding = _PADDING if topic == EXPIRING else ""
             for _ in range(rng.randint(1, _BURST_MAX)):
                 self._sent += 1
-                await self._topics.send(producer, topic_id, topic, f"a{self._sent}", 0, wait=False)
+                await self._topics.send(producer, topic_id, topic, f"a{self._sent}{padding}", 0, wait=False)
         await producer.flush()
         self.fed = True
 

@@ -53,11 +53,11 @@ class Member:
             consumer = consumer or self._begin(ports)
             self._all_handled = self._all_committed = True
             ended = await shared.cancellable(self._name, styles[self._style](consumer, rng))
-            shared.told(ended)
+            shared.end_task(ended)
             may_go_on = self._style == "run" or (self._all_handled and self._all_committed)
             if not (may_go_on and rng.random() < GO_ON_SHARE):
                 if rng.random() < CLOSE_SHARE or not isinstance(ended, asyncio.CancelledError):
-                    shared.told(await shared.cancellable(f"{self._name} closes", consumer.close()))
+                    shared.end_task(await shared.cancellable(f"{self._name} closes", consumer.close()))
                 consumer = None
             await asyncio.sleep(0.1)
 

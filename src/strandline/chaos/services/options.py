@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
-TRIMMED, ALTERED = "trimmed", "altered"
+TRIMMED, ALTERED, EXPIRING = "trimmed", "altered", "expiring"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
@@ -32,6 +32,7 @@ NODE = {
     "group.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "1000",
+    "log.retention.check.interval.ms": "500",
 }
 """Settings of the nodes in runs with services."""
 
@@ -59,7 +60,10 @@ class ServiceOptions:
     kill: bool
     """The whole process dies once."""
     alters: bool = False
-    """Records of `trimmed` are deleted from its front, and settings of `altered` changed."""
+    """Records of `trimmed` are deleted from its front, settings of `altered` changed, and records of `expiring` go by
+    its size."""
+    delete_delay_ms: int = 0
+    """file.delete.delay.ms of `expiring`."""
     lowers_min_isr: bool = False
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""
@@ -86,6 +90,7 @@ class ServiceOptions:
             cancel_gap_ms=rng.choice((200.0, 1_000.0, 5_000.0)),
             kill=rng.random() < 0.3,
             alters=rng.random() < 0.5,
+            delete_delay_ms=rng.choice((0, 0, 2_000)),
         )
 
 

@@ -9,12 +9,13 @@ from uuid import UUID
 from strandline.chaos.checkers.handled import check_copied
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
-from strandline.chaos.services.altered import Altered
+from strandline.chaos.services.altered import EXPIRING_LEAST, Altered
 from strandline.chaos.services.members import Member
 from strandline.chaos.services.options import (
     ALTERED,
     COPIED,
     COPIER,
+    EXPIRING,
     FLEETING,
     JOBS,
     LETTERS,
@@ -157,7 +158,7 @@ class Services:
             ended = await self.shared.cancellable("copy", engine.run())
             if isinstance(ended, CopyError) and not isinstance(ended, CopyTakenOver):
                 raise InvariantViolated("CopiedOnce", f"a copy that was begun does not go on: {ended}") from ended
-            self.shared.told(ended)
+            self.shared.end_task(ended)
 
     # --- the end ---
 
@@ -184,9 +185,11 @@ class Services:
         altered, ledger = self._altered, self.shared.ledger
         assert altered.trimmed_id is not None
         assert altered.altered_id is not None
+        assert altered.expiring_id is not None
         ledger.check_stored(altered.altered_id, await self._whole(ports, ALTERED))
         trimmed = await self._whole(ports, TRIMMED)
         ledger.check_trimmed(altered.trimmed_id, trimmed, asked=altered.asked, deleted=altered.deleted)
+        ledger.check_expired(altered.expiring_id, await self._whole(ports, EXPIRING), least=EXPIRING_LEAST)
 
     async def _whole(self, ports: Ports, topic: str) -> dict[tuple[int, int], str]:
         """(partition, offset) -> value."""

@@ -75,8 +75,8 @@ class Shared:
         """Count an error of a client."""
         self.errors[error.code.name if isinstance(error, KafkaError) else type(error).__name__] += 1
 
-    def told(self, ended: BaseException | None) -> None:
-        """How a task ended. Errors of clients are counted; others are violations, or internal errors: raises them."""
+    def end_task(self, ended: BaseException | None) -> None:
+        """Note how a task ended. Errors of clients are counted; others, violations or internal errors, are raised."""
         if isinstance(ended, StrandlineError):
             self.failed(ended)
         elif ended is not None and not isinstance(ended, asyncio.CancelledError):

@@ -57,7 +57,7 @@ class Topics:
             await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
             where, wait = rng.randrange(options.partitions), rng.random() < 0.2
             work = self.send(producer, self.jobs_id, JOBS, f"j{self._jobs}", where, wait=wait)
-            self._shared.told(await self._shared.cancellable("feed", work))
+            self._shared.end_task(await self._shared.cancellable("feed", work))
         await producer.flush()
         self.fed = True
 
@@ -68,7 +68,7 @@ class Topics:
             while not self.visited:
                 if self.fleeting_id is None:
                     made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE))
-                    if made in self._shared.ledger.deleted:  # its deletion did not take place, whoever said so
+                    if made in self._shared.ledger.deleted:  # its deletion did not take place, whatever the answer was
                         await self._delete(admin)
                         continue
                     self.fleeting_id, self._visits, self._visits_wanted = made, 0, rng.choice(VISITS)

@@ -45,7 +45,9 @@ class FileNode:
         self.lost_size: int | None = None
         """The size that is really on the disk, where a failed sync should have changed it."""
         self.changed_from = 0
-        """The lowest position that was written, or cut off, since whoever checks this file last set it."""
+        """The lowest position that was written, or cut off, since the last check of this file set it."""
+        self.modified_ms = 0
+        """When it was last written to, by the wall clock of the process that wrote."""
 
     # --- reading and writing the page cache ---
 

@@ -64,6 +64,7 @@ class SimFile:
             self._disk.reserve(self.node.size, max(self.node.size, position + len(view)))
             self._disk.loop.mix(zlib.crc32(view) ^ position)
             self.node.write(view, position)
+            self.node.modified_ms = self._process.clock.wall_ms()
 
     def pread(self, size: int, position: int) -> bytes:
         self._operation()
@@ -169,6 +170,7 @@ class DiskPort:
         self._disk = disk
         self._process = process
         self.busy = False
+        self.sync_thread = "simulated"
         self._poison: DiskPoisoned | None = None
 
     def lock(self, path: str) -> SimLock:
@@ -265,6 +267,12 @@ class DiskPort:
         self._look_up(self._names(path), path)
         return self._disk.config.capacity_bytes
 
+    def modified_ms(self, path: str) -> int:
+        node = self._look_up(self._names(path), path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return node.modified_ms
+
     # --- syncs ---
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
@@ -287,9 +295,18 @@ class DiskPort:
         names.complete_sync(covered)
         self._process.stall(self._disk.sync_us(1))
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         group = self._begin_sync(files, directories)
-        self._later(self._disk.sync_us(len(files) + len(directories)), self._sync_done, group)
+        duration_us = self._disk.sync_us(len(files) + len(directories))
+        wait_us = 0 if directories or len(files) > SYNC_MANY else round(wait_ms * 1000)
+        if duration_us <= wait_us and not self._disk.hung:
+            self._process.stall(duration_us)
+            self._disk.loop.effects["sync-waited-for"] += 1
+            self._finish_sync(group)
+        else:
+            self._process.stall(wait_us)
+            self._disk.loop.effects["sync-wait-missed"] += wait_us > 0
+            self._later(duration_us, self._sync_done, group)
         await group.done
 
     def _begin_sync(self, files: Sequence[File], directories: Sequence[str]) -> _Group:

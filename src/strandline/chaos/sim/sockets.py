@@ -28,7 +28,7 @@ class Receiver(Protocol):
 
 
 class Listener(Protocol):
-    """Whoever accepts connections at a port."""
+    """The acceptor of connections at a port."""
 
     process: Process
 

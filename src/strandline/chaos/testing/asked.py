@@ -50,7 +50,7 @@ def check_met(faults: Sequence[AskedFault]) -> None:
 
 
 def as_texts(settings: Mapping[str, object] | None) -> dict[str, str]:
-    """Settings as Kafka writes them: whoever says 2 or True means "2" or "true"."""
+    """Settings as Kafka writes them: 2 and True mean "2" and "true"."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (settings or {}).items()
     }

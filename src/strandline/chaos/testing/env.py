@@ -91,7 +91,7 @@ class Env:
         bootstrap: the cluster's addresses, for any client.
         clock: virtual time.
         rng: chance that the seed decides, for the test itself.
-        faults: what can befall the cluster.
+        faults: of the cluster, to be asked for.
     """
 
     def __init__(self, world: World, cluster: SimCluster, faults: SimFaults, rng: random.Random) -> None:

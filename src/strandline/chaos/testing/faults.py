@@ -249,7 +249,7 @@ class SimFaults:
 
 
 def _outside(action: Callable[..., Any], *arguments: Any) -> None:
-    """Do it in nobody's name: what the world does must not die or pause with whoever asked for it."""
+    """Do it in nobody's name: what the world does must not die or pause with the process that asked for it."""
     contextvars.Context().run(action, *arguments)
 
 

@@ -344,12 +344,12 @@ class ClusterUnderTest:
     def _count(self, node: int) -> None:
         """Remember how often the faults of a node were met; a paused one, or one that starts, says nothing new."""
         if node not in self._paused and node not in self._starting:
-            told = _http(f"http://{self._live.http(node)}/faults")
-            self._met[node, self._live.pids()[node]] = [fault["met"] for fault in told["faults"]]
+            answer = _http(f"http://{self._live.http(node)}/faults")
+            self._met[node, self._live.pids()[node]] = [fault["met"] for fault in answer["faults"]]
 
     def _post(self, node: int, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = _http(f"http://{self._live.http(node)}/faults", asked)["faults"]
-        return told
+        answer: list[dict[str, Any]] = _http(f"http://{self._live.http(node)}/faults", asked)["faults"]
+        return answer
 
 
 def _eventually(look: Callable[[], T | None], what: str, timeout_s: float) -> T:

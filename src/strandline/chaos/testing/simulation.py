@@ -111,8 +111,8 @@ class SimRun:
             with _logs_of(self.world, self._logs), taken_over(self.world):
                 result = self.world.run(self._scenario(main, timeout_s))
         except BaseException as error:
-            told_by_us = isinstance(error, RunFailed)
-            raise error.with_traceback(None if told_by_us else _of_the_test(error.__traceback__)) from error.__cause__
+            own = isinstance(error, RunFailed)
+            raise error.with_traceback(None if own else _of_the_test(error.__traceback__)) from error.__cause__
         check_met(self.faults.asked)
         return result
 
@@ -153,10 +153,10 @@ class SimRun:
         for context in self.world.loop.unhandled:
             error = context.get("exception")
             if error is not None and not any(error is each for each in heard):
-                told = (
+                what = (
                     f"{context.get('message')}: {error!r}, at {context['at_us'] / 1e6:.3f} s on {context.get('owner')}"
                 )
-                raise RunFailed(f"nobody looked at an error: {told}") from error
+                raise RunFailed(f"nobody looked at an error: {what}") from error
 
     def timeline(self) -> list[tuple[int, str]]:
         """(virtual ms, what): faults and notes, among the nodes' last log lines."""

@@ -89,7 +89,7 @@ class Readings:
 
 
 class Chance:
-    """Generators for whoever asks for one without a seed.
+    """Generators for code that asks for one without a seed.
 
     Each is decided by who asks and for which time, not by what others drew before: modules draw when they are imported,
     and that is in the first run of a process alone.

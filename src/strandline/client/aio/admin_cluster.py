@@ -1,4 +1,4 @@
-"""The admin client's part about brokers: who there is, what they store, who leads the quorum."""
+"""The admin client's part about brokers: which there are, what they store, which leads the quorum."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class ClusterAdmin(AdminBase):
         async def ask() -> ClusterDescription:
             connection = await self._network.to_any(list(self._metadata.nodes.values()))
             if Api.DESCRIBE_CLUSTER not in connection.versions:
-                told = await self._metadata.ask([], self.config.request_timeout_ms)
+                answer = await self._metadata.ask([], self.config.request_timeout_ms)
                 nodes = tuple(self._metadata.nodes[number] for number in sorted(self._metadata.nodes))
-                return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
+                return ClusterDescription(answer.cluster_id, none_if_negative(answer.controller_id), nodes)
             values = {
                 "include_cluster_authorized_operations": False,
                 "endpoint_type": 1,
                 "include_fenced_brokers": True,
             }
-            told = await connection.call(Api.DESCRIBE_CLUSTER, values, self.config.request_timeout_ms)
-            if told.error_code is not ErrorCode.NONE:
-                raise KafkaError(told.error_code, told.error_message or "")
+            answer = await connection.call(Api.DESCRIBE_CLUSTER, values, self.config.request_timeout_ms)
+            if answer.error_code is not ErrorCode.NONE:
+                raise KafkaError(answer.error_code, answer.error_message or "")
             nodes = tuple(
                 NodeInfo(node.broker_id, node.host, node.port, node.rack, getattr(node, "is_fenced", False))
-                for node in sorted(told.brokers, key=lambda node: int(node.broker_id))
+                for node in sorted(answer.brokers, key=lambda node: int(node.broker_id))
             )
-            return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
+            return ClusterDescription(answer.cluster_id, none_if_negative(answer.controller_id), nodes)
 
         return await self._retrying(ask)
 
@@ -60,7 +60,7 @@ class ClusterAdmin(AdminBase):
         answer = await self._call(
             Api.DESCRIBE_QUORUM,
             values,
-            lambda told: [told.error_code, *(item.error_code for topic in told.topics for item in topic.partitions)],
+            lambda reply: [reply.error_code, *(item.error_code for topic in reply.topics for item in topic.partitions)],
         )
         if answer.error_code is not ErrorCode.NONE:
             raise KafkaError(answer.error_code, getattr(answer, "error_message", None) or "")
@@ -124,10 +124,11 @@ class ClusterAdmin(AdminBase):
         await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
         asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
         answers = await asyncio.gather(
-            *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda told: [], node_id) for node_id in asked)
+            *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda reply: [], node_id) for node_id in asked)
         )
         return {
-            node_id: [_log_dir(told) for told in answer.results] for node_id, answer in zip(asked, answers, strict=True)
+            node_id: [_log_dir(entry) for entry in answer.results]
+            for node_id, answer in zip(asked, answers, strict=True)
         }
 
     async def describe_producers(
@@ -142,14 +143,14 @@ class ClusterAdmin(AdminBase):
         return await self._leaders.describe_producers(wanted, self.config.default_api_timeout_ms)
 
 
-def _log_dir(told: Any) -> LogDirDescription:
-    if told.error_code is not ErrorCode.NONE:
-        raise KafkaError(told.error_code, "", log_dir=told.log_dir)
+def _log_dir(answer: Any) -> LogDirDescription:
+    if answer.error_code is not ErrorCode.NONE:
+        raise KafkaError(answer.error_code, "", log_dir=answer.log_dir)
     replicas = {
         TopicPartition(topic.name, part.partition_index): ReplicaDescription(part.partition_size, part.offset_lag)
-        for topic in told.topics
+        for topic in answer.topics
         for part in topic.partitions
         if not part.is_future_key
     }
-    total, usable = getattr(told, "total_bytes", -1), getattr(told, "usable_bytes", -1)
-    return LogDirDescription(told.log_dir, none_if_negative(total), none_if_negative(usable), replicas)
+    total, usable = getattr(answer, "total_bytes", -1), getattr(answer, "usable_bytes", -1)
+    return LogDirDescription(answer.log_dir, none_if_negative(total), none_if_negative(usable), replicas)

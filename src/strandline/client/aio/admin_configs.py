@@ -36,13 +36,13 @@ class ConfigAdmin(AdminBase):
                 "include_documentation": documentation,
             }
             answer = await self._call(
-                Api.DESCRIBE_CONFIGS, values, lambda told: [item.error_code for item in told.results], node
+                Api.DESCRIBE_CONFIGS, values, lambda reply: [item.error_code for item in reply.results], node
             )
-            for item, told in zip(group, answer.results, strict=True):
-                if told.error_code is ErrorCode.NONE:
-                    results[item] = sorted((config_entry(entry) for entry in told.configs), key=_name)
+            for item, part in zip(group, answer.results, strict=True):
+                if part.error_code is ErrorCode.NONE:
+                    results[item] = sorted((config_entry(entry) for entry in part.configs), key=_name)
                 else:
-                    errors[item] = config_error(item, told.error_code, told.error_message)
+                    errors[item] = config_error(item, part.error_code, part.error_message)
         return results_of(results, errors)
 
     async def alter_configs(
@@ -68,13 +68,13 @@ class ConfigAdmin(AdminBase):
                 "validate_only": validate_only,
             }
             answer = await self._call(
-                Api.INCREMENTAL_ALTER_CONFIGS, values, lambda told: [item.error_code for item in told.responses], node
+                Api.INCREMENTAL_ALTER_CONFIGS, values, lambda reply: [item.error_code for item in reply.responses], node
             )
-            for item, told in zip(group, answer.responses, strict=True):
-                if told.error_code is ErrorCode.NONE:
+            for item, entry in zip(group, answer.responses, strict=True):
+                if entry.error_code is ErrorCode.NONE:
                     done[item] = None
                 else:
-                    errors[item] = config_error(item, told.error_code, told.error_message)
+                    errors[item] = config_error(item, entry.error_code, entry.error_message)
         results_of(done, errors)
 
     def _by_broker(self, resources: Iterable[ConfigResource]) -> list[tuple[int | None, list[ConfigResource]]]:

@@ -51,9 +51,9 @@ class GroupAdmin(AdminBase):
             for answer in answers:
                 if answer.error_code is not ErrorCode.NONE:
                     raise KafkaError(answer.error_code, "a broker does not tell its groups")
-                for told in answer.groups:
-                    state, kind = getattr(told, "group_state", ""), getattr(told, "group_type", "")
-                    found[told.group_id] = GroupListing(told.group_id, state, kind, told.protocol_type)
+                for entry in answer.groups:
+                    state, kind = getattr(entry, "group_state", ""), getattr(entry, "group_type", "")
+                    found[entry.group_id] = GroupListing(entry.group_id, state, kind, entry.protocol_type)
             return [found[name] for name in sorted(found)]
 
         return await self._retrying(ask)
@@ -69,34 +69,34 @@ class GroupAdmin(AdminBase):
     async def _describe_group(self, coordinator: GroupCoordinator) -> GroupDescription:
         group = coordinator.group_id
         values = {"groups": (group,), "include_authorized_operations": False}
-        [told] = (await coordinator.call(Api.DESCRIBE_GROUPS, values)).groups
-        if told.error_code is ErrorCode.GROUP_ID_NOT_FOUND or told.group_state == "Dead":
+        [answer] = (await coordinator.call(Api.DESCRIBE_GROUPS, values)).groups
+        if answer.error_code is ErrorCode.GROUP_ID_NOT_FOUND or answer.group_state == "Dead":
             return await self._describe_new_group(coordinator)
-        coordinator.check(told.error_code)
+        coordinator.check(answer.error_code)
         members = tuple(
             GroupMember(
                 one.member_id,
                 getattr(one, "group_instance_id", None),
                 one.client_id,
                 one.client_host,
-                _assigned(told.protocol_type, one.member_assignment),
+                _assigned(answer.protocol_type, one.member_assignment),
             )
-            for one in sorted(told.members, key=lambda one: str(one.member_id))
+            for one in sorted(answer.members, key=lambda one: str(one.member_id))
         )
         node = await coordinator.find()
-        return GroupDescription(group, told.group_state, "classic", told.protocol_data, node, members)
+        return GroupDescription(group, answer.group_state, "classic", answer.protocol_data, node, members)
 
     async def _describe_new_group(self, coordinator: GroupCoordinator) -> GroupDescription:
         """A group of KIP-848's protocol, which the older question does not find."""
         group = coordinator.group_id
         values = {"group_ids": (group,), "include_authorized_operations": False}
         try:
-            [told] = (await coordinator.call(Api.CONSUMER_GROUP_DESCRIBE, values)).groups
+            [answer] = (await coordinator.call(Api.CONSUMER_GROUP_DESCRIBE, values)).groups
         except KafkaError as error:
             if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                 raise
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "", group=group) from None
-        coordinator.check(told.error_code)
+        coordinator.check(answer.error_code)
         members = tuple(
             GroupMember(
                 one.member_id,
@@ -109,10 +109,10 @@ class GroupAdmin(AdminBase):
                     for number in topic.partitions
                 ),
             )
-            for one in sorted(told.members, key=lambda one: str(one.member_id))
+            for one in sorted(answer.members, key=lambda one: str(one.member_id))
         )
         node = await coordinator.find()
-        return GroupDescription(group, told.group_state, "consumer", told.assignor_name, node, members)
+        return GroupDescription(group, answer.group_state, "consumer", answer.assignor_name, node, members)
 
     async def delete_groups(self, groups: Iterable[str]) -> list[str]:
         """Delete groups without members, with all that they have committed. The names, as deleted.
@@ -174,8 +174,8 @@ class GroupAdmin(AdminBase):
             answer = await coordinator.call(Api.OFFSET_DELETE, {"group_id": group, "topics": wanted})
             coordinator.check(answer.error_code)
             for topic in answer.topics:
-                for told in topic.partitions:
-                    coordinator.check(told.error_code, partition=f"{topic.name}-{told.partition_index}")
+                for entry in topic.partitions:
+                    coordinator.check(entry.error_code, partition=f"{topic.name}-{entry.partition_index}")
 
         await self._each([group], delete)
 

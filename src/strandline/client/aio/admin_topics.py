@@ -45,22 +45,22 @@ class TopicAdmin(AdminBase):
             "timeout": self.config.request_timeout_ms,
             "validate_only": validate_only,
         }
-        answer = await self._call(Api.CREATE_TOPICS, values, lambda told: [item.error_code for item in told.topics])
+        answer = await self._call(Api.CREATE_TOPICS, values, lambda reply: [item.error_code for item in reply.topics])
         results: dict[str, CreatedTopic] = {}
         errors: dict[Any, Exception] = {}
-        for told in answer.topics:
-            if told.error_code is ErrorCode.NONE:
-                configs = {item.name: item.value for item in getattr(told, "configs", None) or ()}
-                results[told.name] = CreatedTopic(
-                    told.name,
-                    getattr(told, "topic_id", None),
-                    getattr(told, "num_partitions", -1),
-                    getattr(told, "replication_factor", -1),
+        for entry in answer.topics:
+            if entry.error_code is ErrorCode.NONE:
+                configs = {item.name: item.value for item in getattr(entry, "configs", None) or ()}
+                results[entry.name] = CreatedTopic(
+                    entry.name,
+                    getattr(entry, "topic_id", None),
+                    getattr(entry, "num_partitions", -1),
+                    getattr(entry, "replication_factor", -1),
                     configs,
                 )
             else:
-                errors[told.name] = KafkaError(
-                    told.error_code, getattr(told, "error_message", None) or "", topic=told.name
+                errors[entry.name] = KafkaError(
+                    entry.error_code, getattr(entry, "error_message", None) or "", topic=entry.name
                 )
         return results_of(results, errors)
 
@@ -82,22 +82,24 @@ class TopicAdmin(AdminBase):
             "topic_names": wanted,
             "timeout": self.config.request_timeout_ms,
         }
-        answer = await self._call(Api.DELETE_TOPICS, values, lambda told: [item.error_code for item in told.responses])
+        answer = await self._call(
+            Api.DELETE_TOPICS, values, lambda reply: [item.error_code for item in reply.responses]
+        )
         by_id = {topic_id: name for name, topic_id in ids.items()}
         deleted: dict[str, str] = {}
         errors: dict[Any, Exception] = {}
-        for told in answer.responses:
-            name = told.name or by_id[told.topic_id]
-            if told.error_code is ErrorCode.NONE:
+        for entry in answer.responses:
+            name = entry.name or by_id[entry.topic_id]
+            if entry.error_code is ErrorCode.NONE:
                 deleted[name] = name
             else:
-                errors[name] = topic_error(name, told.error_code, getattr(told, "error_message", None))
+                errors[name] = topic_error(name, entry.error_code, getattr(entry, "error_message", None))
         return list(results_of(deleted, errors))
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
         """Of the topics that are known, from brokers that have ids."""
         answer = await self._retrying(lambda: self._metadata.ask(names, self.config.request_timeout_ms))
-        found = {told.name: getattr(told, "topic_id", None) for told in answer.topics}
+        found = {entry.name: getattr(entry, "topic_id", None) for entry in answer.topics}
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
@@ -112,14 +114,14 @@ class TopicAdmin(AdminBase):
             "validate_only": validate_only,
         }
         answer = await self._call(
-            Api.CREATE_PARTITIONS, values, lambda told: [item.error_code for item in told.results]
+            Api.CREATE_PARTITIONS, values, lambda reply: [item.error_code for item in reply.results]
         )
         results_of(
-            {told.name: told for told in answer.results if told.error_code is ErrorCode.NONE},
+            {entry.name: entry for entry in answer.results if entry.error_code is ErrorCode.NONE},
             {
-                told.name: topic_error(told.name, told.error_code, told.error_message)
-                for told in answer.results
-                if told.error_code is not ErrorCode.NONE
+                entry.name: topic_error(entry.name, entry.error_code, entry.error_message)
+                for entry in answer.results
+                if entry.error_code is not ErrorCode.NONE
             },
         )
 
@@ -139,7 +141,7 @@ class TopicAdmin(AdminBase):
             "topic_partitions": named,
             "timeout": self.config.request_timeout_ms,
         }
-        answer = await self._call(Api.ELECT_LEADERS, values, lambda told: [told.error_code])
+        answer = await self._call(Api.ELECT_LEADERS, values, lambda reply: [reply.error_code])
         found = [
             Election(topic.topic, one.partition_id, one.error_code, one.error_message or "")
             for topic in answer.replica_election_results
@@ -151,7 +153,7 @@ class TopicAdmin(AdminBase):
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
-        return sorted(told.name for told in await self._every_topic() if include_internal or not told.is_internal)
+        return sorted(topic.name for topic in await self._every_topic() if include_internal or not topic.is_internal)
 
     async def describe_topics(
         self, names: Iterable[str] | None, *, include_internal: bool = False
@@ -166,7 +168,7 @@ class TopicAdmin(AdminBase):
             UnknownTopic, KafkaError.
         """
         if names is None:
-            every = [topic_view(told) for told in await self._every_topic()]
+            every = [topic_view(topic) for topic in await self._every_topic()]
             wanted_views = (view for view in every if include_internal or not view.is_internal)
             return sorted((described(view) for view in wanted_views), key=lambda topic: topic.name)
         wanted = each_once(names)
@@ -216,16 +218,16 @@ class TopicAdmin(AdminBase):
 
     async def _every_topic(self) -> list[Any]:
         answer = await self._retrying(lambda: self._metadata.ask(None, self.config.request_timeout_ms))
-        return [told for told in answer.topics if told.error_code is ErrorCode.NONE]
+        return [entry for entry in answer.topics if entry.error_code is ErrorCode.NONE]
 
     async def _describe_topics(self, names: list[str]) -> list[tuple[str, ErrorCode, TopicDescription | None]]:
         connection = await self._network.to_any(list(self._metadata.nodes.values()))
         timeout_ms = self.config.request_timeout_ms
         if Api.DESCRIBE_TOPIC_PARTITIONS not in connection.versions:
-            told = (await self._metadata.ask(names, timeout_ms)).topics
+            topics = (await self._metadata.ask(names, timeout_ms)).topics
             return [
                 (item.name, item.error_code, described(topic_view(item)) if not item.error_code else None)
-                for item in told
+                for item in topics
             ]
         found: dict[str, tuple[Any, list[Any]]] = {}
         cursor: dict[str, Any] | None = None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Self, Unpack
 from uuid import UUID
 
-from strandline.client.aio.reader import Partition, Reader, partition_of
+from strandline.client.aio.reader import Partition, Reader, T, partition_of
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
 from strandline.client.groups.beginnings import Beginnings
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.groups.session import GroupSession
+from strandline.client.polled import Place, PolledRecords
 from strandline.client.positions import PartitionState
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
@@ -29,7 +31,7 @@ __all__ = ["Consumer", "ConsumerState", "Handler", "Offsets", "Partition"]
 
 
 class Consumer(Reader):
-    """Reads partitions: those that its group gives it (`subscribe`), or those that it is told to (`assign`).
+    """Reads partitions: those that its group gives it (`subscribe`), or those that the program names (`assign`).
 
     Records of a poll count as done when poll is called again, those of an iteration when the next one is asked for.
     Only what is done is committed by itself; `commit()` says that everything handed out is done.
@@ -62,7 +64,7 @@ class Consumer(Reader):
             )  # fmt: skip
         self._invoke: Invoke = invoke
         self._on_replaced: Listener | None = None
-        self._untold_replaced: dict[TopicPartition, None] = {}
+        self._replaced: dict[TopicPartition, None] = {}
         self._deserializing = Deserializing(self._config)
         self._handed: ConsumerRecord | None = None
         """By an iteration, without a group, last."""
@@ -84,10 +86,10 @@ class Consumer(Reader):
         Args:
             topics: a name, several, or a compiled pattern that whole names match; new topics are followed within
                 `metadata.max.age.ms`.
-            on_assigned: told of the partitions that come, before any record of them; may seek.
-            on_revoked: told of those that go, while they may still be committed.
-            on_lost: told of those that others may have by now; without it `on_revoked` is.
-            on_replaced: told of those whose topic was deleted and made anew while they were held, before any record of
+            on_assigned: called with the partitions that come, before any record of them; may seek.
+            on_revoked: called with those that go, while they may still be committed.
+            on_lost: called with those that others may have by now; without it `on_revoked` is.
+            on_replaced: called with those whose topic was deleted and made anew while held, before any record of
                 the new topic, which begins by `auto.offset.reset`; may seek.
 
         Listeners are called inside `poll`, and may be coroutine functions. What they raise, poll raises.
@@ -144,7 +146,8 @@ class Consumer(Reader):
             ClientError: nothing is assigned.
         """
         self._finish()
-        records = await self._next_records(timeout_s, max_records or self._config.max_poll_records)
+        most = max_records or self._config.max_poll_records
+        records = await self._next_records(timeout_s, partial(self._take, most))
         if self._deserializing.wanted:
             raw = records
             records, failure = self._deserializing.records(raw)
@@ -154,6 +157,25 @@ class Consumer(Reader):
         if self._group is not None:
             self._group.progress.hand(records)
         return records
+
+    async def poll_columns(self, timeout_s: float = 0.0, max_records: int | None = None) -> PolledRecords:
+        """As `poll`, as columns: a table of pyarrow or pandas without an object for each record.
+
+        Batches come whole, until they hold `max_records` (`max.poll.records`) records: it may be a batch more.
+
+        Raises as `poll`, and ConfigError with a deserializer: columns hold bytes.
+        """
+        if self._deserializing.wanted:
+            name = "key.deserializer" if self._config.key_deserializer is not None else "value.deserializer"
+            raise ConfigError(name, "a function", "none with poll_columns, which gives bytes; poll calls it")
+        self._refetch_decoded()
+        self._finish()
+        most = max_records or self._config.max_poll_records
+        polled = await self._next_records(timeout_s, partial(self._take_columns, most))
+        if self._group is not None:
+            behind = {part.partition: part.behind for part in polled.parts}
+            self._group.progress.hand_behind(behind)
+        return polled
 
     def __aiter__(self) -> Self:
         return self
@@ -172,7 +194,7 @@ class Consumer(Reader):
         record = self.next_polled(raw=raw)
         if record is None:
             self._finish()
-            records = await self._next_records(timeout_s, self._config.max_poll_records)
+            records = await self._next_records(timeout_s, partial(self._take, self._config.max_poll_records))
             self._ready.extend(records)
             record = self.next_polled(raw=raw)
         return record
@@ -202,7 +224,7 @@ class Consumer(Reader):
             if where in self._states:
                 self.seek(where, one.offset)
 
-    def put_back(self, records: Iterable[ConsumerRecord]) -> None:
+    def put_back(self, records: Iterable[ConsumerRecord | Place]) -> None:
         """These were handed out, and came to nobody: they come again."""
         for record in reversed(list(records)):
             where = TopicPartition(record.topic, record.partition)
@@ -223,7 +245,7 @@ class Consumer(Reader):
                     if state.position is not None and not state.resolving:
                         progress.reach(item, state.position)
 
-    async def _next_records(self, timeout_s: float, most: int) -> list[ConsumerRecord]:
+    async def _next_records(self, timeout_s: float, take: Callable[[], T]) -> T:
         group = self._group
         if (group is None or group.subscribed is None) and not self._states:
             raise ClientError(
@@ -232,19 +254,19 @@ class Consumer(Reader):
         self._started()
         until_ms = self.session.clock.monotonic_ms() + timeout_s * 1000
         if group is None:
-            return await self._gather(until_ms, most, self._look)
+            return await self._gather(until_ms, take, self._look)
         group.start()
         group.member.polling = True
         try:
-            return await self._gather(until_ms, most, self._look)
+            return await self._gather(until_ms, take, self._look)
         finally:
             group.member.polling = False
             group.member.polled()
 
     async def _look(self) -> None:
         """Follow the group."""
-        if self._untold_replaced:
-            await self._tell_replaced()
+        if self._replaced:
+            await self._call_on_replaced()
         if self._group is not None:
             error, self._group.callback_error = self._group.callback_error, None
             if error is not None:
@@ -260,18 +282,18 @@ class Consumer(Reader):
 
     def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
         super()._leave_old_topic(state, topic_id)
-        self._untold_replaced[state.partition] = None
+        self._replaced[state.partition] = None
         if self._group is not None and self._beginnings is not None:
             self._group.progress.start(state.partition, None)
             if state.position is None and state.reset_to is None and state.error is None:
                 self._beginnings.ask([state.partition])
 
-    async def _tell_replaced(self) -> None:
-        """A listener that is cut short, because the poll was, is told again by the next one."""
-        told = [item for item in self._untold_replaced if item in self._states]
-        if told and self._on_replaced is not None:
-            await self._invoke(self._on_replaced, told)
-        self._untold_replaced.clear()
+    async def _call_on_replaced(self) -> None:
+        """A listener that is cut short, because the poll was, is called again by the next one."""
+        replaced = [item for item in self._replaced if item in self._states]
+        if replaced and self._on_replaced is not None:
+            await self._invoke(self._on_replaced, replaced)
+        self._replaced.clear()
 
     @property
     def _beginning(self) -> str:
@@ -425,7 +447,7 @@ class Consumer(Reader):
             self._group.invoke = invoke
 
     def take_over(self, other: Reader) -> None:
-        """Start with what another consumer was told to read; a subscriber joins as a member of its own."""
+        """Start with what another consumer was to read; a subscriber joins as a member of its own."""
         wanted = other._group.subscribed if isinstance(other, Consumer) and other._group is not None else None
         self._on_replaced = other._on_replaced if isinstance(other, Consumer) else None
         if wanted is not None and self._group is not None:

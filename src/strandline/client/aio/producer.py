@@ -53,6 +53,11 @@ class Producer:
     ) -> asyncio.Future[Ack]:
         """Queue one record; the returned future gives its `Ack`. Waits and raises as the blocking producer's `send`."""
         core = self._started()
+        lanes = core.lanes.get(topic)
+        if lanes is not None:
+            short: asyncio.Future[Ack] | None = lanes.append(value, key, headers, partition, timestamp_ms)
+            if short is not None:
+                return short
         view = await self._view(core, topic, partition)
         future: asyncio.Future[Ack] | None = core.try_send(
             view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Unpack
+from typing import TypeVar, Unpack
 from uuid import UUID
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError, ClientTimeout, ClosedError, TopicReplaced
 from strandline.client.fetcher import Fetcher
 from strandline.client.leaders import Leaders
+from strandline.client.polled import Part, PolledRecords
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
@@ -24,9 +25,11 @@ from strandline.proto.ports import Clock, Rng
 
 Partition = TopicPartition | tuple[str, int]
 
+T = TypeVar("T", list[ConsumerRecord], PolledRecords)
+
 
 class Reader:
-    """Reads partitions, from the offsets that it is told to; knows nothing of groups. See `Consumer`."""
+    """Reads partitions from given offsets; knows nothing of groups. See `Consumer`."""
 
     def __init__(
         self,
@@ -141,8 +144,8 @@ class Reader:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def _gather(self, until_ms: float, most: int, look: Callable[[], Awaitable[None]]) -> list[ConsumerRecord]:
-        """Up to `most` records; waits until `until_ms` (monotonic) for the first. `look` is called before each look.
+    async def _gather(self, until_ms: float, take: Callable[[], T], look: Callable[[], Awaitable[None]]) -> T:
+        """What `take` finds; waits until `until_ms` (monotonic) for a first record. `look` is called before each look.
 
         Others on this loop have a turn before, even when records lie there: a backlog must not hold the loop.
         """
@@ -154,9 +157,7 @@ class Reader:
                 fetcher.replaced = False
                 await self._begin_anew()
             await look()
-            if self._ready:
-                return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
-            records = self._take(most)
+            records = take()
             fetcher.wake()
             if records:
                 return records
@@ -164,7 +165,7 @@ class Reader:
             left_ms = until_ms - self.session.clock.monotonic_ms()
             if left_ms <= 0:
                 fetcher.raise_error(again=True)
-                return []
+                return records
             try:
                 async with asyncio.timeout(min(left_ms, tell_again_ms) / 1000):
                     await fetcher.wait_for_change()
@@ -187,12 +188,12 @@ class Reader:
         """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
         wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
         self._started()
-        told = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
+        found = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
         return {
             item: None
             if answer.offset < 0
             else OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
-            for item, answer in told.items()
+            for item, answer in found.items()
         }
 
     async def partitions_for(self, topic: str) -> list[int]:
@@ -217,7 +218,7 @@ class Reader:
             self._leave_old_topic(state, topic_id)
         if anew:
             mark("topic-made-anew")
-            await self._tell_replaced()
+            await self._call_on_replaced()
 
     def _id_now(self, state: PartitionState) -> UUID | None:
         """Of the topic that has the name now, if that is another one than the position's."""
@@ -242,8 +243,8 @@ class Reader:
         """Where a partition begins that has no position, in words."""
         return f"auto.offset.reset={self._config.auto_offset_reset}"
 
-    async def _tell_replaced(self) -> None:
-        """Whoever wants to know."""
+    async def _call_on_replaced(self) -> None:
+        """No listeners."""
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -296,26 +297,52 @@ class Reader:
             self._fetcher.wake()
 
     def _take(self, most: int) -> list[ConsumerRecord]:
-        """Records from the partitions in turn, so that a busy one does not starve the others."""
-        states = list(self._states.values())
-        self._first = (self._first + 1) % max(len(states), 1)
+        """Up to `most` records from the partitions in turn, those first that iteration has polled ahead."""
+        if self._ready:
+            return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
         taken: list[ConsumerRecord] = []
-        for state in states[self._first :] + states[: self._first]:
+        for state in self._in_turn():
             if len(taken) >= most:
                 break
-            if not state.paused and state.has_records:
-                taken += state.take(most - len(taken), self._config.check_crcs)
+            taken += state.take(most - len(taken), self._config.check_crcs)
         return taken
+
+    def _take_columns(self, most: int) -> PolledRecords:
+        """Whole batches from the partitions in turn, until they hold `most` records."""
+        parts: list[Part] = []
+        left = most
+        for state in self._in_turn():
+            if left <= 0:
+                break
+            found = state.take_columns(left, self._config.check_crcs)
+            left -= sum(part.columns.rows for part in found)
+            parts += found
+        return PolledRecords(parts)
+
+    def _in_turn(self) -> list[PartitionState]:
+        """The partitions with records, so that a busy one does not starve the others."""
+        states = list(self._states.values())
+        self._first = (self._first + 1) % max(len(states), 1)
+        turned = states[self._first :] + states[: self._first]
+        return [state for state in turned if not state.paused and state.has_records]
+
+    def _refetch_decoded(self) -> None:
+        """What became records before, and was not handed out, is to come as columns."""
+        for item, state in self._states.items():
+            held = self._first_ready(item)
+            if held is not None:
+                self._drop_ready(item)
+            state.refetch_decoded(held)
 
     async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:
         wanted = {partition_of(item): which for item in partitions}
         self._started()
-        told = await self._leaders.list_offsets(
+        found = await self._leaders.list_offsets(
             wanted,
             self._config.default_api_timeout_ms,
             read_committed=self._config.isolation_level == "read_committed",
         )
-        return {item: answer.offset for item, answer in told.items()}
+        return {item: answer.offset for item, answer in found.items()}
 
     def _seek_by_query(self, wanted: Mapping[Partition, int]) -> None:
         for item, timestamp in wanted.items():

@@ -75,7 +75,7 @@ def _range(members: list[Member], counts: Mapping[str, int]) -> Shares:
 
 
 def _round_robin(members: list[Member], counts: Mapping[str, int]) -> Shares:
-    """All partitions in one row, dealt out in turn to those who subscribe to their topic."""
+    """All partitions in one row, dealt out in turn to the members that subscribe to their topic."""
     shares: Shares = {member.member_id: [] for member in members}
     wanted = {member.member_id: frozenset(member.subscription.topics) for member in members}
     turn = 0
@@ -95,7 +95,7 @@ def _owners(
     counts: Mapping[str, int],
     had: Callable[[Subscription], tuple[tuple[TopicPartition, ...], int]],
 ) -> dict[TopicPartition, str]:
-    """Who has what, by the newest claim; a partition that two claim of one generation belongs to neither."""
+    """The owner of each partition, by the newest claim; one that two claim of one generation belongs to neither."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         topics = frozenset(member.subscription.topics)
@@ -112,7 +112,7 @@ def _owners(
 
 
 def _balanced(members: list[Member], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]) -> Shares:
-    """Everybody keeps what he has, the rest goes to who has least, then partitions move until no move evens out."""
+    """Members keep what they have; the rest goes to the one with fewest; then partitions move until none evens out."""
     wanted = {member.member_id: frozenset(member.subscription.topics) for member in members}
     shares: Shares = {member.member_id: [] for member in members}
     everything = [TopicPartition(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
@@ -141,8 +141,8 @@ def _move_one(shares: Shares, takers: Mapping[str, list[str]]) -> bool:
     return False
 
 
-def _told_by_sticky(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """Kafka's StickyAssignorUserData, version 1: partitions, generation. Whoever owns some still, says so himself."""
+def _owned_by_sticky(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
+    """Kafka's StickyAssignorUserData, version 1: partitions, generation. A member that owns some says so itself."""
     if subscription.owned or not subscription.user_data:
         return subscription.owned, subscription.generation
     try:
@@ -152,7 +152,7 @@ def _told_by_sticky(subscription: Subscription) -> tuple[tuple[TopicPartition, .
     return partitions, struct.unpack_from(">i", rest)[0] if len(rest) >= 4 else -1
 
 
-def _told_by_cooperative(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
+def _owned_by_cooperative(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
     """Owned partitions; the generation from the subscription, or in `user_data` of clients older than KIP-792."""
     generation = subscription.generation
     if generation < 0 and subscription.user_data is not None and len(subscription.user_data) >= 4:
@@ -161,12 +161,12 @@ def _told_by_cooperative(subscription: Subscription) -> tuple[tuple[TopicPartiti
 
 
 def _sticky(members: list[Member], counts: Mapping[str, int]) -> Shares:
-    return _balanced(members, counts, _owners(members, counts, _told_by_sticky))
+    return _balanced(members, counts, _owners(members, counts, _owned_by_sticky))
 
 
 def _cooperative(members: list[Member], counts: Mapping[str, int]) -> Shares:
     """As sticky, but what moves rests for one round."""
-    owners = _owners(members, counts, _told_by_cooperative)
+    owners = _owners(members, counts, _owned_by_cooperative)
     shares = _balanced(members, counts, owners)
     held: dict[TopicPartition, list[str]] = {}
     for member in members:

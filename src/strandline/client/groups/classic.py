@@ -65,22 +65,22 @@ class ClassicMembership(Membership):
             ],
             "reason": "",
         }
-        told = await self._held(Api.JOIN_GROUP, values)
-        if told.error_code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = told.member_id
-        self._coordinator.check(told.error_code)
-        self.member_id, self.generation = told.member_id, told.generation_id
+        answer = await self._held(Api.JOIN_GROUP, values)
+        if answer.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+        self._coordinator.check(answer.error_code)
+        self.member_id, self.generation = answer.member_id, answer.generation_id
         shares: list[dict[str, Any]] = []
         self.group_topics = {}
-        if told.leader == self.member_id and not getattr(told, "skip_assignment", False):
-            shares = await self._share_out(told.protocol_name, told.members)
+        if answer.leader == self.member_id and not getattr(answer, "skip_assignment", False):
+            shares = await self._share_out(answer.protocol_name, answer.members)
         values = {
             "group_id": self._coordinator.group_id,
             "generation_id": self.generation,
             "member_id": self.member_id,
             "group_instance_id": config.group_instance_id,
             "protocol_type": PROTOCOL_TYPE,
-            "protocol_name": told.protocol_name,
+            "protocol_name": answer.protocol_name,
             "assignments": shares,
         }
         synced = await self._held(Api.SYNC_GROUP, values)
@@ -94,10 +94,10 @@ class ClassicMembership(Membership):
         rack = self._config.client_rack or None
         return encode_subscription(Subscription(topics, kept, self.generation, user_data, rack))
 
-    async def _share_out(self, strategy: str, told: Iterable[Any]) -> list[dict[str, Any]]:
+    async def _share_out(self, strategy: str, joined: Iterable[Any]) -> list[dict[str, Any]]:
         members = [
             Member(one.member_id, getattr(one, "group_instance_id", None), decode_subscription(one.metadata))
-            for one in told
+            for one in joined
         ]
         topics = dict.fromkeys(topic for member in members for topic in member.subscription.topics)
         counts = await self._counts(topics)
@@ -124,15 +124,15 @@ class ClassicMembership(Membership):
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)  # where it was not answered it is nobody's any more
 
-    async def _ask(self, who: Identity) -> ErrorCode:
+    async def _ask(self, identity: Identity) -> ErrorCode:
         values = {
             "group_id": self._coordinator.group_id,
-            "generation_id": who.generation,
-            "member_id": who.member_id,
-            "group_instance_id": who.instance_id,
+            "generation_id": identity.generation,
+            "member_id": identity.member_id,
+            "group_instance_id": identity.instance_id,
         }
-        told = await self._coordinator.call(Api.HEARTBEAT, values, timeout_ms=self.answer_ms)
-        code: ErrorCode = told.error_code
+        answer = await self._coordinator.call(Api.HEARTBEAT, values, timeout_ms=self.answer_ms)
+        code: ErrorCode = answer.error_code
         return code
 
     def _end(self, because: StrandlineError | None) -> None:

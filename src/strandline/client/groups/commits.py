@@ -1,4 +1,4 @@
-"""What a consumer commits: in order, as whom, again where its outcome is unknown, and anew before it expires."""
+"""A consumer's commits: in order, under its membership, again where an outcome is unknown, anew before they expire."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Commits:
 
     Args:
         subscribed: whether the partitions are the group's to give.
-        on_callback_error: told what a callback raised.
+        on_callback_error: called with what a callback raised.
     """
 
     def __init__(
@@ -104,24 +104,28 @@ class Commits:
                 await self._send(self._signature(), wanted, timeout_ms)
 
     def commit_later(self, tasks: Tasks, offsets: Offsets | None, done: CommitDone | None) -> None:
-        """As `commit`, beside everything else; `done` is told how it went. In the order of the calls."""
+        """As `commit`, beside everything else; `done` gets the outcome. In the order of the calls."""
         wanted = self._wanted(offsets)
-        # As whom it is at this moment: behind other commits its turn may come in another generation, when what it is
-        # about is read by another member, whose commits it would take back.
-        who = self._member.identity if self._subscribed() else None
+        # Under the membership of this moment: behind other commits its turn may come in another generation. By then
+        # another member may read the partitions, and this commit would take its commits back.
+        identity = self._member.identity if self._subscribed() else None
         tenures = self.progress.tenures(wanted)
-        task = tasks.spawn("a commit", self._commit_later(who, wanted, tenures, done))
+        task = tasks.spawn("a commit", self._commit_later(identity, wanted, tenures, done))
         self._later[task] = None
         task.add_done_callback(lambda ended: self._later.pop(ended, None))
 
     async def _commit_later(
-        self, who: Identity | None, offsets: Offsets, tenures: Mapping[TopicPartition, int], done: CommitDone | None
+        self,
+        identity: Identity | None,
+        offsets: Offsets,
+        tenures: Mapping[TopicPartition, int],
+        done: CommitDone | None,
     ) -> None:
         failed: StrandlineError | None = None
         try:
             async with self._in_turn:
                 if offsets:
-                    signed = Identity() if who is None else self._member_only(who)
+                    signed = Identity() if identity is None else self._member_only(identity)
                     await self._send(signed, offsets, self._config.default_api_timeout_ms, tenures)
         except StrandlineError as error:
             failed = self._member.last_error = error
@@ -205,11 +209,11 @@ class Commits:
             coordinator = await self._coordinator.find()
             resource = {"resource_type": _BROKER, "resource_name": str(coordinator.node_id)}
             asked = {"resources": [{**resource, "configuration_keys": (_RETENTION,)}], "include_synonyms": False}
-            [told] = (await self._coordinator.call(Api.DESCRIBE_CONFIGS, asked)).results
-            self._coordinator.check(told.error_code)
-            retention_ms = int(next(one.value for one in told.configs if one.name == _RETENTION)) * 60_000
+            [answer] = (await self._coordinator.call(Api.DESCRIBE_CONFIGS, asked)).results
+            self._coordinator.check(answer.error_code)
+            retention_ms = int(next(one.value for one in answer.configs if one.name == _RETENTION)) * 60_000
         except (StrandlineError, StopIteration, TypeError, ValueError) as error:
-            log.debug("%s is not told: %r", _RETENTION, error)
+            log.debug("%s is not known: %r", _RETENTION, error)
             return RENEWAL_MS_MAX
         return min(max(retention_ms / 4, RENEWAL_MS_MIN), RENEWAL_MS_MAX)
 
@@ -219,7 +223,7 @@ class Commits:
         self, partitions: Iterable[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What is committed of those of the partitions whose topic is known to this client; None: nothing is. A topic
-        that is not known (yet, or any more) has to be waited for: whose offset is told could not be said.
+        that is not known (yet, or any more) has to be waited for: nothing would say which topic the offset is of.
 
         Raises:
             KafkaError, ClientTimeout.
@@ -252,29 +256,33 @@ class Commits:
         }
 
     def _signature(self) -> Identity:
-        """As whom to commit: a subscriber that is no member commits nothing, for nobody could fence it."""
+        """The membership to commit under: a subscriber that is no member commits nothing, for nobody could fence it."""
         return self._member_only(self._member.identity) if self._subscribed() else Identity()
 
-    def _member_only(self, who: Identity) -> Identity:
-        if who.generation < 0:
+    def _member_only(self, identity: Identity) -> Identity:
+        if identity.generation < 0:
             code = ErrorCode.UNKNOWN_MEMBER_ID
             raise CommitFailed(self._coordinator.group_id, code, OVER[code])
-        return who
+        return identity
 
     async def _send(
-        self, who: Identity, offsets: Offsets, timeout_ms: float, tenures: Mapping[TopicPartition, int] | None = None
+        self,
+        identity: Identity,
+        offsets: Offsets,
+        timeout_ms: float,
+        tenures: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         coordinator, member = self._coordinator, self._member
         held = self.progress.tenures(offsets) if tenures is None else tenures
         try:
-            committed = await coordinator.retrying(partial(self._commit_as, who, offsets, held), timeout_ms)
+            committed = await coordinator.retrying(partial(self._commit_as, identity, offsets, held), timeout_ms)
         except KafkaError as error:
             why = OVER.get(error.code)
             if why is None:
                 raise
             if not self._subscribed():
                 why = _FROM_OUTSIDE
-            elif error.code in EXPELLED and who == member.identity and not member.joining:
+            elif error.code in EXPELLED and identity == member.identity and not member.joining:
                 member.expelled(error)
             elif error.code is ErrorCode.REBALANCE_IN_PROGRESS and not member.joining:
                 member.needs_join = True
@@ -288,7 +296,7 @@ class Commits:
             raise gone
 
     async def _commit_as(
-        self, who: Identity, offsets: Offsets, tenures: Mapping[TopicPartition, int]
+        self, identity: Identity, offsets: Offsets, tenures: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
         """One attempt, without the offsets of topics that are gone; the others are returned.
 
@@ -297,15 +305,15 @@ class Commits:
         went and came back may have another's commits, which this one would take back.
         """
         member = self._member
-        moves = self._config.group_protocol == "consumer" and min(who.generation, member.generation) >= 0
-        if moves and len(tenures) == len(offsets) and self.progress.tenures(tenures) == tenures:
-            who = member.identity
+        keeps_place = self._config.group_protocol == "consumer" and min(identity.generation, member.generation) >= 0
+        if keeps_place and len(tenures) == len(offsets) and self.progress.tenures(tenures) == tenures:
+            identity = member.identity
         living = {item: offset for item, offset in offsets.items() if self._end_of(item, offset) is None}
         try:
             if living or not offsets:
-                await self._coordinator.commit(who, living)
+                await self._coordinator.commit(identity, living)
         except KafkaError as error:
-            if error.code is ErrorCode.STALE_MEMBER_EPOCH and who == member.identity:
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH and identity == member.identity:
                 raise ClientError("the coordinator knows a newer epoch of this member") from error
             raise
         return list(living)

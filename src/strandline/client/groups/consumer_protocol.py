@@ -49,7 +49,7 @@ class ConsumerMembership(Membership):
         self._owned = owned
         self._topics: tuple[str, ...] = ()
         self._known = False
-        """The coordinator may count this member in: it was asked to, and has not been told otherwise."""
+        """The coordinator may count this member in: it was asked to, and has not refused."""
         self._assigned: Assigned = frozenset()
         self._ids: dict[TopicPartition, UUID] = {}
         """By which id each partition was given: a topic that is made anew has been given to nobody yet."""
@@ -58,15 +58,15 @@ class ConsumerMembership(Membership):
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...]
     ) -> tuple[TopicPartition, ...]:
         if self.generation < 0 and not topics:
-            return ()  # a pattern that nothing matches yet: who joins has to name a topic
+            return ()  # a pattern that nothing matches yet: a member that joins names a topic
         self._topics, self._known = topics, True
         if self.generation < 0:
-            told = await self._heartbeat(JOIN, ())
+            answer = await self._heartbeat(JOIN, ())
         else:
-            told = await self._heartbeat(self.generation, owned)
-        if told.error_code is not ErrorCode.NONE:
-            self._coordinator.check(told.error_code, reason=told.error_message or "")
-        self._take(told)
+            answer = await self._heartbeat(self.generation, owned)
+        if answer.error_code is not ErrorCode.NONE:
+            self._coordinator.check(answer.error_code, reason=answer.error_message or "")
+        self._take(answer)
         return await self._named(self._assigned)
 
     async def _heartbeat(self, epoch: int, owned: Iterable[TopicPartition]) -> Any:
@@ -91,11 +91,11 @@ class ConsumerMembership(Membership):
         }
         return await self._coordinator.call(Api.CONSUMER_GROUP_HEARTBEAT, values, timeout_ms=self.answer_ms)
 
-    def _take(self, told: Any) -> None:
-        self.generation, self.interval_ms = told.member_epoch, told.heartbeat_interval
-        if told.assignment is not None:
+    def _take(self, answer: Any) -> None:
+        self.generation, self.interval_ms = answer.member_epoch, answer.heartbeat_interval
+        if answer.assignment is not None:
             self._assigned = frozenset(
-                (topic.topic_id, number) for topic in told.assignment.topic_partitions for number in topic.partitions
+                (topic.topic_id, number) for topic in answer.assignment.topic_partitions for number in topic.partitions
             )
 
     async def _named(self, assigned: Assigned) -> tuple[TopicPartition, ...]:
@@ -114,12 +114,12 @@ class ConsumerMembership(Membership):
         self._ids = found
         return tuple(found)
 
-    async def _ask(self, who: Identity) -> ErrorCode:
+    async def _ask(self, identity: Identity) -> ErrorCode:
         before = self._assigned
-        told = await self._heartbeat(who.generation, self._owned())
-        code: ErrorCode = told.error_code
-        if code is ErrorCode.NONE and not self.joining and self.identity == who:
-            self._take(told)
+        answer = await self._heartbeat(identity.generation, self._owned())
+        code: ErrorCode = answer.error_code
+        if code is ErrorCode.NONE and not self.joining and self.identity == identity:
+            self._take(answer)
             if self._assigned != before:
                 self.needs_join = True
                 self._on_change()

@@ -25,7 +25,7 @@ BY_NAME_AT_MOST = 9
 
 
 class Identity(NamedTuple):
-    """Who commits. The default is nobody: the group must be empty then (rule C7)."""
+    """The member that commits. The default is none: the group must be empty then (rule C7)."""
 
     member_id: str = ""
     generation: int = -1
@@ -53,10 +53,10 @@ class GroupCoordinator:
             connection = await network.to_any(list(metadata.nodes.values()))
             values = {"key": self.group_id, "key_type": _GROUP, "coordinator_keys": [self.group_id]}
             answer = await connection.call(Api.FIND_COORDINATOR, values, self._request_timeout_ms)
-            told = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
-            if told.error_code is not ErrorCode.NONE:
-                raise KafkaError(told.error_code, getattr(told, "error_message", None) or "", group=self.group_id)
-            self.node = NodeInfo(told.node_id, told.host, told.port)
+            entry = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+            if entry.error_code is not ErrorCode.NONE:
+                raise KafkaError(entry.error_code, getattr(entry, "error_message", None) or "", group=self.group_id)
+            self.node = NodeInfo(entry.node_id, entry.host, entry.port)
         return self.node
 
     async def call(
@@ -68,7 +68,7 @@ class GroupCoordinator:
         purpose: str = CONTROL,
         at_most: int | None = None,
     ) -> Any:
-        """One request to the coordinator; whoever does not answer is looked up anew.
+        """One request to the coordinator; one that does not answer is looked up anew.
 
         Raises:
             StrandlineError: no broker answered; error codes inside the answer are the caller's.
@@ -124,7 +124,7 @@ class GroupCoordinator:
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
-    async def commit(self, who: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def commit(self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """One OffsetCommit: by the ids of the topics, where they are known and the broker takes them.
 
         Raises:
@@ -147,9 +147,9 @@ class GroupCoordinator:
             )
         values = {
             "group_id": self.group_id,
-            "generation_id_or_member_epoch": who.generation,
-            "member_id": who.member_id,
-            "group_instance_id": who.instance_id,
+            "generation_id_or_member_epoch": identity.generation,
+            "member_id": identity.member_id,
+            "group_instance_id": identity.instance_id,
             "topics": [
                 {"name": name, "topic_id": topic_id, "partitions": parts} for (name, topic_id), parts in topics.items()
             ],
@@ -159,12 +159,12 @@ class GroupCoordinator:
         names = {topic_id: name for name, topic_id in topics}
         for topic in answer.topics:
             name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
-            for told in topic.partitions:
-                item = TopicPartition(str(name), told.partition_index)
-                gone = self._session.metadata.absence(item) if told.error_code.refresh_metadata else None
+            for entry in topic.partitions:
+                item = TopicPartition(str(name), entry.partition_index)
+                gone = self._session.metadata.absence(item) if entry.error_code.refresh_metadata else None
                 if gone is not None:
                     raise gone
-                self._check_topic(told.error_code, item)
+                self._check_topic(entry.error_code, item)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
@@ -193,11 +193,11 @@ class GroupCoordinator:
         values = {**group, "groups": [group], "require_stable": stable}
         at_most = BY_NAME_AT_MOST if wanted is None or None in ids.values() else None
         answer = await self.call(Api.OFFSET_FETCH, values, at_most=at_most)
-        told = answer.groups[0] if hasattr(answer, "groups") else answer
-        self.check(told.error_code)
+        entry = answer.groups[0] if hasattr(answer, "groups") else answer
+        self.check(entry.error_code)
         names = {topic_id: name for name, topic_id in ids.items()}
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for topic in told.topics:
+        for topic in entry.topics:
             name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
             for part in topic.partitions:
                 item = TopicPartition(str(name), part.partition_index)

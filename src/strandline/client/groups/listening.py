@@ -1,4 +1,4 @@
-"""What a caller tells about the topics he wants and what he is told about his partitions."""
+"""A caller's subscription to topics, and its listeners for partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ConsumerState:
     Attributes:
         name: unassigned, assigned (by `assign`, no membership), joining, stable, rebalancing, unmatched (the pattern
             subscribed to matches no topic yet), lost, failed, closed.
-        generation, member_id: of the membership; -1 and empty without one. Who is unmatched is a member under the
+        generation, member_id: of the membership; -1 and empty without one. A member that is unmatched is one under the
             classic protocol; under that of KIP-848 it joins when a topic matches.
         last_error: what went wrong last in the group, None if nothing ever did; it may be over.
         waits_for: in words, what has to come before there is anything to read; empty where nothing has to.
@@ -54,12 +54,12 @@ class ConsumerState:
 
 @dataclass
 class Subscribed:
-    """What is subscribed to, and who is told.
+    """What is subscribed to, and the listeners.
 
     Attributes:
         topics: the names, sorted; of a pattern those that exist, as far as known.
         pattern: None where names were given.
-        on_assigned, on_revoked, on_lost: listeners; without `on_lost`, `on_revoked` is told of what is lost too.
+        on_assigned, on_revoked, on_lost: listeners; without `on_lost`, `on_revoked` is called with what is lost too.
     """
 
     topics: tuple[str, ...]
@@ -96,9 +96,9 @@ class Subscribed:
         answer = await metadata.ask(None, timeout_ms)
         found = tuple(
             sorted(
-                told.name
-                for told in answer.topics
-                if told.error_code is ErrorCode.NONE and not told.is_internal and self.pattern.fullmatch(told.name)
+                entry.name
+                for entry in answer.topics
+                if entry.error_code is ErrorCode.NONE and not entry.is_internal and self.pattern.fullmatch(entry.name)
             )
         )
         changed, self.topics = found != self.topics, found

@@ -167,13 +167,13 @@ class Membership(ABC):
         return max(self._polled_ms + self._config.max_poll_interval_ms - self._clock.monotonic_ms(), 0.0)
 
     @abstractmethod
-    async def _ask(self, who: Identity) -> ErrorCode:
-        """One heartbeat; what else it is told is taken up if this member still is `who`. Raises StrandlineError."""
+    async def _ask(self, identity: Identity) -> ErrorCode:
+        """One heartbeat; the rest of the answer counts if the member still is this one. Raises StrandlineError."""
 
     async def _beat(self) -> None:
-        who = self.identity
-        code = await self._ask(who)
-        if self.joining or self.identity != who:
+        identity = self.identity
+        code = await self._ask(identity)
+        if self.joining or self.identity != identity:
             return  # the answer is about what this member was before
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.needs_join = True
@@ -231,8 +231,8 @@ class Membership(ABC):
         api, values = goodbye
         try:
             async with asyncio.timeout(self.answer_ms / 1000):
-                told = await self._coordinator.call(api, values, timeout_ms=self.answer_ms)
-            self._coordinator.check(told.error_code)
+                answer = await self._coordinator.call(api, values, timeout_ms=self.answer_ms)
+            self._coordinator.check(answer.error_code)
         except (StrandlineError, TimeoutError) as error:
             if isinstance(error, StrandlineError):
                 self.last_error = error

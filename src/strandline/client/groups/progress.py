@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
@@ -61,10 +61,13 @@ class Progress:
 
     def hand(self, records: Iterable[ConsumerRecord]) -> None:
         """These go to the caller now."""
-        self._settle()
         last = {(record.topic, record.partition): record for record in records}
-        for (topic, partition), record in last.items():
-            self._handed[TopicPartition(topic, partition)] = _behind(record)
+        self.hand_behind({TopicPartition(*where): _behind(record) for where, record in last.items()})
+
+    def hand_behind(self, behind: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Everything before these offsets goes to the caller now."""
+        self._settle()
+        self._handed.update(behind)
 
     def finish(self) -> None:
         """The caller is done with everything that was handed out."""

@@ -84,8 +84,8 @@ class GroupSession:
         self._holder = holder
         self._tasks = tasks
         self._joining: asyncio.Task[tuple[Given, Placed]] | None = None
-        self._untold: list[TopicPartition] = []
-        """Taken up, and `on_assigned` was not told yet, or was cut short."""
+        self._unannounced: list[TopicPartition] = []
+        """Taken up, and `on_assigned` was not called yet, or was cut short."""
         self._started = False
         self._stepping = False
         self._taking = False
@@ -213,7 +213,7 @@ class GroupSession:
         return given, await self.commits.stored(new, self._config.default_api_timeout_ms)
 
     def _outcome(self, done: asyncio.Task[tuple[Given, Placed]]) -> tuple[Given, Placed] | None:
-        """What the join has told; None when the coordinator counts this member out. Raises what poll is to raise."""
+        """The outcome of the join; None when the coordinator counts this member out. Raises what poll is to raise."""
         try:
             return done.result()
         except KafkaError as error:
@@ -232,8 +232,8 @@ class GroupSession:
             raise
 
     async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Placed]]) -> None:
-        """Until the listeners have been told `_joining` stays: a poll that is cancelled in here is followed by one that
-        goes on with it. A listener that raises has been told; partitions go and come all the same."""
+        """Until the listeners have been called `_joining` stays: the poll after one that is cancelled in here goes on
+        with it. A listener that raises has been called; partitions go and come all the same."""
         outcome = self._outcome(done)
         if outcome is None:
             return
@@ -243,7 +243,7 @@ class GroupSession:
         gone = [item for item in held if item not in given]
         if gone:
             await self.commits.commit_parting()
-            await self._tell_all(wanted.on_revoked, gone, failures)
+            await self._call_all(wanted.on_revoked, gone, failures)
             if self._joining is not done:
                 return  # the listener has unsubscribed
             self._forget(gone)
@@ -258,16 +258,16 @@ class GroupSession:
         for item in new:
             self.progress.take_up(item)
         self._holder.take_up(new, {item: placed[item] for item in new if item in placed})
-        self._untold += new
+        self._unannounced += new
         self._counts_seen = dict(self.member.group_topics)
-        await self._tell_all(wanted.on_assigned, list(self._untold), failures)
-        self._untold = []
+        await self._call_all(wanted.on_assigned, list(self._unannounced), failures)
+        self._unannounced = []
         if self._joining is done:
             self._joining = None
         if failures:
             raise failures[0]
 
-    async def _tell_all(
+    async def _call_all(
         self, listener: Listener | None, partitions: list[TopicPartition], failures: list[Exception]
     ) -> None:
         try:
@@ -276,13 +276,13 @@ class GroupSession:
             failures.append(error)
 
     async def _take_away(self, listener: Listener | None) -> None:
-        """If the listener is cut short, the next poll takes them away; one that unsubscribes is not told again."""
+        """If the listener is cut short, the next poll takes them away; one that unsubscribes is not called again."""
         owned = self._holder.assignment()
         failures: list[Exception] = []
         if owned and not self._taking:
             self._taking = True
             try:
-                await self._tell_all(listener, owned, failures)
+                await self._call_all(listener, owned, failures)
             finally:
                 self._taking = False
         self._forget(owned)
@@ -294,7 +294,7 @@ class GroupSession:
             logs.group.info("group %s: %s is given up", self.coordinator.group_id, _listed(partitions))
         self.progress.forget(partitions)
         self._holder.give_up(partitions)
-        self._untold = [item for item in self._untold if item not in partitions]
+        self._unannounced = [item for item in self._unannounced if item not in partitions]
 
     async def _tell(self, listener: Listener | None, partitions: list[TopicPartition]) -> None:
         if listener is not None:

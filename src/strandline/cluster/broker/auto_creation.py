@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from strandline.cluster.broker.ports import Controller
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
@@ -23,7 +23,7 @@ class AutoCreation:
 
     def __init__(
         self,
-        controller: Controller,
+        controller: ControllerChannel,
         image: Callable[[], MetadataImage],
         configs: ConfigResolver,
         *,

@@ -34,12 +34,13 @@ from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.memory import MemoryBudget
-from strandline.cluster.broker.ports import Controller, Quorum
 from strandline.cluster.broker.request import AllowAll, Authorizer
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.proto.ports import Clock, Rpc
 from strandline.replica.manager import ReplicaManager
@@ -60,8 +61,8 @@ class BrokerParts:
     image: Callable[[], MetadataImage]
     replicas: ReplicaManager
     groups: GroupCoordinator
-    controller: Controller
-    quorum: Quorum
+    controller: ControllerChannel
+    quorum: QuorumView
     configs: ConfigResolver
     settings: Sequence[StaticSetting] = ()
     clock: Clock

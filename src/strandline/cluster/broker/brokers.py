@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from strandline.cluster.broker.ports import Quorum
 from strandline.cluster.broker.request import RequestContext
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
+from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
 from strandline.proto.kafka.fields import INT32, NO_TAGS, array_head, nullable_string, string, tag_section, tagged_field
 from strandline.proto.ports import Clock
@@ -43,7 +43,7 @@ class Brokers:
     """What the image says of brokers, and what this broker has seen of leaders since."""
 
     def __init__(
-        self, image: Callable[[], MetadataImage], quorum: Quorum, replicas: ReplicaManager, clock: Clock
+        self, image: Callable[[], MetadataImage], quorum: QuorumView, replicas: ReplicaManager, clock: Clock
     ) -> None:
         self._image = image
         self._quorum = quorum

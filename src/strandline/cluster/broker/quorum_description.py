@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.cluster.broker.ports import Quorum
 from strandline.controller import methods
-from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest, QuorumDescription
+from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest, QuorumDescription, QuorumView
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId
@@ -12,7 +11,7 @@ from strandline.proto.messages.method import call, handler
 from strandline.proto.ports import Rpc, RpcError, UnaryHandler
 
 
-async def described_by_leader(quorum: Quorum, *, node_id: NodeId, rpc: Rpc, timeout_ms: float) -> QuorumDescription:
+async def described_by_leader(quorum: QuorumView, *, node_id: NodeId, rpc: Rpc, timeout_ms: float) -> QuorumDescription:
     """The quorum as its leader sees it; `node_id` is who asks, and answers itself if it leads.
 
     Raises:
@@ -38,7 +37,7 @@ async def described_by_leader(quorum: Quorum, *, node_id: NodeId, rpc: Rpc, time
     )
 
 
-def describe_quorum_handler(node_id: NodeId, quorum: Quorum) -> UnaryHandler:
+def describe_quorum_handler(node_id: NodeId, quorum: QuorumView) -> UnaryHandler:
     """Serves `methods.DESCRIBE_QUORUM`: what this node knows, if it leads. Every controller mounts it."""
 
     async def describe(_: DescribeQuorumRequest) -> DescribeQuorumReply:

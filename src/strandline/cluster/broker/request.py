@@ -16,6 +16,12 @@ ANONYMOUS = "User:ANONYMOUS"
 
 UNKNOWN_SOFTWARE = "unknown"
 
+OPERATIONS_NOT_ASKED = -(2**31)
+"""Kafka's bit field of allowed operations where the request did not ask for it."""
+
+NO_TRANSACTIONS = "transactions are not served by this version of Strandline"
+"""What a request with a transactional id is told."""
+
 
 class Peer:
     """What is known of one client connection; the listener fills in what the client tells of itself.

@@ -85,7 +85,7 @@ class Heartbeat(NamedTuple):
 
 
 class Leaver(NamedTuple):
-    """Who leaves: a member by its id, or (by an administrator, `member_id` "") a static member by its instance id."""
+    """A member that leaves: by its id, or by the instance id of a static member (`member_id` "", by an operator)."""
 
     member_id: str
     instance_id: str | None = None

@@ -15,7 +15,7 @@ MEMBER_BYTES_MAX = 1024 * 1024
 
 UNSTORED_GROUPS_MAX = 10_000
 """The most groups of a shard of which nothing is stored yet: memory that anybody can ask for with one request each.
-More are told to try again."""
+More are refused with an error that their clients retry."""
 
 
 class MigrationPolicy(Enum):
@@ -46,8 +46,8 @@ class GroupConfig:
     offsets_retention_ms: offsets of a group without members are forgotten after so long
         (`offsets.retention.minutes`).
     offsets_retention_check_ms: how often that is looked at (`offsets.retention.check.interval.ms`).
-    consumer_session_timeout_ms, consumer_heartbeat_interval_ms: of members of the consumer protocol, who do not choose
-        their own (`group.consumer.session.timeout.ms`, `group.consumer.heartbeat.interval.ms`).
+    consumer_session_timeout_ms, consumer_heartbeat_interval_ms: of members of the consumer protocol, which do not
+        choose their own (`group.consumer.session.timeout.ms`, `group.consumer.heartbeat.interval.ms`).
     consumer_max_size: most members of such a group (`group.consumer.max.size`).
     consumer_assignors: names, the first is the default (`group.consumer.assignors`).
     consumer_migration_policy: `group.consumer.migration.policy`.

@@ -63,7 +63,7 @@ class ShardContext:
 
 
 def client_error(error: ErrorCode) -> ErrorCode:
-    """What a client of a group is told when a write fails: errors that its library retries in the right way."""
+    """The error for a client of a group when a write fails: one that its library retries in the right way."""
     if error in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,

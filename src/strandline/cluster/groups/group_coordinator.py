@@ -135,7 +135,7 @@ class GroupCoordinator:
 
 
 def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
-    """Topics were created, or have more partitions; elections are no news to a group."""
+    """Topics were created, or have more partitions; elections change nothing for a group."""
     if delta.created_topics:
         return True
     before = delta.base.topic_by_id

@@ -56,7 +56,7 @@ class Write:
 
 
 class Reply(NamedTuple):
-    """An answer (or a KafkaError) to who asked.
+    """An answer (or a KafkaError) to a request.
 
     Attributes:
         after_writes: it tells of durable state, so it must wait until all that was written before is committed: else

@@ -31,7 +31,7 @@ RECORDS_PER_WRITE = 1000
 class OffsetStore:
     """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log.
 
-    An offset belongs to a topic id, not to a name (schedule 63): of a topic that was deleted it is told to nobody, and
+    An offset belongs to a topic id, not to a name (schedule 63): one of a deleted topic is in no answer, and is
     forgotten when the deletion is heard of, when the log is loaded, and with the look for what has expired.
     """
 
@@ -113,7 +113,7 @@ class OffsetStore:
             self._context.out.reply(to, errors)
 
     def _check(self, command: CommitOffsets, now: Now) -> None:
-        """Who may commit. Raises KafkaError (rule C7)."""
+        """Check that the member may commit. Raises KafkaError (rule C7)."""
         consumer_group = self._context.consumer_groups.get(command.group_id)
         if consumer_group is not None:
             _check_consumer_group(consumer_group, command)
@@ -341,7 +341,8 @@ _EVERY_TOPIC = _EveryTopic()
 
 
 def _check_consumer_group(group: ConsumerGroup, command: CommitOffsets) -> None:
-    """Who may commit in a group of the consumer protocol: its members, at their epoch; anybody while it has none."""
+    """Check that the member may commit in a group of the consumer protocol: members may, at their epoch, and any client
+    while the group has no members."""
     if command.generation < 0 and group.is_empty:
         return
     member = group.check_member(command.member_id)

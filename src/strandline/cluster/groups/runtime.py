@@ -4,7 +4,7 @@
     a command           the shard's `handle`; its writes are appended with acks=all and replayed into memory at once;
                         the reply goes out when the high watermark has passed them
     a write is refused  nothing stands in the log, so nothing was replayed: there is nothing to undo
-    leadership lost     drop the shard; whoever waits is told NOT_COORDINATOR and finds the new coordinator
+    leadership lost     drop the shard; requests that wait get NOT_COORDINATOR, and clients find the new coordinator
 
 What is loaded is keyed by (topic id, leader epoch): a load that an election has overtaken serves nobody (schedule 37).
 One timer for the deadlines of all shards, one wheel for the time that writes may take, one task that loads, partition
@@ -94,7 +94,7 @@ class Hosted(Generic[S]):
     """A shard and the leadership it belongs to.
 
     Attributes:
-        waiting: who was not answered yet.
+        waiting: the requests that are not answered yet.
         pending: writes that are not committed yet, in the order of the log.
         end_offset: the log's end when it was loaded.
     """
@@ -147,7 +147,7 @@ class CoordinatorRuntime(Generic[S]):
     # Life
 
     def close(self) -> None:
-        """Serve nothing any more; who waits is told NOT_COORDINATOR."""
+        """Serve nothing any more; requests that wait get NOT_COORDINATOR."""
         self._closed = True
         for partition in list(self._hosted):
             self._drop(partition)
@@ -226,8 +226,8 @@ class CoordinatorRuntime(Generic[S]):
         self._serve_when_committed(hosted, began_ms)
 
     def _serve_when_committed(self, hosted: Hosted[S], began_ms: float) -> None:
-        """A new leader has records of which it cannot tell yet whether they are committed. What they say may be told to
-        nobody before (schedule 41)."""
+        """A new leader has records of which it cannot tell yet whether they are committed. Until they are
+        committed no answer may show them (schedule 41)."""
         if hosted.phase is not Phase.LOADING:
             return
         tp = TopicPartition(self.topic, hosted.partition)
@@ -321,7 +321,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._reply(hosted, reply.to, reply.answer)
 
     def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
-        """What it tells may be lost with the last write: it waits for it, or is not told if that takes too long."""
+        """The answer may show what is lost with the last write: it waits for that one, or is refused after too long."""
         if last.answered:
             self._reply(hosted, reply.to, not_coordinator())
         else:
@@ -359,7 +359,7 @@ class CoordinatorRuntime(Generic[S]):
             pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending)
 
     def _look_anew_after(self, hosted: Hosted[S], error: ErrorCode) -> None:
-        """A disk that fails ends a leadership without news from the controller."""
+        """A disk that fails ends a leadership before the controller says so."""
         if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             asyncio.get_running_loop().call_soon(self._look, hosted.partition)
 
@@ -379,7 +379,7 @@ class CoordinatorRuntime(Generic[S]):
             self._tell(pending, result)
 
     def _write_expired(self, pending: _Pending) -> None:
-        """It may be committed yet; the client is told to try again."""
+        """The write may still be committed; the client gets an error that it retries."""
         self._tell(pending, WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
 
     def _tell(self, pending: _Pending, outcome: WriteOutcome) -> None:

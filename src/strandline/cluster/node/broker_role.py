@@ -242,7 +242,9 @@ def _session_config(config: NodeConfig) -> BrokerSessionConfig:
 def _replica_config(config: NodeConfig) -> ReplicaConfig:
     """For the replica manager."""
     return ReplicaConfig(
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms, stray_delete_delay_ms=config.stray_delete_delay_ms
+        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+        retention_check_interval_ms=config.log_retention_check_interval_ms,
+        stray_delete_delay_ms=config.stray_delete_delay_ms,
     )
 
 

@@ -20,7 +20,6 @@ PARTITIONS_A_BROKER_MAX = 2000
 RISK = "risk"
 NO_EFFECT = "no effect"
 UNCHECKED = "unchecked"
-NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Finding:
         loses: what would be lost, and when; of the other kinds what does not happen, or what is not known.
         remedy: what to do about it.
         kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. UNCHECKED: it could not be
-            looked at, and may be anything. NOTE: true of every cluster of this version.
+            looked at, and may be anything.
     """
 
     where: str
@@ -41,17 +40,6 @@ class Finding:
     loses: str
     remedy: str
     kind: str = RISK
-
-
-NOT_SERVED = Finding(
-    "every topic",
-    "retention.ms, retention.bytes, cleanup.policy",
-    "no record is deleted by itself, after a week or ever, and none is compacted: once a disk is full, writes are "
-    "refused",
-    "watch the disks; strandline topic trim deletes records, strandline topic delete topics",
-    NOTE,
-)
-"""Kafka's defaults delete after seven days. Whoever relies on it must be told, whatever else is found."""
 
 
 def judge_effects(where: str, given: Mapping[str, str], *, topic: bool) -> Iterator[Finding]:

@@ -44,8 +44,7 @@ class ConfigKey:
         default: the value that holds where none is set, as text.
         doc: one sentence for people, with unit.
         topic: may be set on a topic; broker: on one broker; cluster: as the default of all brokers.
-        idle: why values have no effect yet; empty for a config that has one.
-        met: the value that asks for no more than what is done anyway, so that nothing is missing.
+        idle: why values have no effect yet (but for the default); empty for a config that has one.
     """
 
     name: str
@@ -58,16 +57,15 @@ class ConfigKey:
     broker: bool = True
     cluster: bool = True
     idle: str = ""
-    met: str = ""
 
     def without_effect(self, value: str) -> str:
         """Why this value does nothing yet; empty where it does what it says."""
-        return "" if value == self.met else self.idle
+        return "" if value == self.default else self.idle
 
     @property
     def documentation(self) -> str:
         """`doc`, and behind it why values have no effect yet, where that is so."""
-        return self.doc + (no_effect(self.idle, self.met) if self.idle else "")
+        return self.doc + (no_effect(self.idle, self.default) if self.idle else "")
 
 
 def integer(low: int, high: int, because: str = "") -> Validator:

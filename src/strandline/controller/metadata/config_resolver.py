@@ -133,12 +133,15 @@ class ConfigResolver:
         return LogConfig(
             segment_bytes=int(text("segment.bytes")),
             segment_ms=int(text("segment.ms")),
+            segment_jitter_ms=int(text("segment.jitter.ms")),
             index_interval_bytes=int(text("index.interval.bytes")),
             segment_index_bytes=int(text("segment.index.bytes")),
             max_message_bytes=min(int(text("max.message.bytes")), BATCH_BYTES_MAX),
             retention_ms=int(text("retention.ms")) if deletes else -1,
             retention_bytes=int(text("retention.bytes")) if deletes else -1,
             message_timestamp_type=text("message.timestamp.type"),
+            timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
+            timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),
             file_delete_delay_ms=int(text("file.delete.delay.ms")),
         )
 

@@ -70,20 +70,6 @@ IDLE_TOPIC_KEYS = (
         "How long records of a tiered partition stay on the broker, in milliseconds; -2: as retention.ms.",
     ),
     _only_topics(
-        "message.timestamp.after.max.ms",
-        ConfigType.LONG,
-        "3600000",
-        integer(0, INT64_MAX),
-        "How far a record's time may lie ahead of the broker's, in milliseconds.",
-    ),
-    _only_topics(
-        "message.timestamp.before.max.ms",
-        ConfigType.LONG,
-        str(INT64_MAX),
-        integer(0, INT64_MAX),
-        "How far a record's time may lie behind the broker's, in milliseconds.",
-    ),
-    _only_topics(
         "preallocate",
         ConfigType.BOOLEAN,
         "false",
@@ -125,23 +111,14 @@ IDLE_TOPIC_KEYS = (
         one_of("false", because=" (there is no tiered storage)"),
         "true: old segments move to a remote tier. Refused, as by a Kafka whose tiered storage is off.",
     ),
-    _only_topics(
-        "segment.jitter.ms",
-        ConfigType.LONG,
-        "0",
-        integer(0, INT64_MAX),
-        "How much sooner than segment.ms a segment may be closed, drawn at random, in milliseconds.",
-    ),
 )
 """Configs that Kafka has and of which no value has an effect here."""
 
 _COMPACTION = "compaction is not served yet, every record is kept"
-_RETENTION = "retention is not served yet, no record is deleted by itself (strandline topic trim deletes)"
 _CODEC = "batches stay as the producer compressed them, the broker never re-encodes one"
 _FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
 _TIERED = "there is no tiered storage"
 _THROTTLE = "replication is not throttled"
-_TIMESTAMPS = "records are taken whatever their timestamps"
 
 _REASONS: Mapping[str, str] = {
     "cleanup.policy": _COMPACTION,
@@ -157,8 +134,6 @@ _REASONS: Mapping[str, str] = {
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
     "max.compaction.lag.ms": _COMPACTION,
-    "message.timestamp.after.max.ms": _TIMESTAMPS,
-    "message.timestamp.before.max.ms": _TIMESTAMPS,
     "min.cleanable.dirty.ratio": _COMPACTION,
     "min.compaction.lag.ms": _COMPACTION,
     "preallocate": "files are allocated ahead of their data in steps that grow with the segment",
@@ -167,16 +142,10 @@ _REASONS: Mapping[str, str] = {
     "remote.log.copy.disable": _TIERED,
     "remote.log.delete.on.disable": _TIERED,
     "remote.storage.enable": _TIERED,
-    "retention.bytes": _RETENTION,
-    "retention.ms": _RETENTION,
-    "segment.jitter.ms": "segments are closed at the age of segment.ms, without jitter",
 }
 """Why a topic config has no effect yet, by its name."""
-
-_MET = {"message.timestamp.after.max.ms": str(INT64_MAX), "retention.bytes": "-1", "retention.ms": "-1"}
-"""The value that says what is done anyway, where it is not the default."""
 
 
 def with_reason(key: ConfigKey) -> ConfigKey:
     """The config, with why it has no effect yet if it has none."""
-    return replace(key, idle=_REASONS.get(key.name, ""), met=_MET.get(key.name, key.default))
+    return replace(key, idle=_REASONS.get(key.name, ""))

@@ -89,6 +89,20 @@ _TOPIC_KEYS = (
         1,
         "The longest time a record may stay uncompacted, in milliseconds.",
     ),
+    _long(
+        "message.timestamp.after.max.ms",
+        "log.message.timestamp.after.max.ms",
+        3_600_000,
+        0,
+        "How far a record's time may lie ahead of the broker's, in milliseconds; further ahead it is refused.",
+    ),
+    _long(
+        "message.timestamp.before.max.ms",
+        "log.message.timestamp.before.max.ms",
+        INT64_MAX,
+        0,
+        "How far a record's time may lie behind the broker's, in milliseconds; further behind it is refused.",
+    ),
     ConfigKey(
         "message.timestamp.type",
         ConfigType.STRING,
@@ -149,6 +163,13 @@ _TOPIC_KEYS = (
         10 * 1024**2,
         4,
         "The largest size of a segment's offset index, in bytes; a full one begins a new segment.",
+    ),
+    _long(
+        "segment.jitter.ms",
+        "log.roll.jitter.ms",
+        0,
+        0,
+        "How much sooner than segment.ms a segment may be closed, each by its own share of it, in milliseconds.",
     ),
     _long(
         "segment.ms",

@@ -160,13 +160,16 @@ class DescribeQuorumReply:
 
 
 class QuorumView(Protocol):
-    """Who leads the metadata quorum, and where (`controller.quorum.quorum.Quorum` is the real one)."""
+    """The metadata quorum as a node sees it (`controller.quorum.quorum.Quorum` is the real one)."""
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch: ...
 
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         """The internal endpoint of a voter; None for a node that is none."""
+
+    def describe(self) -> QuorumDescription:
+        """Who leads, and how far each replica has come; only the leader knows the others."""
 
 
 class QuorumLog(QuorumView, Protocol):

@@ -203,7 +203,7 @@ class MetadataLog:
 
     def delete_before(self, offset: int) -> None:
         """Take out what a kept, durable snapshot contains; `delete_removed` gives the space back."""
-        self.partition_log.delete_records_before(offset)
+        self.partition_log.delete_records_before(offset, keep_active=True)
 
     async def delete_removed(self) -> None:
         """Delete from the disk what `delete_before` took out, slowly. Raises DiskError.

@@ -24,7 +24,7 @@ from strandline.replica.core.effects import (
     ProposeIsr,
     judge_answer,
 )
-from strandline.replica.core.progress import FollowerProgress
+from strandline.replica.core.follower import FollowerProgress
 from strandline.replica.states import BrokerState, FollowerStatus, PartitionState
 
 PROPOSAL_BACKOFF_MS = 200.0

@@ -76,13 +76,13 @@ class AiokafkaClient(ForeignClient):
 
     async def _settle(self, send: Send, future: Any, gave_up: asyncio.Event) -> None:
         try:
-            told = await future
+            ack = await future
         except AiokafkaError as error:
             self._end(send, Status.INFO)
             self._met(error)
             gave_up.set()
         else:
-            self._end(send, Status.OK, told.offset if told.offset >= 0 else None)
+            self._end(send, Status.OK, ack.offset if ack.offset >= 0 else None)
 
     async def consume(self) -> None:
         """Read from the beginning, for ever."""

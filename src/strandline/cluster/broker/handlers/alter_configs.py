@@ -3,13 +3,13 @@ named goes back to its default. The first took the second's place in Kafka 2.3; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import structlog
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
-from strandline.cluster.broker.idle_settings import log_without_effect
-from strandline.cluster.broker.ports import Controller
 from strandline.cluster.broker.request import CLUSTER, Action, Authorizer, Operation, RequestContext, topic
 from strandline.controller.api import (
     AlterConfigsRequest,
@@ -18,8 +18,12 @@ from strandline.controller.api import (
     ResourceAlteration,
     ResourceOutcome,
 )
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage, ResourceType
+from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.proto.error_codes import ErrorCode
+
+log = structlog.get_logger("strandline.broker")
 
 _GIVES_VALUE = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
 
@@ -41,7 +45,7 @@ class AlterConfigsHandler:
         *,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
-        controller: Controller,
+        controller: ControllerChannel,
         timeout_ms: float,
     ) -> None:
         self._image = image
@@ -145,3 +149,14 @@ def _respond(outcomes: list[Outcome]) -> Any:
         for outcome in outcomes
     )
     return part(responses=responses)
+
+
+def log_without_effect(kind: ResourceType, name: str, values: Mapping[str, str | None]) -> None:
+    """Settings that do nothing yet are taken, for the sake of what is written for Kafka: a line for each, with the
+    reason."""
+    given = {setting: value for setting, value in values.items() if value is not None}
+    for setting, reason in settings_without_effect(given, topic=kind is ResourceType.TOPIC).items():
+        where = kind.name.lower()
+        log.warning(
+            "a setting without effect was set", **{where: name}, setting=setting, value=given[setting], why=reason
+        )

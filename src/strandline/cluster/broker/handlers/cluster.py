@@ -7,12 +7,11 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import Brokers
-from strandline.cluster.broker.described_topics import OPERATIONS_NOT_ASKED
-from strandline.cluster.broker.ports import Controller, Quorum
 from strandline.cluster.broker.quorum_description import described_by_leader
 from strandline.cluster.broker.request import (
     CLUSTER,
     CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
     Authorizer,
     Operation,
     RequestContext,
@@ -20,8 +19,9 @@ from strandline.cluster.broker.request import (
     operations_bits,
 )
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.quorum.api import QuorumDescription, ReplicaDescription
+from strandline.controller.quorum.api import QuorumDescription, QuorumView, ReplicaDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
@@ -46,8 +46,8 @@ class ClusterHandler:
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
         brokers: Brokers,
-        controller: Controller,
-        quorum: Quorum,
+        controller: ControllerChannel,
+        quorum: QuorumView,
         rpc: Rpc,
         timeout_ms: float,
     ) -> None:

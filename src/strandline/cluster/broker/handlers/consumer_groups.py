@@ -3,13 +3,14 @@ leave, and ConsumerGroupDescribe (69), with what each member has and shall have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.described_topics import OPERATIONS_NOT_ASKED
+from strandline.cluster.broker.handlers.group_admin import DescribedGroup, describe_each
 from strandline.cluster.broker.request import (
     GROUP_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
     Authorizer,
     Operation,
     RequestContext,
@@ -38,15 +39,6 @@ OWN_ID_SINCE = 1
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 """Kafka's numbers for the protocol of a member; a group that moves from one to the other has both."""
-
-
-class DescribedConsumerGroup(NamedTuple):
-    """A group, or why there is nothing to tell of it."""
-
-    group_id: str
-    description: ConsumerGroupDescription | None
-    error: ErrorCode = ErrorCode.NONE
-    message: str = ""
 
 
 class ConsumerGroupsHandler:
@@ -124,30 +116,28 @@ class ConsumerGroupsHandler:
 
     async def describe(self, call: Call) -> Any:
         """One answer a group, in order."""
-        return self._described(call, await self._describe(call.context, call.request.group_ids))
+
+        async def describe(group_id: str) -> ConsumerGroupDescription:
+            return await self._describe(call.context, group_id)
+
+        return self._described(call, await describe_each(call.request.group_ids, describe))
 
     def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every group has this error."""
         return self._described(
-            call, [DescribedConsumerGroup(group_id, None, error, message) for group_id in call.request.group_ids]
+            call, [DescribedGroup(group_id, None, error, message) for group_id in call.request.group_ids]
         )
 
-    async def _describe(self, context: RequestContext, group_ids: Sequence[str]) -> list[DescribedConsumerGroup]:
-        """One answer a group, in order: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
+    async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
+        """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
         GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
-        described = []
-        for group_id in group_ids:
-            try:
-                if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-                    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-                if not group_id:
-                    raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-                found: ConsumerGroupDescription = await self._groups.ask(group_id, DescribeConsumerGroup(group_id))
-                self._check_topics(context, found)
-                described.append(DescribedConsumerGroup(group_id, found))
-            except KafkaError as error:
-                described.append(DescribedConsumerGroup(group_id, None, error.code, error.message))
-        return described
+        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        found: ConsumerGroupDescription = await self._groups.ask(group_id, DescribeConsumerGroup(group_id))
+        self._check_topics(context, found)
+        return found
 
     def _check_topics(self, context: RequestContext, found: ConsumerGroupDescription) -> None:
         known = self._image().topic_by_id
@@ -160,10 +150,10 @@ class ConsumerGroupsHandler:
         if not all(self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    def _described(self, call: Call, groups: list[DescribedConsumerGroup]) -> Any:
+    def _described(self, call: Call, groups: list[DescribedGroup[ConsumerGroupDescription]]) -> Any:
         return part(groups=tuple(self._group(call, one) for one in groups))
 
-    def _group(self, call: Call, one: DescribedConsumerGroup) -> Any:
+    def _group(self, call: Call, one: DescribedGroup[ConsumerGroupDescription]) -> Any:
         found = one.description
         asked = call.request.include_authorized_operations and found is not None
         return part(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, topic
-from strandline.cluster.broker.topic_names import INTERNAL_TOPICS
+from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.proto.error_codes import ErrorCode

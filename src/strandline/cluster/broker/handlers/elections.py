@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.ports import Controller
 from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, allowed
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
+from strandline.controller.channel import ControllerChannel
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -28,7 +28,7 @@ _KINDS = {
 class ElectionsHandler:
     """Passes elections that an operator asks for on to the active controller."""
 
-    def __init__(self, *, authorizer: Authorizer, controller: Controller) -> None:
+    def __init__(self, *, authorizer: Authorizer, controller: ControllerChannel) -> None:
         self._authorizer = authorizer
         self._controller = controller
 

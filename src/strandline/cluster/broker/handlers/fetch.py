@@ -11,7 +11,7 @@ from strandline.cluster.broker.fetch_sessions import FetchSessions, Opened
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
 from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, topic
-from strandline.cluster.broker.topic_names import find_topic
+from strandline.cluster.broker.requested_topics import find_topic
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.deadlines import Deadlines
 from strandline.proto.error_codes import ErrorCode

@@ -6,14 +6,14 @@ Each group is answered by its own coordinator alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.described_topics import OPERATIONS_NOT_ASKED
 from strandline.cluster.broker.request import (
     CLUSTER,
     GROUP_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
     Authorizer,
     Operation,
     RequestContext,
@@ -39,13 +39,31 @@ GROUPS_AT_A_STRETCH = 100
 """One request may name thousands of groups: others have their turn in between."""
 
 
-class DescribedGroup(NamedTuple):
-    """A group, or why there is nothing to tell of it."""
+Description = TypeVar("Description")
+
+
+class DescribedGroup(NamedTuple, Generic[Description]):
+    """A group, or the error that is the answer for it."""
 
     group_id: str
-    description: GroupDescription | None
+    description: Description | None
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
+
+
+async def describe_each(
+    group_ids: Sequence[str], describe: Callable[[str], Awaitable[Description]]
+) -> list[DescribedGroup[Description]]:
+    """One answer a group, in order; a KafkaError that `describe` raises is the answer for its group."""
+    described: list[DescribedGroup[Description]] = []
+    for number, group_id in enumerate(group_ids, 1):
+        if number % GROUPS_AT_A_STRETCH == 0:
+            await asyncio.sleep(0)
+        try:
+            described.append(DescribedGroup(group_id, await describe(group_id)))
+        except KafkaError as error:
+            described.append(DescribedGroup(group_id, None, error.code, error.message))
+    return described
 
 
 class GroupAdminHandler:
@@ -59,31 +77,28 @@ class GroupAdminHandler:
 
     async def describe(self, call: Call) -> Any:
         """One answer a group, each once."""
-        return self._described(call, await self._describe(call.context, list(dict.fromkeys(call.request.groups))))
+
+        async def describe(group_id: str) -> GroupDescription:
+            return await self._describe(call.context, group_id)
+
+        return self._described(call, await describe_each(list(dict.fromkeys(call.request.groups)), describe))
 
     def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every group has this error."""
         return self._described(call, [DescribedGroup(one, None, error, message) for one in call.request.groups])
 
-    async def _describe(self, context: RequestContext, group_ids: Sequence[str]) -> list[DescribedGroup]:
-        """One answer a group, in order: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
+    async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
+        """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
-        described = []
-        for number, group_id in enumerate(group_ids, 1):
-            if number % GROUPS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
-            try:
-                if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-                    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-                described.append(DescribedGroup(group_id, await self._groups.ask(group_id, DescribeGroup(group_id))))
-            except KafkaError as error:
-                described.append(DescribedGroup(group_id, None, error.code, error.message))
-        return described
+        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        found: GroupDescription = await self._groups.ask(group_id, DescribeGroup(group_id))
+        return found
 
-    def _described(self, call: Call, groups: list[DescribedGroup]) -> Any:
+    def _described(self, call: Call, groups: list[DescribedGroup[GroupDescription]]) -> Any:
         return part(groups=tuple(self._group(call, described) for described in groups))
 
-    def _group(self, call: Call, one: DescribedGroup) -> Any:
+    def _group(self, call: Call, one: DescribedGroup[GroupDescription]) -> Any:
         version, error, found = call.context.version, one.error, one.description
         missing = error is ErrorCode.GROUP_ID_NOT_FOUND
         if missing and version < NOT_FOUND_SINCE:

@@ -8,17 +8,12 @@ from typing import NamedTuple
 
 from strandline.cluster.broker.auto_creation import AutoCreation
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.described_topics import (
-    OPERATIONS_NOT_ASKED,
-    DescribedTopic,
-    TopicRef,
-    describe_topic,
-)
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
 from strandline.cluster.broker.request import (
     CLUSTER,
     CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
     Authorizer,
     Operation,
@@ -27,7 +22,13 @@ from strandline.cluster.broker.request import (
     operations_bits,
     topic,
 )
-from strandline.cluster.broker.topic_names import INTERNAL_TOPICS, find_topic
+from strandline.cluster.broker.requested_topics import (
+    INTERNAL_TOPICS,
+    DescribedTopic,
+    TopicRef,
+    describe_topic,
+    find_topic,
+)
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.group_access import GroupAccess
 from strandline.cluster.broker.request import Authorizer, Operation, RequestContext
+from strandline.cluster.broker.requested_topics import OffsetAccess
 from strandline.cluster.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.metadata.image import MetadataImage
@@ -63,7 +63,7 @@ class OffsetCommitHandler:
 
     def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._groups = groups
-        self._access = GroupAccess(image, authorizer)
+        self._access = OffsetAccess(image, authorizer)
 
     # OffsetCommit
 

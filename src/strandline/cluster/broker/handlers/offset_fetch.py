@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.group_access import GroupAccess
 from strandline.cluster.broker.handlers.group_admin import GROUPS_AT_A_STRETCH
 from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, topic
+from strandline.cluster.broker.requested_topics import OffsetAccess
 from strandline.cluster.groups.commands import FetchedOffsets, FetchOffsets
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.metadata.image import MetadataImage
@@ -69,7 +69,7 @@ class OffsetFetchHandler:
 
     def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._groups = groups
-        self._access = GroupAccess(image, authorizer)
+        self._access = OffsetAccess(image, authorizer)
         self._image = image
         self._authorizer = authorizer
 

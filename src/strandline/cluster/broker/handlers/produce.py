@@ -13,14 +13,8 @@ from typing import NamedTuple
 from strandline.cluster.broker.api import INJECTED
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, topic
-from strandline.cluster.broker.topic_names import (
-    INTERNAL_TOPICS,
-    NO_TRANSACTIONS,
-    create_command,
-    find_topic,
-    topic_name_fault,
-)
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
     ATTRIBUTES_LOW_POSITION,
@@ -154,6 +148,8 @@ class ProduceHandler:
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         """Append; answered when every partition's append has ended."""
+        if self._replicas.trace is not None:
+            self._replicas.trace.began()
         request = read_request(body, exchange.context.version)
 
         def done(result: ProduceResult) -> None:

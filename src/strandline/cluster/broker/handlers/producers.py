@@ -10,10 +10,17 @@ from typing import Any, NamedTuple
 import structlog
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.ports import Controller
-from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, allowed, topic
-from strandline.cluster.broker.topic_names import NO_TRANSACTIONS
+from strandline.cluster.broker.request import (
+    CLUSTER,
+    NO_TRANSACTIONS,
+    Authorizer,
+    Operation,
+    RequestContext,
+    allowed,
+    topic,
+)
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.producer_state import ProducerEntry
 from strandline.proto.error_codes import ErrorCode
@@ -54,7 +61,7 @@ class ProducersHandler:
         replicas: ReplicaManager,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
-        controller: Controller,
+        controller: ControllerChannel,
         broker_epoch: Callable[[], BrokerEpoch],
         timeout_ms: float,
     ) -> None:

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import offline_replicas, reachable
-from strandline.cluster.broker.described_topics import (
+from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
-    DescribedTopic,
-    TopicRef,
-    describe_topic,
+    TOPIC_OPERATIONS,
+    Authorizer,
+    RequestContext,
+    operations_bits,
+    topic,
 )
-from strandline.cluster.broker.request import TOPIC_OPERATIONS, Authorizer, RequestContext, operations_bits, topic
-from strandline.cluster.broker.topic_names import INTERNAL_TOPICS
+from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, DescribedTopic, TopicRef, describe_topic
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

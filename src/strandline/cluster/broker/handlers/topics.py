@@ -8,10 +8,9 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
-from strandline.cluster.broker.idle_settings import log_without_effect
-from strandline.cluster.broker.ports import Controller
+from strandline.cluster.broker.handlers.alter_configs import log_without_effect
 from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, topic
-from strandline.cluster.broker.topic_names import find_topic
+from strandline.cluster.broker.requested_topics import find_topic
 from strandline.controller.api import (
     CreatableTopic,
     CreatedTopic,
@@ -23,6 +22,7 @@ from strandline.controller.api import (
     TopicOutcome,
     TopicRef,
 )
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, ResourceType, topic_resource
 from strandline.proto.error_codes import ErrorCode
@@ -42,7 +42,7 @@ class TopicsHandler:
         *,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
-        controller: Controller,
+        controller: ControllerChannel,
         configs: ConfigResolver,
     ) -> None:
         self._image = image

@@ -1,1 +1,1 @@
-"""Groups of the classic protocol: members elect a leader, who assigns."""
+"""Groups of the classic protocol: one member leads, and assigns the partitions."""

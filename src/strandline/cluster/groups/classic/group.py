@@ -33,7 +33,7 @@ class GroupState(Enum):
 
 
 class GroupEvent(Enum):
-    """What moves a classic group from state to state; docs/states.md shows the words."""
+    """The events that change the state of a classic group; docs/states.md shows them."""
 
     CREATED = "is created, or loaded without members"
     LOADED = "is loaded with members"
@@ -71,9 +71,9 @@ class Member:
 
     Attributes:
         protocols: (name, subscription), its favourite first.
-        join_to, sync_to: who waits for the answer to its JoinGroup or SyncGroup; None for nobody.
+        join_to, sync_to: the request that waits for the answer to JoinGroup or SyncGroup; None: none does.
         joining: it has joined the rebalance under way (somebody waits, or waited, for the answer).
-        is_new: it has never been told a generation, so it sends no heartbeats yet.
+        is_new: it has not got a generation yet, so it sends no heartbeats yet.
     """
 
     member_id: str
@@ -226,14 +226,14 @@ class Group:
         member.join_to = to
 
     def stop_joining(self, member: Member) -> Any:
-        """Its JoinGroup is to be answered now. Returns to whom; None if it did not wait."""
+        """Take the JoinGroup that waits, to be answered now; None if none waits."""
         to, member.join_to = member.join_to, None
         if to is not None:
             self.joined -= 1
         return to
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member who asks.
+        """The member that asks.
 
         Raises:
             KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another process has taken.

@@ -1,4 +1,4 @@
-"""The commands of members of classic groups: join, sync, heartbeat, leave, with every rule of who is told what.
+"""The commands of members of classic groups: join, sync, heartbeat, leave, and what each is answered.
 
 Sources: rule C7, KIP-345 (static members), KIP-394 (member ids are given before the join), KIP-134
 (the first rebalance waits), KIP-814 (a static leader that returns need not assign).
@@ -140,9 +140,9 @@ class ClassicProtocol:
     def _replace_static(
         self, group: Group, old: Member, member_id: str, *, command: JoinGroup, to: object, now: Now
     ) -> None:
-        """KIP-345: a static member that returns takes its own place, under a new id; whoever holds the old one is
-        fenced. In a stable group whose assignor stays the same that is no rebalance, but it is written down before it
-        is answered: after a failover the old id would live again (schedule 43)."""
+        """KIP-345: a static member that returns takes its own place, under a new id; the process that holds
+        the old one is fenced. In a stable group whose assignor stays the same that is no rebalance, but it is written
+        down before it is answered: after a failover the old id would live again (schedule 43)."""
         old_leader = group.leader or ""
         new = _member(command, member_id)
         new.assignment = old.assignment
@@ -181,7 +181,7 @@ class ClassicProtocol:
                 answer = joined_answer(group, new)
                 self._context.out.reply(to, answer._replace(skip_assignment=group.leader == new.member_id))
             else:
-                # An older client that hears it leads would assign: it is told the leader that it was.
+                # An older client that hears it leads would assign: its answer names the leader under the old id.
                 self._context.out.reply(to, joined_answer(group, new)._replace(leader=old_leader, members=()))
 
         self._context.out.write((group_record(group.group_id, group.value()),), stored, replay=False)
@@ -223,7 +223,7 @@ class ClassicProtocol:
     # Heartbeat
 
     def heartbeat(self, command: Heartbeat, to: object, now: Now) -> None:
-        """Keeps the session; says REBALANCE_IN_PROGRESS to who shall join anew."""
+        """Keep the session; the answer is REBALANCE_IN_PROGRESS for a member that has to join anew."""
         try:
             group = self._members_group(command.group_id)
             member = group.check_member(command.member_id, command.instance_id)

@@ -1,4 +1,5 @@
-"""How a classic group gets from one generation to the next: prepare, complete, assign; and who is thrown out."""
+"""How a classic group gets from one generation to the next: prepare, complete, assign; and which members are
+removed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def sync_key(group_id: str) -> Hashable:
 
 
 def joined_answer(group: Group, member: Member) -> JoinAnswer:
-    """The generation, as this member is told it."""
+    """The answer with the generation, for this member."""
     return JoinAnswer(
         ErrorCode.NONE,
         member_id=member.member_id,
@@ -79,14 +80,14 @@ class Rebalancing:
             self.complete_if_joined(group, now)
             return
         member = group.members.get(member_id)
-        # Who waits for an answer says nothing because we say nothing; it gets a new deadline with the answer.
+        # A member that waits for an answer is silent because the answer is late: its deadline begins with the answer.
         if member is not None and (member.is_new or not member.waits):
             self._context.counters.members_expired += 1
             self.remove_member(group, member)
             self._rebalance_without(group, now)
 
     def remove_member(self, group: Group, member: Member) -> None:
-        """It left or is given up. A JoinGroup of it that still waits is told so: its client joins anew if it lives."""
+        """The member left or is given up. A JoinGroup of it that still waits is refused; a living client joins anew."""
         self._context.timers.cancel(session_key(group.group_id, member.member_id))
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         self._context.out.reply(group.stop_joining(member), JoinAnswer(unknown))
@@ -100,7 +101,7 @@ class Rebalancing:
             self.complete_if_joined(group, now)
 
     def end(self, group: Group) -> None:
-        """The group is none of this protocol any more. Who waits for an answer joins what there is now."""
+        """The group is none of this protocol any more. Members that wait for an answer join the group as it is now."""
         for member in group.members.values():
             to = group.stop_joining(member)
             self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -179,8 +180,8 @@ class Rebalancing:
     # Completing
 
     def complete_join(self, group: Group, now: Now) -> None:
-        """The time to join is over, or everybody has: who has not joined is out, unless it is static; the others get a
-        generation."""
+        """The time to join is over, or everybody has: a member that has not joined is removed, unless it is static; the
+        others get a generation."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         context = self._context
@@ -269,7 +270,7 @@ class Rebalancing:
                 self.renew_session(group, member, now)
 
     def give_up_assignment(self, group: Group, error: ErrorCode, now: Now) -> None:
-        """There will be no assignment in this generation: who waits for one joins anew."""
+        """There will be no assignment in this generation: members that wait for one join anew."""
         for member in group.members.values():
             member.assignment = b""
             if self._reply_sync(member, SyncAnswer(error)):

@@ -1,1 +1,1 @@
-"""Groups whose coordinator assigns (KIP-848): members heartbeat, revoke and take over what they are told."""
+"""Groups whose coordinator assigns (KIP-848): members heartbeat, revoke and take over as it answers."""

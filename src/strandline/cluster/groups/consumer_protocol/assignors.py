@@ -1,4 +1,7 @@
-"""Who shall read what: the assignors of the server. Pure functions of subscriptions, topics and what was before."""
+"""The assignors of the server: which member reads which partition.
+
+Pure functions of subscriptions, topics and the assignment before.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicShape]], dict[str, 
 
 
 def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, Assignment]:
-    """All partitions together are spread evenly; who has some keeps as many of them as that allows.
+    """All partitions together are spread evenly; each member keeps as many of its own as that allows.
 
     Where every member reads the same topics nobody has more than one partition more than another. Where they do not, no
     partition can move from its owner to a subscriber that has two fewer.
@@ -141,7 +144,7 @@ def _by_load(member_ids: Sequence[str], owned: Mapping[str, Mapping[Partition, N
 
 
 def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dict[Partition, None]]) -> bool:
-    """Move partitions of one topic from who has most to who has least."""
+    """Move partitions of one topic from the member with most to the member with fewest."""
     having = {member_id: sorted(one for one in owned[member_id] if one[0] == shape.topic_id) for member_id in readers}
     places = {member_id: place for place, member_id in enumerate(readers)}
     light = _by_load(readers, owned)

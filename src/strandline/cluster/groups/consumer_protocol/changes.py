@@ -1,7 +1,7 @@
 """What a step of a group of the consumer protocol is made of, whichever protocol the member has that takes it.
 
 A step drafts what the group shall be and writes what differs; memory follows when that stands in the log, and the
-member hears of it when it is committed. So the epochs that a member was told survive every failover.
+member learns of it when it is committed. So the epochs that members know survive every failover.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def revoke_key(group_id: str, member_id: str) -> Hashable:
 
 
 def rejoin_key(group_id: str, member_id: str) -> Hashable:
-    """The deadline for a classic member to join anew, once it was told to."""
+    """The deadline for a classic member to join anew, once it has to."""
     return "rejoin", group_id, member_id
 
 
@@ -102,7 +102,7 @@ class MemberChanges:
         self._context.counters.rebalances += 1
 
     def _assign(self, draft: Draft) -> None:
-        """A target for the newest epoch. It is made when somebody asks, so that many who leave at once cost one."""
+        """A target for the newest epoch. It is made when somebody asks, so that many that leave at once cost one."""
         members = draft.members()
         subscribers = [
             Subscriber(
@@ -153,7 +153,7 @@ class MemberChanges:
         self._expect(session_key(group_id, member_id), group_id, member_id, timeout_ms, now)
 
     def expect_rejoin(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
-        """It is told to join anew; from the first time on it has so long."""
+        """The member has to join anew; its time counts from the first answer that says so."""
         key = rejoin_key(group_id, member_id)
         if key not in self._context.timers:
             self._expect(key, group_id, member_id, timeout_ms, now)
@@ -217,7 +217,7 @@ class MemberChanges:
             self._expect_revocation(group.group_id, member_id, info.rebalance_timeout_ms, now)
 
     def _stay(self, group: ConsumerGroup, now: Now) -> None:
-        """A write was refused: whom it would have removed is a member still, and has to be given up later."""
+        """A write was refused: the member that it would have removed is still one, and has to be given up later."""
         for member_id in group.members:
             if session_key(group.group_id, member_id) not in self._context.timers:
                 self._begin_deadlines(group, member_id, now)

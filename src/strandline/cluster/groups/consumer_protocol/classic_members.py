@@ -74,7 +74,7 @@ class ClassicMembers:
         self._changes.write(tuple(draft.records()), to, answer, group)
 
     def _enter(self, draft: Draft, command: JoinGroup) -> str:
-        """The member's id, once it may be one. Who was given an id in a classic group may come with it here."""
+        """The member's id, once it may be one. A member may bring an id that a classic group gave it."""
         group, member_id, instance_id = draft.group, command.member_id, command.instance_id
         if instance_id is None:
             if member_id not in group.members:
@@ -87,14 +87,14 @@ class ClassicMembers:
         holder = group.instances.get(instance_id)
         if holder is None:
             self._changes.check_room(group)
-        else:  # KIP-345: whoever holds the instance id is fenced, whichever protocol it has
+        else:  # KIP-345: the member that holds the instance id is fenced, whichever protocol it has
             self._changes.replace_static(draft, holder, member_id)
         return member_id
 
     # Sync, heartbeat, leave
 
     def sync(self, group: ConsumerGroup, command: SyncGroup, to: object, now: Now) -> None:
-        """What it has, at the epoch that it was told when it joined."""
+        """What it has, at the epoch of the answer to its join."""
         info, current = self._member(group, command.member_id, command.instance_id, command.generation)
         assert info.classic is not None
         name = info.classic.protocols[0][0]
@@ -110,7 +110,7 @@ class ClassicMembers:
         self._context.out.reply(to, answer, after_writes=True)
 
     def heartbeat(self, group: ConsumerGroup, command: Heartbeat, to: object, now: Now) -> None:
-        """Keeps the session; who has to give back, or may have more, is told to join anew."""
+        """Keep the session; a member that has to give back, or may have more, is to join anew."""
         info, current = self._member(group, command.member_id, command.instance_id, command.generation)
         self._changes.renew(group.group_id, command.member_id, info, now)
         draft = Draft(group)
@@ -118,7 +118,7 @@ class ClassicMembers:
         records = tuple(draft.records())
         if records:
             self._changes.write(records, None, None, group)
-        # Who has something to give back is behind, until it says that it did.
+        # A member that has something to give back is behind, until it says that it did.
         shall_join = current.epoch < draft.epoch or (
             current.state is MemberState.UNRELEASED and _all_free(draft, command.member_id, current)
         )

@@ -33,7 +33,7 @@ class ConsumerHeartbeat(NamedTuple):
 
 
 class ConsumerAnswer(NamedTuple):
-    """`assigned` None: as told before."""
+    """`assigned` None: as in the answer before."""
 
     member_id: str
     epoch: int

@@ -1,4 +1,4 @@
-"""What members of the classic protocol say and are told in their own bytes, in a group of the consumer protocol.
+"""The subscriptions and assignments of classic members, in their own bytes, in a group of the consumer protocol.
 
 Kafka's ConsumerProtocol names topics where this protocol has ids: a topic that does not exist (any more) is left out.
 """
@@ -39,7 +39,7 @@ def by_id(partitions: Iterable[TopicPartition], image: MetadataImage) -> Assignm
 
 
 def assignment_bytes(assignment: Mapping[TopicId, tuple[int, ...]], image: MetadataImage) -> bytes:
-    """What a member of the classic protocol is told in its SyncGroup."""
+    """The assignment that answers a SyncGroup of a member of the classic protocol."""
     return encode_assignment(
         [
             TopicPartition(image.topic_by_id[topic_id].name, number)

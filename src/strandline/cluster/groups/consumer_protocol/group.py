@@ -102,7 +102,7 @@ class ConsumerGroup:
         """What the member has; a new one nothing."""
         return self.current.get(member_id, Current())
 
-    # Who may
+    # Checks of members
 
     def check_member(self, member_id: str, instance_id: str | None = None) -> MemberInfo:
         """Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID when the instance id is another member's."""

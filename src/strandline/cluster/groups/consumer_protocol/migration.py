@@ -6,7 +6,7 @@
           know, and have to join anew, for what the other one had is nobody's
 
 Each is one write, so a failover finds the group before it or behind it. A record of a classic group that has members
-and no leader says that it has come down, and was not rebalanced since: whoever loads it goes on with that.
+and no leader says that it has come down, and was not rebalanced since: the coordinator that loads it goes on with that.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Migration:
     def _up(self, classic: Group) -> tuple[tuple[Record, ...], ConsumerGroup]:
         draft = Draft(ConsumerGroup(classic.group_id))
         draft.epoch = draft.target_epoch = classic.generation
-        # Who has never been told anything joins again.
+        # A member that has got no generation yet joins again.
         members = [member for member in classic.members.values() if not member.is_new]
         for member_id, held in self._held(members).items():
             draft.put_target(member_id, held)
@@ -133,8 +133,8 @@ class Migration:
         return group.is_classic and len(group.members) <= config.max_size and config.consumer_migration_policy.down
 
     def _down(self, group: ConsumerGroup, now: Now) -> GroupValue:
-        """At the epoch of the target: nobody is beyond it, and who is at it hears by its heartbeat to join anew. Each
-        has what it has not given back, so that nobody is given that before."""
+        """At the epoch of the target: no member is beyond it, and a member at it learns by its heartbeat to join
+        anew. Each has what it has not given back, so that nobody is given that before."""
         image = self._image()
         classic = Group(group.group_id, generation=group.target_epoch, state_ms=now.wall_ms)
         for member_id, info in group.members.items():
@@ -157,7 +157,7 @@ class Migration:
 
     def take_up(self, classic: Group, now: Now) -> None:
         """A classic group as the log has it: everybody has a whole session. One that came down is rebalanced, and one
-        that is larger than `group.max.size` by now, so that who does not fit is told."""
+        that is larger than `group.max.size` by now, so that members that do not fit are refused."""
         for member in classic.members.values():
             self._rebalancing.renew_session(classic, member, now)
         too_many = len(classic.members) > self._context.config.max_size

@@ -1,4 +1,5 @@
-"""The rules of the consumer protocol (KIP-848): who is told what at a heartbeat, who is fenced, who leaves."""
+"""The rules of the consumer protocol (KIP-848): what a heartbeat is answered, and
+which members are fenced or leave."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class ConsumerProtocol:
         known, before = draft.member(member_id), draft.now(member_id)
         if known is not None and known.classic is not None:
             self._changes.switched(group.group_id, member_id)
-        # Who joins owns nothing, it says. Once it has been told anything that does not count as an acknowledgement: the
+        # A member that joins says that it owns nothing. Once it got an answer, that counts as no acknowledgement: the
         # request may be a late copy.
         owned = None if command.epoch == JOIN and before.epoch > 0 else command.owned
         before, after = self._changes.advance(draft, member_id, _merged(known, command), owned, now)
@@ -88,11 +89,11 @@ class ConsumerProtocol:
             problem = "only a static member leaves for a moment: instance id is missing"
         elif command.epoch == JOIN:
             if command.rebalance_timeout_ms < 0:
-                problem = "who joins tells its rebalance timeout"
+                problem = "a member that joins sends its rebalance timeout"
             elif command.owned is None or command.owned:
-                problem = "who joins owns no partitions, and says so"
+                problem = "a member that joins sends an empty list of owned partitions"
             elif not command.topics and not regex:
-                problem = "who joins tells what it subscribes to"
+                problem = "a member that joins sends a subscription"
         elif not command.member_id.strip():
             problem = "a member has an id"
         if problem is not None:
@@ -146,7 +147,7 @@ class ConsumerProtocol:
             and command.epoch == current.previous_epoch
             and _within(command.owned, current.assigned)
         ):
-            return member_id  # the answer that told the new epoch was lost
+            return member_id  # the answer with the new epoch was lost
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"the member is at epoch {current.epoch}, not {command.epoch}: it has to give up everything and join anew",

@@ -1,4 +1,4 @@
-"""One member on its way to the target: give back, be told so, take over. Pure.
+"""One member on its way to the target: give back, acknowledge, take over. Pure.
 
     STABLE      the target's epoch is its own: nothing to do
                 the target moved, it has too much      -> UNREVOKED, at its old epoch, until it says it gave it back

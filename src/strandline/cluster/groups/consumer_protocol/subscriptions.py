@@ -15,7 +15,7 @@ PATTERNS_MAX = 1_000
 """Compiled patterns that are kept."""
 
 INTERNAL = (OFFSETS_TOPIC, "__transaction_state")
-"""A pattern does not match these: who writes `.*` does not mean them."""
+"""A pattern does not match these: `.*` does not mean them."""
 
 
 class Subscriptions:

@@ -19,6 +19,7 @@ class SlowDisk:
         self._disk = disk
         self._delay = delay
         self.busy = False
+        self.sync_thread = disk.sync_thread
         self.lock = disk.lock
         self.open = disk.open
         self.exists = disk.exists
@@ -29,14 +30,15 @@ class SlowDisk:
         self.rmdir = disk.rmdir
         self.free_bytes = disk.free_bytes
         self.total_bytes = disk.total_bytes
+        self.modified_ms = disk.modified_ms
         self.sync_now = disk.sync_now
         self.sync_dir = disk.sync_dir
         self.boot_id = disk.boot_id
         self.unlink_slowly = disk.unlink_slowly
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         """As the disk, told later. Raises DiskError."""
-        await self._disk.sync(files, directories)
+        await self._disk.sync(files, directories, wait_ms)
         await self._delay()
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:

@@ -110,7 +110,7 @@ class GrpcRpc:
             connection.close()
 
     async def _for_calls(self, endpoint: Endpoint) -> Http2Connection:
-        """The connection for calls, opened by whoever needs it first; others wait for that one attempt."""
+        """The connection for calls, opened by the first caller; others wait for that one attempt."""
         peer = self._peers.setdefault(endpoint, _Peer())
         while True:
             connection = peer.calls

@@ -287,8 +287,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                 self._stream(event.stream_id, GrpcStream.wake_writer)
             else:
                 self._wake_writers()
-        elif isinstance(event, RequestReceived):
-            assert self._accept is not None
+        elif isinstance(event, RequestReceived) and self._accept is not None:
             stream = self.streams[event.stream_id] = GrpcStream(self, event.stream_id, self.where)
             self._accept(stream, stream.on_request(event.headers))
         elif isinstance(event, (ResponseReceived, TrailersReceived)):

@@ -1,0 +1,165 @@
+"""This project's own client beside confluent-kafka, on one cluster: the same records, in turns.
+
+Both run in this process, with acks=all, idempotent and the same settings. A round is one load of each; shown is the
+median of the rounds, the first of which warms up, and the least and the most of ours.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from bench.clusters import Cluster, wait_ready
+from bench.measures import PARTITIONS, Results, consume_rate, create_topic, one_after_the_other, produce_load
+from strandline.client import Ack, Consumer, Producer
+
+ROUNDS = 5
+RECORDS = {100: 1_000_000, 1000: 150_000}
+LATENCY_S = 3.0
+WARM_UP = 200
+POLL_RECORDS = 10_000
+OURS, THEIRS, TABLES = "ours", "confluent-kafka", "ours as tables of Arrow"
+
+Measure = Callable[[], dict[str, float]]
+
+
+def client_figures(make: Callable[[], Cluster], results: Results, scale: float, say: Callable[[str], None]) -> None:
+    """Produce and read records of 100 B and 1 KB, and one record after the other."""
+    cluster = make()
+    cluster.start()
+    try:
+        wait_ready(cluster.bootstrap)
+        for size, count in RECORDS.items():
+            say(f"own client, {size} B")
+            load = (cluster.bootstrap, f"client-{size}", size, int(count * scale))
+            create_topic(*load[:2], PARTITIONS)
+            ours, theirs = partial(_produce, _send_all, *load), partial(_produce, produce_load, *load)
+            rates = _in_turns(results, f"client {size} B, produce", {OURS: ours, THEIRS: theirs})
+            results.add(f"client {size} B, produce, ours over confluent-kafka", rates["records/s"])
+            read, consume = partial(_read, _poll_all, *load), partial(_read, consume_rate, *load)
+            tables = partial(_read, _poll_tables, *load)
+            rates = _in_turns(results, f"client {size} B, read", {OURS: read, THEIRS: consume, TABLES: tables})
+            results.add(f"client {size} B, read, ours over confluent-kafka", rates["records/s"])
+        say("own client, one record after the other")
+        create_topic(cluster.bootstrap, "alone", PARTITIONS)
+        lone = (cluster.bootstrap, "alone", LATENCY_S * scale)
+        name = "client, ack 1 KB one after the other"
+        mine, theirs = partial(_percentiles, _alone, *lone), partial(_percentiles, one_after_the_other, *lone)
+        _in_turns(results, name, {OURS: mine, THEIRS: theirs})
+        less = results.figures[f"{name}, p50 ms, {OURS}"] - results.figures[f"{name}, p50 ms, {THEIRS}"]
+        results.add(f"{name}, p50, ours less confluent-kafka, ms", less)
+    finally:
+        cluster.stop()
+
+
+def _in_turns(results: Results, name: str, measures: dict[str, Measure]) -> dict[str, float]:
+    """Adds the figures; of each the median of the rounds' ratios, ours to theirs."""
+    rounds: list[dict[str, dict[str, float]]] = []
+    for _ in range(ROUNDS + 1):
+        rounds.append({})
+        for who, measure in measures.items():
+            gc.collect()
+            rounds[-1][who] = measure()
+    del rounds[0]
+    for who in measures:
+        for key in rounds[0][who]:
+            values = [one[who][key] for one in rounds]
+            results.add(f"{name}, {key}, {who}", statistics.median(values))
+            results.add(f"{name}, {key}, {who}, least", min(values))
+            results.add(f"{name}, {key}, {who}, most", max(values))
+    return {key: statistics.median(one[OURS][key] / one[THEIRS][key] for one in rounds) for key in rounds[0][OURS]}
+
+
+def _produce(
+    load: Callable[[str, str, int, int], float], bootstrap: str, topic: str, size: int, count: int
+) -> dict[str, float]:
+    """The rate of a load, which says its seconds; and this process's CPU for each record."""
+    before = _cpu_s()
+    took = load(bootstrap, topic, size, count)
+    return {"records/s": count / took, "client CPU us a record": (_cpu_s() - before) / count * 1e6}
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _send_all(bootstrap: str, topic: str, size: int, count: int) -> float:
+    """As `produce_load` does it with confluent-kafka, batch size and linger included."""
+    payload = bytes(size)
+
+    def check(future: Future[Ack]) -> None:
+        failed.extend([] if (error := future.exception()) is None else [error])
+
+    failed: list[BaseException] = []
+    with Producer(bootstrap, linger_ms=20, batch_size=524_288) as producer:
+        producer.partitions_for(topic)
+        began = time.perf_counter()
+        for index in range(count):
+            future = producer.send(topic, payload)
+            if index % 1000 == 999:
+                future.add_done_callback(check)
+        producer.flush()
+        took = time.perf_counter() - began
+    if failed:
+        raise RuntimeError(f"{len(failed)} of the records looked at failed, the first: {failed[0]}")
+    return took
+
+
+def _read(
+    rate: Callable[[str, str, int], float], bootstrap: str, topic: str, _size: int, count: int
+) -> dict[str, float]:
+    return {"records/s": rate(bootstrap, topic, count)}
+
+
+def _poll_all(bootstrap: str, topic: str, count: int) -> float:
+    """As `consume_rate` does it with confluent-kafka."""
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS) as consumer:
+        consumer.assign([(topic, number) for number in range(PARTITIONS)])
+        first = seen = len(consumer.poll(30, max_records=1))
+        began = time.perf_counter()
+        while seen < count:
+            records = consumer.poll(10)
+            if not records:
+                raise RuntimeError(f"read {seen} of {count} records, then none for 10 s")
+            seen += len(records)
+        return (seen - first) / (time.perf_counter() - began)
+
+
+def _poll_tables(bootstrap: str, topic: str, count: int) -> float:
+    """The same as tables of pyarrow."""
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS) as consumer:
+        consumer.assign([(topic, number) for number in range(PARTITIONS)])
+        first = seen = consumer.poll_columns(30, max_records=1).to_arrow().num_rows
+        began = time.perf_counter()
+        while seen < count:
+            rows = consumer.poll_columns(10).to_arrow().num_rows
+            if not rows:
+                raise RuntimeError(f"read {seen} of {count} records, then none for 10 s")
+            seen += rows
+        return (seen - first) / (time.perf_counter() - began)
+
+
+def _alone(bootstrap: str, topic: str, seconds: float) -> list[float]:
+    payload = bytes(1024)
+    times = []
+    with Producer(bootstrap, linger_ms=0) as producer:
+        for _ in range(WARM_UP):
+            producer.send(topic, payload, partition=0).result()
+        end = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < end:
+            producer.send(topic, payload, partition=0).result()
+            times.append((time.perf_counter() - began) * 1000)
+    return sorted(times)
+
+
+def _percentiles(
+    measure: Callable[[str, str, float], list[float]], bootstrap: str, topic: str, seconds: float
+) -> dict[str, float]:
+    times = measure(bootstrap, topic, seconds)
+    return {"p50 ms": times[len(times) // 2], "p99 ms": times[int(len(times) * 0.99)]}

@@ -1,0 +1,103 @@
+"""Topics as requests name them: by name or by id, found or not, and whether the principal may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, group, topic
+from strandline.controller.machine.topic_names import check_topic_name
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID, TopicId
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics that the cluster itself writes, and that consumers by pattern leave out (Kafka's `Topic.INTERNAL_TOPICS`)."""
+
+
+def topic_name_fault(name: str) -> str:
+    """Why a name cannot be a topic's, as a sentence, or "" if it can."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.message
+    return ""
+
+
+def create_command(name: str) -> str:
+    """What to type to make a topic exist."""
+    return f"strandline topic create {name}"
+
+
+def find_topic(image: MetadataImage, name: str | None, topic_id: TopicId | None) -> TopicInfo | ErrorCode:
+    """The topic, or the error by which Kafka says that there is none: ids and names have one each."""
+    if topic_id is not None and topic_id != ZERO_UUID:
+        return image.topic_by_id.get(topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return image.topics.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class TopicRef(NamedTuple):
+    """A topic asked for, by name or by id."""
+
+    name: str | None
+    topic_id: TopicId | None = None
+
+
+def find_allowed_topic(
+    authorizer: Authorizer, context: RequestContext, image: MetadataImage, ref: TopicRef, operation: Operation
+) -> TopicInfo | ErrorCode:
+    """The topic, if the principal may do this with it. By id the answer must not tell that the topic exists."""
+    found = find_topic(image, ref.name, ref.topic_id)
+    name = ref.name if isinstance(found, ErrorCode) else found.name
+    if name is not None and not allowed(authorizer, context, operation, topic(name)):
+        return ErrorCode.UNKNOWN_TOPIC_ID if ref.name is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return found
+
+
+class DescribedTopic(NamedTuple):
+    """A topic as found, or the reference and why it was not."""
+
+    ref: TopicRef
+    info: TopicInfo | None
+    error: ErrorCode = ErrorCode.NONE
+
+
+def describe_topic(
+    authorizer: Authorizer, context: RequestContext, image: MetadataImage, ref: TopicRef
+) -> DescribedTopic:
+    """One topic, if the principal may see it."""
+    found = find_allowed_topic(authorizer, context, image, ref, Operation.DESCRIBE)
+    if not isinstance(found, ErrorCode):
+        return DescribedTopic(ref, found)
+    seen = found is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if seen and ref.name is not None and topic_name_fault(ref.name):
+        return DescribedTopic(ref, None, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return DescribedTopic(ref, None, found)
+
+
+class OffsetAccess:
+    """What a request about a group's offsets may touch, by the newest image and the authorizer."""
+
+    def __init__(self, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
+        self._image = image
+        self._authorizer = authorizer
+
+    def check_group(self, context: RequestContext, operation: Operation, group_id: str) -> None:
+        """Raises KafkaError GROUP_AUTHORIZATION_FAILED. An empty name is fine: offsets were committed under it long
+        ago."""
+        if not allowed(self._authorizer, context, operation, group(group_id)):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+    def find_topic(
+        self,
+        context: RequestContext,
+        name: str | None,
+        topic_id: TopicId | None,
+        operation: Operation = Operation.READ,
+    ) -> tuple[TopicInfo | None, ErrorCode]:
+        """(topic, NONE), or (None, why not)."""
+        found = find_allowed_topic(self._authorizer, context, self._image(), TopicRef(name, topic_id), operation)
+        return (None, found) if isinstance(found, ErrorCode) else (found, ErrorCode.NONE)

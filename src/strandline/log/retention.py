@@ -1,0 +1,99 @@
+"""Which records age and size take from the front of a log (Kafka's `retention.ms` and `retention.bytes`).
+
+Whole segments go, oldest first, never one that reaches beyond the high watermark. The active segment goes too once
+all of it may: a quiet topic keeps nothing for ever.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandline.log.log_state import LogState
+from strandline.log.segment import LOG_SUFFIX, Pread, Segment
+from strandline.proto.ids import Offset
+from strandline.proto.marks import mark
+
+JUMP_MS = 60_000
+"""A wall clock that is set ahead by less is believed: time servers do that."""
+
+BELIEVED_AFTER_MS = 24 * 3_600_000
+"""So long a wall clock that was set ahead by more has to stand before records are deleted by it."""
+
+
+class RetentionClock:
+    """Wall time for retention: a clock that jumps deletes nothing too early (schedule 72).
+
+    Time set back is believed at once, for it only delays. Time set ahead by more than a minute is believed after a day:
+    until then time goes on from where it was, and somebody can put the clock right.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ms: float | None = None
+        """Wall time at monotonic time 0."""
+        self._ahead: tuple[float, float] | None = None
+        """The offset that the clock was set to, and since when (monotonic)."""
+
+    def read(self, wall_ms: int, monotonic_ms: float) -> int:
+        """The wall time to go by, in milliseconds; to be asked every few minutes at least."""
+        offset_ms = wall_ms - monotonic_ms
+        if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
+            self._offset_ms, self._ahead = offset_ms, None
+        elif self._ahead is None or abs(offset_ms - self._ahead[0]) > JUMP_MS:
+            mark("wall-clock-jumped-ahead")
+            self._ahead = (offset_ms, monotonic_ms)
+        elif monotonic_ms - self._ahead[1] >= BELIEVED_AFTER_MS:
+            self._offset_ms, self._ahead = offset_ms, None
+        return int(monotonic_ms + self._offset_ms)
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock was set ahead and is not believed; 0 where it is."""
+        return 0 if self._ahead is None or self._offset_ms is None else int(self._ahead[0] - self._offset_ms)
+
+
+class Expired(NamedTuple):
+    """What is to go from the front of a log."""
+
+    offset: Offset
+    """The new log start."""
+    segments: int
+    size_bytes: int
+    by: str
+    """The setting that the newest of them goes by: `retention.ms` or `retention.bytes`."""
+
+
+def find_expired(log: LogState, now_ms: int, limit_offset: int, pread: Pread) -> Expired | None:
+    """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
+
+    Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
+    """
+    config = log.config
+    excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+    ends = [*log.bases[1:], log.log_end_offset]
+    found, size_bytes = None, 0
+    for i, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
+        if end > limit_offset or not segment.size:
+            break
+        if config.retention_ms >= 0 and now_ms - _newest_ms(log, segment, now_ms, pread) > config.retention_ms:
+            by = "retention.ms"
+        elif excess >= segment.size:
+            by = "retention.bytes"
+        else:
+            break
+        excess -= segment.size
+        size_bytes += segment.size
+        found = Expired(Offset(end), i + 1, size_bytes, by)
+    return found
+
+
+def _newest_ms(log: LogState, segment: Segment, now_ms: int, pread: Pread) -> int:
+    """How old the segment's newest record is. A timestamp of the future, which would hold the disk for as long, counts
+    from when the segment was last written; so does a record without one."""
+    newest_ms, _ = segment.newest(pread)
+    if segment is not log.segments[-1]:
+        log.cache.touch(segment)
+    if 0 <= newest_ms <= now_ms:
+        return newest_ms
+    mark("timestamp-of-the-future")
+    written_ms = log.disk.modified_ms(segment.path(LOG_SUFFIX))
+    return written_ms if newest_ms < 0 else min(newest_ms, written_ms)

@@ -1,0 +1,113 @@
+"""Where records wait: which batch takes one, and what its memory counts (invariants of `client.accumulator`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strandline.client.accumulator import Accumulator, PartitionQueue
+from strandline.client.config import ProducerConfig
+from strandline.client.errors import ClosedError
+from strandline.client.futures import ThreadFutures
+from strandline.client.lanes import Lanes
+from strandline.log.records import decode_records
+from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
+
+WHERE = TopicPartition("t", 0)
+NOW = SystemClock().wall_ms
+
+
+class Harness:
+    """The accumulator of a producer for threads, with the lanes of topic t."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.woken = 0
+        self.accumulator = Accumulator(ProducerConfig.of(settings), ThreadFutures(), SystemClock(), self._wake)
+        self.lanes = Lanes(1, NOW)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def short(self, value: bytes) -> Any:
+        return self.lanes.append(value, None, (), 0, None)
+
+    def send(self, value: bytes) -> Any:
+        future = self.short(value)
+        if future is None:
+            future = self.accumulator.append(WHERE, 5, None, value, headers=(), lanes=self.lanes)
+        return future
+
+    @property
+    def queue(self) -> PartitionQueue:
+        return self.accumulator.queues[WHERE]
+
+    def values(self) -> list[list[bytes | None]]:
+        """Of each batch that waits, which is then sealed."""
+        for batch in self.queue.waiting:
+            batch.seal()
+        return [[record.value for record in decode_records(batch.encode())] for batch in self.queue.waiting]
+
+
+@pytest.mark.parametrize("end", ["take", "drop"])
+def test_a_batch_that_was_taken_or_dropped_takes_no_record(end: str) -> None:
+    """Its bytes are on their way, or its futures have their error."""
+    harness = Harness()
+    harness.send(b"first")
+    [batch] = harness.queue.waiting
+    if end == "take":
+        assert harness.accumulator.take(harness.queue) is batch
+    else:
+        harness.accumulator.drop(harness.queue, batch)
+    assert harness.short(b"second") is None
+    assert harness.send(b"second") is not None
+    assert batch.count == 1
+    assert harness.values() == [[b"second"]]
+    harness.accumulator.release(batch)
+    harness.accumulator.release(harness.accumulator.take(harness.queue))
+    assert harness.accumulator.memory.used == 0
+
+
+def test_of_a_partitions_batches_only_the_last_is_open() -> None:
+    """A thread that still holds older lanes must not write into the batch before: its records would change places."""
+    harness = Harness(batch_size=1_000)
+    harness.send(b"a" * 300)
+    older = harness.lanes
+    harness.lanes = Lanes(1, NOW)
+    harness.send(b"b" * 900)
+    assert older.append(b"c", None, (), 0, None) is None
+    harness.send(b"c")
+    assert harness.values() == [[b"a" * 300], [b"b" * 900, b"c"]] or harness.values()[1:] == [[b"b" * 900], [b"c"]]
+
+
+def test_nothing_is_taken_after_close() -> None:
+    harness = Harness()
+    harness.send(b"first")
+    harness.accumulator.close(ClosedError("the producer was closed"))
+    assert harness.short(b"second") is None
+    with pytest.raises(ClosedError):
+        harness.send(b"second")
+    assert harness.values() == [[b"first"]]
+
+
+def test_a_new_batch_wakes_the_sender_and_no_other_record_does() -> None:
+    """What a wake-up costs is shared by a batch."""
+    harness = Harness(batch_size=1_000)
+    woken = []
+    for _ in range(14):
+        harness.send(b"x" * 100)
+        woken.append(harness.woken)
+    assert woken == [1] * 8 + [2] * 6
+    assert [len(batch) for batch in harness.values()] == [8, 6]
+
+
+def test_what_finds_no_room_leaves_nothing_behind() -> None:
+    """No batch without records, which could not be encoded; and room that was given back is there again."""
+    harness = Harness(buffer_memory=500)
+    assert harness.send(b"x" * 300) is not None
+    assert harness.send(b"x" * 300) is None
+    assert [batch.count for batch in harness.queue.waiting] == [1]
+    harness.accumulator.release(harness.accumulator.take(harness.queue))
+    assert harness.send(b"x" * 300) is not None
+    assert harness.accumulator.memory.used == 321

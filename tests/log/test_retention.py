@@ -1,0 +1,190 @@
+"""What age and size take from the front of a log, and the clock that they go by."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from strandline.log.config import LogConfig
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.partition_log import PartitionLog
+from strandline.log.recovery import LastLife
+from strandline.log.retention import BELIEVED_AFTER_MS, JUMP_MS, Expired, RetentionClock
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId
+from tests.log.helpers import TOPIC_ID, TP, FailingDisk, ManualClock, client_batch, open_test_log
+
+HOUR_MS = 3_600_000
+T0 = 1_700_000_000_000
+
+
+def keeps(retention_ms: int = -1, retention_bytes: int = -1) -> LogConfig:
+    return LogConfig(preallocate_bytes=0, retention_ms=retention_ms, retention_bytes=retention_bytes)
+
+
+def filled(disk: FailingDisk, path: Path, config: LogConfig, times: list[int]) -> PartitionLog:
+    """One segment for each of `times`, with one record of 100 bytes of that time."""
+    log = open_test_log(disk, path, config=config)
+    for number, time_ms in enumerate(times):
+        if number:
+            log.roll()
+        log.append_as_leader(client_batch(1, size=100, timestamp_ms=time_ms), 1, T0)
+    return log
+
+
+def expired(log: PartitionLog, now_ms: int, limit: int | None = None) -> Expired | None:
+    return asyncio.run(log.find_expired(now_ms, log.log_end_offset if limit is None else limit))
+
+
+def test_age_takes_whole_segments_up_to_the_first_that_is_young(disk: FailingDisk, tmp_path: Path) -> None:
+    """The newest record of a segment counts; what is old behind a young segment stays."""
+    log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0, T0 + 5, T0 + 10, T0 + 3])
+    assert expired(log, T0 + HOUR_MS) is None
+    found = expired(log, T0 + HOUR_MS + 6)
+    assert found is not None
+    assert (found.offset, found.segments, found.by) == (2, 2, "retention.ms")
+    assert found.size_bytes == sum(segment.size for segment in log.segments[:2])
+    assert expired(log, T0 + 10 * HOUR_MS, limit=3) == expired(log, T0 + HOUR_MS + 11, limit=3)
+
+
+def test_nothing_goes_above_the_high_watermark(disk: FailingDisk, tmp_path: Path) -> None:
+    """Rule of schedule 16: a segment that reaches beyond it stays whole, and so does all behind it."""
+    log = filled(disk, tmp_path, keeps(retention_ms=1, retention_bytes=0), [T0] * 4)
+    for high_watermark in range(5):
+        found = expired(log, T0 + HOUR_MS, limit=high_watermark)
+        assert (0 if found is None else found.offset) == high_watermark
+
+
+def test_size_takes_what_is_too_much_and_never_more(disk: FailingDisk, tmp_path: Path) -> None:
+    """What is left is never less than retention.bytes."""
+    log = filled(disk, tmp_path, keeps(), [T0] * 5)
+    size = log.segments[0].size
+    for keep, gone in ((-1, 0), (5 * size, 0), (4 * size + 1, 0), (4 * size, 1), (2 * size + 1, 2), (1, 4), (0, 5)):
+        log.config = keeps(retention_bytes=keep)
+        found = expired(log, T0)
+        assert (0 if found is None else found.offset) == gone
+        assert found is None or (found.by, log.size_bytes - found.size_bytes >= max(keep, 0)) == (
+            "retention.bytes",
+            True,
+        )
+
+
+def test_a_quiet_topic_keeps_nothing_for_ever(disk: FailingDisk, tmp_path: Path) -> None:
+    """The active segment goes too: a new one begins at the log end, offsets go on, and a start finds it so."""
+    log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0, T0])
+    found = expired(log, T0 + 2 * HOUR_MS)
+    assert found is not None
+    log.delete_records_before(found.offset)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes, log.bases) == (2, 2, 0, [2])
+    assert expired(log, T0 + 9 * HOUR_MS) is None, "an empty segment is no reason to begin another one"
+    log.sync_now()
+
+    async def delete() -> None:
+        while log.removed:
+            await log.delete_oldest_removed()
+
+    asyncio.run(delete())
+    assert [path.name for path in tmp_path.glob("*.log")] == ["00000000000000000002.log"]
+    log.close_files()
+    again = open_test_log(disk, tmp_path, last_life=LastLife(log_start_offset=2))
+    assert (again.log_start_offset, again.log_end_offset) == (2, 2)
+    assert again.append_as_leader(client_batch(1), 1, T0).base_offset == 2
+
+
+def test_without_room_for_a_new_segment_the_active_one_stays(disk: FailingDisk, tmp_path: Path) -> None:
+    """The log start moves all the same, and the log goes on where it was."""
+    log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0, T0])
+    disk.bytes_left = 0
+    log.delete_records_before(2)
+    assert (log.log_start_offset, log.bases, log.failure) == (2, [1], None)
+    disk.bytes_left = None
+    assert log.append_as_leader(client_batch(1), 1, T0).base_offset == 2
+
+
+@pytest.mark.parametrize("time_ms", [T0 + 1_000 * HOUR_MS, -1])
+def test_a_record_of_the_future_holds_nobodys_disk(disk: FailingDisk, tmp_path: Path, time_ms: int) -> None:
+    """A time of the future, or none, counts from when the segment was last written, after a restart as well."""
+    config = keeps(retention_ms=HOUR_MS)
+    log = filled(disk, tmp_path, config, [time_ms, T0])
+    log.close()
+    log = open_test_log(disk, tmp_path, config=config)
+    os.utime(log.segments[0].path(".log"), (T0 / 1000, T0 / 1000))
+    assert expired(log, T0 + HOUR_MS) is None
+    found = expired(log, T0 + HOUR_MS + 1)
+    assert found is not None
+    assert found.offset == 2
+
+
+def test_times_too_far_from_the_brokers_are_refused(disk: FailingDisk, tmp_path: Path) -> None:
+    """message.timestamp.before.max.ms and after.max.ms, as Kafka has them; not where the leader sets the time."""
+    bounds = LogConfig(timestamp_before_max_ms=1_000, timestamp_after_max_ms=10)
+    log = open_test_log(disk, tmp_path, config=bounds)
+    for time_ms in (T0 + 11, T0 - 1_001):
+        with pytest.raises(KafkaError) as caught:
+            log.append_as_leader(client_batch(1, timestamp_ms=time_ms), 1, T0)
+        assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+        assert "message.timestamp.after.max.ms" in str(caught.value)
+    for time_ms in (T0 + 10, T0 - 1_000, -1):
+        log.append_as_leader(client_batch(1, timestamp_ms=time_ms), 1, T0)
+    log.config = replace(bounds, message_timestamp_type="LogAppendTime")
+    assert log.append_as_leader(client_batch(1, timestamp_ms=5), 1, T0).log_append_time_ms == T0
+
+
+def test_segments_of_many_partitions_end_at_times_of_their_own(disk: FailingDisk, tmp_path: Path) -> None:
+    """segment.jitter.ms: each ends sooner by its own share, never later, and at once for nobody."""
+    config = LogConfig(preallocate_bytes=0, segment_ms=1_000, segment_jitter_ms=5_000)
+    ages = set()
+    for number in range(20):
+        log = open_test_log(disk, tmp_path / str(number), config=config)
+        log.append_as_leader(client_batch(1), 1, T0)
+        [segment] = log.segments
+        ages.add(next(age for age in range(1_002) if segment.must_roll(1, 2, segment.created_ms + age, config)))
+    assert max(ages) <= 1_001
+    assert len(ages) > 10
+
+
+def test_72_a_clock_that_jumps_ahead_is_not_believed_for_a_day() -> None:
+    """Schedule 72. Back and by little at once, for that deletes nothing too early."""
+    clock = RetentionClock()
+    year = 365 * 24 * HOUR_MS
+    assert clock.read(T0, 0) == T0
+    assert clock.read(T0 + JUMP_MS + 500, 500) == T0 + JUMP_MS + 500, "a time server's step"
+    assert clock.read(T0 - HOUR_MS, 500) == T0 - HOUR_MS, "set back"
+    start = T0 - HOUR_MS - 500
+    assert clock.read(start + year + 1_000, 1_000) == start + 1_000, "set ahead: time goes on from where it was"
+    assert clock.ahead_ms == year
+    soon = 1_000 + BELIEVED_AFTER_MS - 1
+    assert clock.read(start + year + soon, soon) == start + soon
+    assert clock.read(start + 7 * year + soon, soon) == start + soon, "set anew: the day begins anew"
+    late = soon + BELIEVED_AFTER_MS
+    assert clock.read(start + 7 * year + late, late) == start + 7 * year + late
+    assert clock.ahead_ms == 0
+    assert clock.read(start + late, late) == start + late, "put right again"
+
+
+def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp_path: Path) -> None:
+    """A power cut between would leave a directory without any segment, which a start takes for a lost one."""
+    path = str(tmp_path / "data")
+    format_log_dir(disk, path, "cluster", NodeId(1), UUID(int=1))
+    log_dir = LogDir.open(disk, path, ManualClock())
+    log = log_dir.create(TP, TOPIC_ID, LogConfig(preallocate_bytes=0, file_delete_delay_ms=0))
+    log.append_as_leader(client_batch(1), 1, T0)
+    log.sync_now()
+    log.delete_records_before(1)
+
+    async def look() -> int:
+        log_dir.write_checkpoints({TP: 1})
+        while log_dir._deletions:
+            await asyncio.sleep(0)
+        return len(list(Path(log.directory).glob("*.log")))
+
+    assert asyncio.run(look()) == 2
+    log.sync_now()
+    assert asyncio.run(look()) == 1
+    log_dir.close(1)

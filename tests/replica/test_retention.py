@@ -1,0 +1,119 @@
+"""Retention over three replicas: the leader deletes by age and size, followers begin where it begins, whatever the
+clocks do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from strandline.log.config import LogConfig
+from strandline.log.retention import BELIEVED_AFTER_MS
+from strandline.proto.error_codes import ErrorCode
+from tests.replica.helpers import TP
+from tests.replica.simulated import PATH
+from tests.replica.test_faults import Scene
+
+NODES = (1, 2, 3)
+MINUTE_MS = 60_000
+
+
+def scene() -> Scene:
+    """Retention looks every half second."""
+    return Scene(retention_check_interval_ms=500, high_watermark_checkpoint_interval_ms=1_000)
+
+
+async def keep(scene: Scene, **settings: int) -> None:
+    """Alter the topic's settings, and wait until every broker has heard of it."""
+    config = LogConfig(
+        segment_bytes=400, file_delete_delay_ms=0, retention_ms=-1, message_timestamp_type="LogAppendTime"
+    )
+    scene.controller.change(TP, log_config=replace(config, **settings))  # type: ignore[arg-type]
+    await scene.world.sleep_ms(100)
+
+
+def segments(scene: Scene, node: int) -> list[str]:
+    """The `.log` files on a node's disk, in order."""
+    disk = scene.world.machines[f"n{node}"].disk
+    paths = [PurePosixPath(path) for path, _ in disk.names.files()]
+    return sorted(path.name for path in paths if path.parent == PurePosixPath(f"{PATH}/{TP}") and path.suffix == ".log")
+
+
+def test_age_deletes_on_every_replica() -> None:
+    """Row S74: all replicas begin where the leader begins, files go from all disks, and a quiet topic keeps nothing."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene)
+        for _ in range(10):
+            await scene.append(1, b"." * 100)
+        assert all(len(segments(scene, node)) > 2 for node in NODES)
+        await keep(scene, retention_ms=MINUTE_MS)
+        await scene.world.sleep_ms(MINUTE_MS / 2)
+        assert [scene.status(node).log_start_offset for node in NODES] == [0, 0, 0]
+        await scene.until(lambda: all(len(segments(scene, node)) == 1 for node in NODES), within_ms=2 * MINUTE_MS)
+        for node in NODES:
+            status = scene.status(node)
+            assert (status.log_start_offset, status.log_end_offset, status.size_bytes) == (10, 10, 0)
+        assert scene.manager(1).counters.expired_records == 10
+        assert scene.manager(2).counters.expired_records == 0, "the leader alone decides"
+        assert (await scene.append(1)).base_offset == 10
+
+    scene().play(scenario)
+
+
+def test_size_deletes_what_is_too_much() -> None:
+    """retention.bytes of one partition; a follower that was away takes it over when it is back."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, retention_bytes=500)
+        scene.world.kill("n3")
+        for _ in range(20):
+            assert (await scene.append(1, b"." * 100)).error is ErrorCode.NONE
+        await scene.until(lambda: scene.status(1).size_bytes < 1_000)
+        assert scene.status(1).size_bytes >= 500
+        await scene.until(lambda: scene.status(2).log_start_offset == scene.status(1).log_start_offset > 0)
+        scene.broker(3).start()
+        await scene.until(lambda: len(scene.isr) == 3)
+        await scene.until(lambda: scene.status(3).log_start_offset == scene.status(1).log_start_offset)
+
+    scene().play(scenario)
+
+
+def test_what_is_not_committed_stays() -> None:
+    """Rule of schedule 16: while nothing can be committed nothing above the high watermark goes, whatever its age."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, retention_ms=MINUTE_MS)
+        await scene.append(1, b"." * 300)
+        for node in (2, 3):
+            scene.world.partition("n1", f"n{node}")
+        for _ in range(3):
+            await scene.append(1, b"." * 300, acks=1)
+        await scene.world.sleep_ms(3 * MINUTE_MS)
+        assert scene.status(1).high_watermark <= 1
+        assert (scene.status(1).log_start_offset, scene.status(1).log_end_offset) == (1, 4)
+
+    scene().play(scenario)
+
+
+def test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early() -> None:
+    """Schedule 72: a leader's clock is set ahead by a year. Nothing goes before a day has passed, and by then it may
+    have been put right; with time set back nothing goes too early either."""
+
+    async def scenario(scene: Scene) -> None:
+        clock = scene.world.machines["n1"].clock
+        await keep(scene, retention_ms=120 * MINUTE_MS)
+        await scene.append(1, b"." * 300)
+        await scene.world.sleep_ms(1_000)
+        clock.jump_wall(365 * 24 * 60 * MINUTE_MS)
+        await scene.world.sleep_ms(100 * MINUTE_MS)
+        assert scene.status(1).log_start_offset == 0, "deleted too early"
+        await scene.world.sleep_ms(30 * MINUTE_MS)
+        assert scene.status(1).log_start_offset == 1, "it goes by the time before, not by none"
+        clock.jump_wall(-366 * 24 * 60 * MINUTE_MS)
+        assert (await scene.append(1, b"." * 300)).error is ErrorCode.NONE
+        await scene.world.sleep_ms(60 * MINUTE_MS)
+        assert scene.status(1).log_start_offset == 1
+        await scene.world.sleep_ms(BELIEVED_AFTER_MS / 12)
+        assert scene.status(1).log_start_offset == 2
+
+    scene().play(scenario)
