@@ -188,12 +188,12 @@ class Node:
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
         if isinstance(self._server, ReportsHealth):
-            await self._server.set_serving(False)
+            self._server.set_serving(False)
             self._health = spawn(self._report_health(self._server), self.fatal)
 
     async def _report_health(self, server: ReportsHealth) -> None:
         await self.wait_ready()
-        await server.set_serving(True)
+        server.set_serving(True)
 
     async def _abandon(self) -> None:
         """Give back what a start that failed has taken; nothing is written."""
