@@ -173,7 +173,7 @@ def _decompress(data: bytes) -> None:
 
 
 def _client_batches(data: bytes) -> None:
-    check_client_batches(memoryview(bytearray(data)), LogConfig())
+    check_client_batches(memoryview(bytearray(data)), LogConfig(), now_ms=0)
 
 
 def _replicated_batches(data: bytes) -> None:
