@@ -348,9 +348,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "failed-deletion-fells-the-node",
         "schedule 18: an I/O error takes the partition offline, and nothing else",
-        "replica.following:Following._carry_out",
-        "except StorageError as error:",
-        "except ZeroDivisionError as error:",
+        "replica.partition:Partition.raise_log_start",
+        "except StorageError as failure:",
+        "except ZeroDivisionError as failure:",
         f"{_FOLLOWER_STREAMS}::test_a_disk_that_cannot_delete",
     ),
 )
