@@ -10,6 +10,7 @@ _SCHEDULE_47 = "tests/schedules/replication/test_failed_syncs.py::test_47_a_fail
 _TASKS = "tests/proto/test_tasks.py"
 _SYNCER = "tests/log/test_syncer_failures.py"
 _SCHEDULE_58 = "tests/schedules/quorum/test_hung_syncs.py"
+_COMPILED = "tests/log/test_compiled_sync.py"
 _WATCH = "tests/log/test_watched_disk.py"
 _SCHEDULE_51 = "tests/schedules/quorum/test_directory_lock.py"
 _QUORUM_47 = "tests/schedules/quorum/test_failed_syncs.py"
@@ -203,7 +204,69 @@ TASKS: tuple[Mutant, ...] = (
     ),
 )
 
+COMPILED: tuple[Mutant, ...] = (
+    one_change(
+        "failed-compiled-sync-poisons-nothing",
+        "schedule 32: a file of which a sync has failed is not synced again, whichever thread it was",
+        "log.real_disk:RealDisk._sync_pinned",
+        "self._failed(pairs, error)",
+        "pass",
+        "tests/log/test_disk_contract_failures.py::test_after_a_failed_sync_the_file_refuses",
+    ),
+    one_change(
+        "two-threads-sync-one-file",
+        "schedule 32: of two syncs of one file at a time one succeeds over what the other was told of",
+        "log.real_disk:RealDisk._sync_pinned",
+        "over = compiled.over() if compiled is not None and shared else None",
+        "over = None",
+        f"{_COMPILED}::test_two_threads_never_sync_one_file[False]",
+    ),
+    one_change(
+        "blocking-sync-beside-the-thread",
+        "schedule 32: a blocking sync of a file waits for the thread that has it",
+        "log.real_disk:RealDisk.sync_now",
+        "compiled.finish()",
+        "pass",
+        f"{_COMPILED}::test_two_threads_never_sync_one_file[True]",
+        f"{_COMPILED}::test_a_failure_counts_before_the_loop_hears_of_it",
+    ),
+)
+
 HANGS: tuple[Mutant, ...] = (
+    one_change(
+        "a-wait-in-place-has-no-end",
+        "B18: the event loop waits in place for a moment, and no longer than its limit",
+        "log.sync_wait:SyncWait.limit_ms",
+        "return LIMIT_MS if",
+        "return 60_000.0 if",
+        f"{_SCHEDULE_58}::test_58_a_sync_hangs_while_the_event_loop_waits_for_it",
+        "tests/log/test_sync_wait.py::test_no_more_than_its_share_is_waited_away",
+    ),
+    one_change(
+        "slow-syncs-are-waited-for",
+        "B18: a disk that turned slow is not waited for",
+        "log.sync_wait:SyncWait.took",
+        "if duration_ms <= LIMIT_MS:",
+        "if True:",
+        f"{_SCHEDULE_58}::test_58_a_disk_turns_slow_while_it_is_waited_for",
+        "tests/log/test_sync_wait.py::test_a_disk_that_turns_slow_costs_one_wait",
+    ),
+    one_change(
+        "waits-take-all-of-the-time",
+        "B18: the event loop waits in place for a share of its time",
+        "log.sync_wait:SyncWait.limit_ms",
+        "if self._saved_ms >= LIMIT_MS",
+        "if True",
+        "tests/log/test_sync_wait.py::test_a_busy_loop_waits_for_a_share_of_its_time",
+    ),
+    one_change(
+        "waits-behind-another-sync",
+        "B18: while a sync is under way no other one is waited for in place",
+        "log.watched_disk:WatchedDisk.sync",
+        "if small and self._waits and not self._under_way:",
+        "if small and self._waits:",
+        f"{_WATCH}::test_a_disk_that_hangs_while_it_is_waited_for",
+    ),
     one_change(
         "hung-sync-is-waited-for",
         "B18: the age of the sync in flight is a health signal",
@@ -259,4 +322,4 @@ HANGS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*RESTARTS, *LOCKS, *TASKS, *HANGS)
+TABLE = (*RESTARTS, *LOCKS, *TASKS, *COMPILED, *HANGS)

@@ -1,4 +1,4 @@
-"""The Rpc port over the simulated network: what callers and handlers see when calls succeed, fail and break."""
+"""Production's Rpc port over simulated sockets: what callers and handlers see when calls succeed, fail and break."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.cluster.node.internal.options import STREAM_WINDOW_BYTES
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcRejected, RpcTimeout, RpcUnavailable, Stream
 
@@ -41,9 +42,12 @@ def run(
         raise ValueError("no such thing")
 
     async def shout(stream: Stream) -> None:
-        while (frame := await stream.read()) is not None:
-            await stream.write(frame.upper())
-        seen.append("stream ended")
+        try:
+            while (frame := await stream.read()) is not None:
+                await stream.write(frame.upper())
+        except RpcUnavailable:
+            seen.append("stream gone")
+            raise
 
     async def flood(stream: Stream) -> None:
         for number in range(100):
@@ -74,7 +78,7 @@ def test_unary_calls() -> None:
         assert await ports.rpc.call(SERVER, "/Echo", b"abc", timeout_ms=100) == b"cba"
         with pytest.raises(RpcRejected, match="no such thing"):
             await ports.rpc.call(SERVER, "/Bad", b"", timeout_ms=100)
-        with pytest.raises(RpcRejected, match="unknown method"):
+        with pytest.raises(RpcRejected, match="nobody serves /Nope here"):
             await ports.rpc.call(SERVER, "/Nope", b"", timeout_ms=100)
         with pytest.raises(RpcTimeout):
             await ports.rpc.call(SERVER, "/Slow", b"", timeout_ms=100)
@@ -128,7 +132,7 @@ def test_a_broken_connection_fails_what_is_out(seed: int) -> None:
 
 
 def test_streams_both_ways_and_their_end() -> None:
-    """Frames arrive whole and in order; closing one side is the other's end."""
+    """Frames arrive whole and in order; the handler learns that its caller has closed the stream."""
 
     async def client(world: World, ports: Ports) -> None:
         stream = await ports.rpc.open_stream(SERVER, "/Shout", timeout_ms=100)
@@ -143,17 +147,17 @@ def test_streams_both_ways_and_their_end() -> None:
         with pytest.raises(RpcRejected):
             await ports.rpc.open_stream(SERVER, "/Nope", timeout_ms=100)
 
-    assert run(client) == ["stream ended"]
+    assert run(client) == ["stream gone"]
 
 
 def test_a_stream_has_back_pressure() -> None:
-    """A writer waits once its peer has not read about a megabyte."""
+    """A writer waits once its peer has not read the window of the stream."""
     log: list[object] = []
 
     async def client(world: World, ports: Ports) -> None:
         stream = await ports.rpc.open_stream(SERVER, "/Flood", timeout_ms=100)
         await asyncio.sleep(5)
-        assert 5 < len(log) < 20
+        assert len(log) == STREAM_WINDOW_BYTES // 100_005
         for _ in range(100):
             assert await stream.read() == bytes(100_000)
         assert len(log) == 100
@@ -197,7 +201,7 @@ def test_after_a_failed_attempt_callers_are_answered_from_memory() -> None:
 
 
 def test_a_stream_that_its_caller_closes_is_reset() -> None:
-    """What was written last may never be read; the handler learns of the end by its reads, whichever way it looks."""
+    """What was written last may never be read; the handler learns of the end by its reads."""
     ends: set[tuple[int, bool]] = set()
     for seed in range(30):
         world = World(seed)
@@ -206,8 +210,10 @@ def test_a_stream_that_its_caller_closes_is_reset() -> None:
         seen: list[bytes] = []
         broke: list[bool] = []
 
-        async def handler(stream: Stream, seen: list[bytes] = seen, broke: list[bool] = broke) -> None:
-            await asyncio.sleep(0.5)
+        async def handler(
+            stream: Stream, seed: int = seed, seen: list[bytes] = seen, broke: list[bool] = broke
+        ) -> None:
+            await asyncio.sleep(seed % 2 * 0.5)
             try:
                 while (frame := await stream.read()) is not None:
                     seen.append(frame)
@@ -224,6 +230,7 @@ def test_a_stream_that_its_caller_closes_is_reset() -> None:
             stream = await ports.rpc.open_stream(SERVER, "/Late", timeout_ms=100)
             await stream.write(b"1")
             await stream.write(b"2")
+            await asyncio.sleep(0.1)
             stream.close()
 
         async def scenario(world: World = world) -> None:
@@ -233,7 +240,7 @@ def test_a_stream_that_its_caller_closes_is_reset() -> None:
 
         world.run(scenario())
         ends.add((len(seen), broke[0]))
-    assert ends == {(0, False), (0, True), (2, False), (2, True)}
+    assert ends == {(0, True), (2, True)}
 
 
 def _calls_served(late: float, repeat: float) -> tuple[list[bytes], list[bytes]]:

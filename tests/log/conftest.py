@@ -20,13 +20,13 @@ def disk() -> Iterator[FailingDisk]:
     made.close()
 
 
-@pytest.fixture(params=["real", "simulated"])
+@pytest.fixture(params=["compiled", "python", "simulated"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Either disk."""
+    """The real disk with either thread that syncs, or the simulator's."""
     made: Bench
-    if request.param == "real":
+    if request.param != "simulated":
         with pytest.MonkeyPatch.context() as monkeypatch:
-            made = Real(tmp_path, monkeypatch)
+            made = Real(tmp_path, monkeypatch, compiled_sync=request.param == "compiled")
             yield made
             made.close()
     else:

@@ -18,21 +18,23 @@ from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
 from strandline.log.disk import Disk, write_file_durably
 from strandline.log.real_disk import RealDisk
+from tests.log import beneath
 
 
 class Real:
     """The production disk in a temporary directory."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, *, compiled_sync: bool) -> None:
         self.root = str(root)
         self._monkeypatch = monkeypatch
-        self._disks = [RealDisk()]
+        self._compiled_sync = compiled_sync
+        self._disks = [RealDisk(compiled_sync=compiled_sync)]
         self._left: list[int] = []
         self.disk: Disk = self._disks[0]
 
     def another(self) -> Disk:
         """The disk as another process has it."""
-        self._disks.append(RealDisk())
+        self._disks.append(RealDisk(compiled_sync=self._compiled_sync))
         return self._disks[-1]
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -53,6 +55,7 @@ class Real:
             return works(*arguments)
 
         self._monkeypatch.setattr(os, name, call)
+        beneath.route()
 
     def mend(self) -> None:
         """Nothing fails any more."""
@@ -70,6 +73,7 @@ class Real:
     def close(self) -> None:
         """End the threads."""
         self._monkeypatch.undo()
+        beneath.straight()
         for disk in self._disks:
             disk.close()
 

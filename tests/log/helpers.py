@@ -66,11 +66,11 @@ class FailingDisk(RealDisk):
             raise self.sync_error
         super().sync_now(files, directories)
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         """Fails if told to."""
         if self.sync_error is not None:
             raise self.sync_error
-        await super().sync(files, directories)
+        await super().sync(files, directories, wait_ms)
 
 
 class _FailingFile(RealFile):

@@ -260,3 +260,22 @@ def test_a_sync_goes_on_without_its_caller(bench: Bench) -> None:
         assert [file.pread(1, 0) for file in files] == [b"x"] * 3
 
     bench.run(main())
+
+
+def test_a_small_group_may_be_waited_for(bench: Bench) -> None:
+    """As far as the port can tell, nothing changes: it is durable when the call returns, and the file goes on."""
+    disk = bench.disk
+
+    async def main() -> None:
+        file = disk.open(f"{bench.root}/waited", create=True)
+        for wait_ms in (0.0, 0.001, 0.5, 100.0):
+            file.pwrite(b"content", 0)
+            await disk.sync([file], wait_ms=wait_ms)
+            await disk.sync([file], [bench.root], wait_ms)
+            await disk.sync([], [], wait_ms)
+        many = [disk.open(f"{bench.root}/{number}", create=True) for number in range(SYNC_MANY + 1)]
+        await disk.sync(many, wait_ms=100.0)
+        file.close()
+
+    bench.run(main())
+    assert read_file(disk, f"{bench.root}/waited") == b"content"

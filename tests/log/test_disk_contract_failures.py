@@ -11,7 +11,8 @@ from strandline.log.real_sync import NoDescriptor
 from tests.log.disk_bench import Bench, put, refused
 
 
-def test_after_a_failed_sync_the_file_refuses(bench: Bench) -> None:
+@pytest.mark.parametrize("wait_ms", [0.0, 100.0])
+def test_after_a_failed_sync_the_file_refuses(bench: Bench, wait_ms: float) -> None:
     """Schedule 32: no retry may make good what failed. Reading goes on, and so do other files; who opens it anew (the
     next life of the node) is not refused."""
     disk = bench.disk
@@ -19,7 +20,7 @@ def test_after_a_failed_sync_the_file_refuses(bench: Bench) -> None:
     file, other = disk.open(path), disk.open(f"{bench.root}/other", create=True)
     file.pwrite(b"b", 0)
     bench.fail("sync")
-    refused(DiskError, lambda: bench.run(disk.sync([file])))
+    refused(DiskError, lambda: bench.run(disk.sync([file], wait_ms=wait_ms)))
     refused(
         DiskError,
         lambda: file.pwrite(b"c", 0),

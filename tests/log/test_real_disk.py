@@ -23,6 +23,7 @@ from strandline.log.real_disk import RealDisk
 from strandline.log.real_file import RealFile
 from strandline.log.real_sync import SYNC_MANY, load_syncfs, syncfs_reports_errors
 from strandline.proto.errors import DirectoryInUse
+from tests.log import beneath
 from tests.log.helpers import FailingDisk
 
 
@@ -115,7 +116,7 @@ def test_a_failed_sync_poisons_the_file(disk: FailingDisk, tmp_path: Path, monke
     other = disk.open(f"{tmp_path}/b", create=True)
     file.pwrite(b"x", 0)
     monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
-    with pytest.raises(DiskError) as caught:
+    with pytest.raises(DiskError) as caught, beneath.through_python():
         asyncio.run(disk.sync([file]))
     assert caught.value.errno == errno.EIO
     monkeypatch.undo()
@@ -246,7 +247,7 @@ def test_a_sync_without_room_is_no_full_disk(
     for number, sync in enumerate(syncs):
         file = disk.open(f"{tmp_path}/{number}", create=True)
         monkeypatch.setattr(os, "fdatasync", failing(errno.ENOSPC))
-        with pytest.raises(DiskError) as caught:
+        with pytest.raises(DiskError) as caught, beneath.through_python():
             sync(file)
         assert type(caught.value) is DiskError
         monkeypatch.undo()
@@ -401,7 +402,8 @@ def test_descriptors_stay_while_a_thread_has_them(tmp_path: Path, monkeypatch: p
             assert file.fd < 0
         monkeypatch.undo()
 
-    asyncio.run(main())
+    with beneath.through_python():
+        asyncio.run(main())
     disk.close()
 
 

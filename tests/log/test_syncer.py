@@ -26,7 +26,7 @@ class HeldDisk(FailingDisk):
         self.groups: list[tuple[list[str], list[str]]] = []
         self.running = 0
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         """As the real one, after the gate."""
         assert self.running == 0, "one sync in flight"
         self.running += 1
@@ -34,7 +34,7 @@ class HeldDisk(FailingDisk):
         self.started.set()
         try:
             await self.gate.wait()
-            await super().sync(files, directories)
+            await super().sync(files, directories, wait_ms)
         finally:
             self.running -= 1
 

@@ -181,7 +181,7 @@ def test_a_syncer_that_is_cancelled_by_nobody_is_fatal(tmp_path: Path) -> None:
     """Something under the disk's sync cancels a future: the task ends, and with it every ack."""
 
     class Cancels(FailingDisk):
-        async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_soon(future.cancel)
             await future

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_port import DiskPort
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError, DiskPoisoned
+from strandline.log.real_disk import RealDisk
+from strandline.log.sync_wait import FAST_IN_A_ROW, LIMIT_MS
 from strandline.log.watched_disk import BOUNDS_S, LOST_FACTOR, SyncWatch, WatchedDisk
 from tests.log.helpers import FailingDisk, ManualClock
 
@@ -193,3 +196,68 @@ def test_it_is_the_disk_in_everything_else(disk: FailingDisk, tmp_path: Path) ->
     asyncio.run(cold())
     watched.rmdir(f"{tmp_path}/d")
     assert watched.listdir(str(tmp_path)) == [".lock"]
+
+
+def fast(disk: SimDisk) -> None:
+    """A good NVMe drive."""
+    disk.config.sync_min_us, disk.config.sync_max_us = 50, 200
+
+
+def test_a_fast_disk_is_waited_for_in_place() -> None:
+    """Small groups, after a row of fast ones; a group with a directory never."""
+
+    async def story(scene: Scene, port: DiskPort) -> None:
+        fast(scene.machine.disk)
+        for number in range(FAST_IN_A_ROW + 10):
+            await asyncio.sleep(0.01)
+            await synced(scene, port)
+            assert scene.disk.waited == max(0, number + 1 - FAST_IN_A_ROW)
+        await scene.disk.sync([], ["/"])
+        assert scene.disk.waited == 10
+        assert scene.world.loop.effects["sync-waited-for"] == 10
+
+    Scene().run(story)
+
+
+def test_a_disk_that_hangs_while_it_is_waited_for() -> None:
+    """The wait ends at its limit: the loop goes on, the age of that sync is watched, and no other one is waited for."""
+
+    async def story(scene: Scene, port: DiskPort) -> None:
+        fast(scene.machine.disk)
+        for _ in range(FAST_IN_A_ROW + 1):
+            await asyncio.sleep(0.01)
+            await synced(scene, port)
+        assert scene.disk.waited == 1
+        scene.machine.disk.hang()
+        began_ms = scene.world.now_ms
+        task = asyncio.ensure_future(synced(scene, port))
+        await asyncio.sleep(0)
+        assert 0 < scene.world.now_ms - began_ms < 2 * LIMIT_MS
+        again = asyncio.ensure_future(synced(scene, port))
+        await asyncio.sleep(0.001)
+        assert scene.disk.age_ms > LIMIT_MS
+        await asyncio.sleep(6)
+        scene.machine.disk.let_go()
+        await asyncio.gather(task, again)
+        assert scene.disk.waited == 1
+        assert scene.world.loop.effects["sync-wait-missed"] == 1
+
+    told = [what for _, what in Scene().run(story) if what != "synced"]
+    assert told == ["stalled at 5", "recovered"]
+
+
+def test_the_thread_in_python_is_not_waited_for(tmp_path: Path) -> None:
+    """Without a compiler each sync comes back through the loop, however fast; and none is counted as waited for."""
+
+    async def main() -> None:
+        disk = RealDisk(compiled_sync=False)
+        clock = ManualClock()
+        watched = WatchedDisk(disk, clock, lambda error: None)
+        file = disk.open(f"{tmp_path}/f", create=True)
+        for _ in range(FAST_IN_A_ROW + 5):
+            clock.now_ms += 10
+            await watched.sync([file])
+        assert watched.waited == 0
+        disk.close()
+
+    asyncio.run(main())

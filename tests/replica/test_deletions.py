@@ -224,7 +224,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_its_lower_start(tmp_path: Path, monke
         real = site.disk.sync
         cut: list[int] = []
 
-        async def sync(files: object, directories: object = ()) -> None:
+        async def sync(files: object, directories: object = (), wait_ms: float = 0.0) -> None:
             if files and not cut:
                 cut.append(1)
                 site.log_dir.logs[TP].truncate_to(12)

@@ -27,7 +27,7 @@ async def keep(scene: Scene, **settings: int) -> None:
     config = LogConfig(
         segment_bytes=400, file_delete_delay_ms=0, retention_ms=-1, message_timestamp_type="LogAppendTime"
     )
-    scene.cluster.controller.change(TP, log_config=replace(config, **settings))  # type: ignore[arg-type]
+    scene.controller.change(TP, log_config=replace(config, **settings))  # type: ignore[arg-type]
     await scene.world.sleep_ms(100)
 
 
@@ -44,20 +44,20 @@ def test_age_deletes_on_every_replica() -> None:
     async def scenario(scene: Scene) -> None:
         await keep(scene)
         for _ in range(10):
-            await scene.append(b"." * 100)
+            await scene.append(1, b"." * 100)
         assert all(len(segments(scene, node)) > 2 for node in NODES)
         await keep(scene, retention_ms=MINUTE_MS)
         await scene.world.sleep_ms(MINUTE_MS / 2)
         assert [scene.status(node).log_start_offset for node in NODES] == [0, 0, 0]
-        await scene.until(lambda: all(len(segments(scene, node)) == 1 for node in NODES), limit_ms=2 * MINUTE_MS)
+        await scene.until(lambda: all(len(segments(scene, node)) == 1 for node in NODES), within_ms=2 * MINUTE_MS)
         for node in NODES:
             status = scene.status(node)
             assert (status.log_start_offset, status.log_end_offset, status.size_bytes) == (10, 10, 0)
         assert scene.manager(1).counters.expired_records == 10
         assert scene.manager(2).counters.expired_records == 0, "the leader alone decides"
-        assert (await scene.append()).base_offset == 10
+        assert (await scene.append(1)).base_offset == 10
 
-    scene().run(scenario)
+    scene().play(scenario)
 
 
 def test_size_deletes_what_is_too_much() -> None:
@@ -67,15 +67,15 @@ def test_size_deletes_what_is_too_much() -> None:
         await keep(scene, retention_bytes=500)
         scene.world.kill("n3")
         for _ in range(20):
-            assert (await scene.append(b"." * 100)).error is ErrorCode.NONE
+            assert (await scene.append(1, b"." * 100)).error is ErrorCode.NONE
         await scene.until(lambda: scene.status(1).size_bytes < 1_000)
         assert scene.status(1).size_bytes >= 500
         await scene.until(lambda: scene.status(2).log_start_offset == scene.status(1).log_start_offset > 0)
         scene.broker(3).start()
-        await scene.until(lambda: len(scene.isr()) == 3)
+        await scene.until(lambda: len(scene.isr) == 3)
         await scene.until(lambda: scene.status(3).log_start_offset == scene.status(1).log_start_offset)
 
-    scene().run(scenario)
+    scene().play(scenario)
 
 
 def test_what_is_not_committed_stays() -> None:
@@ -83,16 +83,16 @@ def test_what_is_not_committed_stays() -> None:
 
     async def scenario(scene: Scene) -> None:
         await keep(scene, retention_ms=MINUTE_MS)
-        await scene.append(b"." * 300)
+        await scene.append(1, b"." * 300)
         for node in (2, 3):
             scene.world.partition("n1", f"n{node}")
         for _ in range(3):
-            await scene.append(b"." * 300, acks=1)
+            await scene.append(1, b"." * 300, acks=1)
         await scene.world.sleep_ms(3 * MINUTE_MS)
         assert scene.status(1).high_watermark <= 1
         assert (scene.status(1).log_start_offset, scene.status(1).log_end_offset) == (1, 4)
 
-    scene().run(scenario)
+    scene().play(scenario)
 
 
 def test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early() -> None:
@@ -102,7 +102,7 @@ def test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early() -> None:
     async def scenario(scene: Scene) -> None:
         clock = scene.world.machines["n1"].clock
         await keep(scene, retention_ms=120 * MINUTE_MS)
-        await scene.append(b"." * 300)
+        await scene.append(1, b"." * 300)
         await scene.world.sleep_ms(1_000)
         clock.jump_wall(365 * 24 * 60 * MINUTE_MS)
         await scene.world.sleep_ms(100 * MINUTE_MS)
@@ -110,10 +110,10 @@ def test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early() -> None:
         await scene.world.sleep_ms(30 * MINUTE_MS)
         assert scene.status(1).log_start_offset == 1, "it goes by the time before, not by none"
         clock.jump_wall(-366 * 24 * 60 * MINUTE_MS)
-        assert (await scene.append(b"." * 300)).error is ErrorCode.NONE
+        assert (await scene.append(1, b"." * 300)).error is ErrorCode.NONE
         await scene.world.sleep_ms(60 * MINUTE_MS)
         assert scene.status(1).log_start_offset == 1
         await scene.world.sleep_ms(BELIEVED_AFTER_MS / 12)
         assert scene.status(1).log_start_offset == 2
 
-    scene().run(scenario)
+    scene().play(scenario)

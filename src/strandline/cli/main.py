@@ -27,6 +27,7 @@ COMMANDS = {
     "quorum": f"{_HERE}.quorum:quorum",
     "spark": f"{_HERE}.spark:spark",
     "topic": f"{_HERE}.topics:topic",
+    "trace": f"{_HERE}.trace:trace",
 }
 
 

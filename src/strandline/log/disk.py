@@ -81,6 +81,10 @@ class Disk(Protocol):
         """A group sync has been under way for much longer than syncs take. A blocking one would wait behind it, and the
         event loop with it: what can wait for another moment does."""
 
+    @property
+    def sync_thread(self) -> str:
+        """What carries out small group syncs, for people: `compiled`, `python` or `simulated`."""
+
     def lock(self, path: str) -> DirectoryLock:
         """Take the directory at `path` for this process, before anything in it is read: two processes in one directory
         vote twice in one epoch, and write over each other. The kernel holds the lock and lets it go when the process
@@ -125,13 +129,14 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable, blocking. Raises DiskPoisoned when that fails."""
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         """Group sync off the event loop: what was written to `files`, and every entry made in or removed from
         `directories`, before this call began is durable when it returns.
 
-        Few are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may be relied on. A directory
-        that was deleted meanwhile has nothing left to be synced. The files may be closed before this returns, and the
-        caller may be cancelled: the sync is carried out all the same.
+        Up to `wait_ms` the event loop may be kept for a small group's end: where it comes by then this returns without
+        a turn of the loop. Few files are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may
+        be relied on. A directory that was deleted meanwhile has nothing left to be synced. The files may be closed
+        before this returns, and the caller may be cancelled: the sync is carried out all the same.
         """
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:

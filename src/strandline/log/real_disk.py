@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from threading import Event
 from typing import ParamSpec, TypeVar, cast
 
+from strandline.log.compiled_sync import FILES_MAX, CompiledSync
 from strandline.log.disk import DiskError, DiskPoisoned, File
 from strandline.log.real_file import RealFile, pread_all, refused
 from strandline.log.real_lock import RealLock
@@ -21,6 +23,7 @@ from strandline.log.real_sync import (
     disk_error,
     load_syncfs,
     sync_directory,
+    sync_error,
     sync_group,
 )
 from strandline.log.sync_thread import SyncThread
@@ -47,11 +50,14 @@ class RealDisk:
       failed write since.
     """
 
-    def __init__(self, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, *, open_files_max: int = OPEN_FILES_MAX, compiled_sync: bool = True) -> None:
+        """`compiled_sync`: small groups go to the compiled thread, where the installation could build it."""
+        self._compiled_sync = CompiledSync.load() if compiled_sync else None
         self.busy = False  # nobody looks at the clock here: see WatchedDisk
         self.poison: DiskPoisoned | None = None
         self.waits_for = ""
         self.calls = 0
+        self.sync_thread = "python" if self._compiled_sync is None else "compiled"
         self._open_files_max = open_files_max
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._anchors: dict[int, int] = {}
@@ -145,7 +151,12 @@ class RealDisk:
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """One group sync, blocking. Raises DiskError: nothing of the group may be relied on."""
-        pairs = self._pinned(cast("Sequence[RealFile]", files))
+        real = cast("Sequence[RealFile]", files)
+        compiled = self._compiled_sync
+        if compiled is not None and _shared(real):
+            with self._waiting(files[0].path):
+                compiled.finish()
+        pairs = self._pinned(real)
         try:
             with self._waiting(files[0].path if files else "".join(directories[:1])):
                 self._with_descriptors(lambda: self._sync_group(pairs, directories))
@@ -166,25 +177,46 @@ class RealDisk:
             self.poison = error
             raise
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        """One group sync in the sync thread. Raises DiskError: nothing of the group may be relied on."""
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+        """One group sync in a sync thread. Raises DiskError: nothing of the group may be relied on."""
         real = cast("Sequence[RealFile]", files)
         try:
-            await self._sync_pinned(real, directories)
+            await self._sync_pinned(real, directories, wait_ms)
         except NoDescriptor:
             if not self._give_up_idle():
                 raise
-            await self._sync_pinned(real, directories)
+            await self._sync_pinned(real, directories, wait_ms)
 
-    def _sync_pinned(self, files: Sequence[RealFile], directories: Sequence[str]) -> asyncio.Future[None]:
-        """The descriptors stay open until the thread has done with them, whoever still waits for it by then."""
+    def _sync_pinned(
+        self, files: Sequence[RealFile], directories: Sequence[str], wait_ms: float
+    ) -> asyncio.Future[None]:
+        """The descriptors stay open until the thread has done with them, whoever still waits for it by then.
+
+        Two threads never sync one file at a time: of the two calls one is told of a failure, and the other succeeds
+        (schedule 32). So the second is of the thread in Python, and waits there until the first has been judged.
+        """
+        shared = _shared(files)
         pairs = self._pinned(files)
 
         def finished() -> None:
             for file in files:
                 file.unpin()
 
-        return self._sync_thread.run(partial(self._sync_group, pairs, tuple(directories)), finished)
+        compiled = self._compiled_sync
+        if compiled is not None and compiled.idle and not (directories or shared) and _are_small(files):
+
+            def ended(synced: int, number: int) -> DiskError | None:
+                error = None
+                if number:
+                    error = sync_error(number, files[synced].path)
+                    self._failed(pairs, error)
+                finished()
+                return error
+
+            return compiled.begin([fd for _, fd in pairs], wait_ms, ended)
+        over = compiled.over() if compiled is not None and shared else None
+        work = partial(self._sync_group, pairs, tuple(directories), over)
+        return self._sync_thread.run(work, finished)
 
     def _pinned(self, files: Sequence[RealFile]) -> list[tuple[RealFile, int]]:
         """The files of a sync that begins, with their descriptors, which stay. Raises DiskPoisoned, DiskError."""
@@ -195,20 +227,27 @@ class RealDisk:
             file.dirty = False  # what is written while the sync runs belongs to the next one, and sets this again
         return pairs
 
-    def _sync_group(self, pairs: list[tuple[RealFile, int]], directories: Sequence[str]) -> None:
+    def _sync_group(
+        self, pairs: list[tuple[RealFile, int]], directories: Sequence[str], after: Event | None = None
+    ) -> None:
         """In the sync thread, or blocking. After a failure none of these files is written again, whichever failed."""
+        if after is not None:
+            after.wait()
         try:
             sync_group(pairs, directories, self._syncfs, self._anchors)
         except DiskError as error:
-            for file, _ in pairs:
-                file.dirty = True
-            if isinstance(error, NoDescriptor):
-                raise
-            if isinstance(error, DiskPoisoned):
-                self.poison = error
-            for file, _ in pairs:
-                file.poison = file.poison or error
+            self._failed(pairs, error)
             raise
+
+    def _failed(self, pairs: list[tuple[RealFile, int]], error: DiskError) -> None:
+        for file, _ in pairs:
+            file.dirty = True
+        if isinstance(error, NoDescriptor):
+            return
+        if isinstance(error, DiskPoisoned):
+            self.poison = error
+        for file, _ in pairs:
+            file.poison = file.poison or error
 
     @contextmanager
     def _waiting(self, path: str) -> Iterator[None]:
@@ -250,6 +289,8 @@ class RealDisk:
 
     def close(self) -> None:
         """Close every descriptor and end the threads; waits for what they are doing."""
+        if self._compiled_sync is not None:  # the other thread may wait for it
+            self._compiled_sync.close()
         self._sync_thread.close()
         self._io_threads.shutdown()
         for file in list(self._open):
@@ -342,6 +383,16 @@ class RealDisk:
                 self._open.move_to_end(old)
             else:
                 self.forget(old)
+
+
+def _shared(files: Sequence[RealFile]) -> bool:
+    """A thread has one of them already."""
+    return any(file.pins for file in files)
+
+
+def _are_small(files: Sequence[RealFile]) -> bool:
+    """Few, and none that a sync has to refuse."""
+    return 0 < len(files) <= FILES_MAX and all(file.poison is None for file in files)
 
 
 def _open(path: str, flags: int) -> int:

@@ -156,8 +156,12 @@ def sync_file(file: OpenFile, fd: int) -> None:
     try:
         os.fdatasync(fd)
     except OSError as error:
-        number = error.errno or errno.EIO
-        raise DiskError(number, f"sync: {os.strerror(number)}", file.path) from error
+        raise sync_error(error.errno or errno.EIO, file.path) from error
+
+
+def sync_error(number: int, path: str) -> DiskError:
+    """The port's error of an fdatasync, never DiskFull."""
+    return DiskError(number, f"sync: {os.strerror(number)}", path)
 
 
 def refuse_if_poisoned(file: OpenFile) -> None:

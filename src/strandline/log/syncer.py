@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from strandline.log.disk import Disk, DiskError, File
 from strandline.log.partition_log import PartitionLog
+from strandline.log.request_trace import RequestTrace
 from strandline.proto.errors import FatalError
 from strandline.proto.tasks import Report, spawn
 
@@ -46,6 +47,8 @@ class Syncer:
         self._group: list[PartitionLog] = []
         self._task: asyncio.Task[None] | None = None
         self._broken: Exception | None = None
+        self.trace: RequestTrace | None = None
+        """Is told when groups begin and end."""
         self.syncs = 0
         """Groups synced so far."""
 
@@ -109,6 +112,8 @@ class Syncer:
             else:
                 files += log_files
                 directories.update(dict.fromkeys(log_directories))
+        if self.trace is not None:
+            self.trace.sync_began(self._group)
         if files or directories:
             try:
                 await self._disk.sync(files, list(directories))
@@ -119,6 +124,8 @@ class Syncer:
         self._group = []
         if synced:
             self.syncs += 1
+            if self.trace is not None:
+                self.trace.sync_ended(synced)
             self._on_synced(synced)
 
     def _end(self, logs: list[PartitionLog], failed: dict[PartitionLog, OSError]) -> list[PartitionLog]:

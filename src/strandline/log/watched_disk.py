@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from strandline.log.disk import Disk, DiskError, DiskPoisoned, File
+from strandline.log.real_sync import SYNC_MANY
+from strandline.log.sync_wait import SyncWait
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report
@@ -54,6 +56,7 @@ class WatchedDisk:
 
     Attributes:
         times: of the syncs that ended.
+        waited: how many of them the event loop waited for in place (`SyncWait`).
         busy: the sync under way was there when the watch looked before.
         stalled: a sync under way is older than its bound. Until it ends every blocking sync is refused: it would wait
             behind that one, and the event loop with it.
@@ -65,12 +68,16 @@ class WatchedDisk:
         self._clock = clock
         self._on_poisoned: Report | None = on_poisoned
         self._under_way: dict[int, float] = {}
+        self._wait = SyncWait()
+        self._waits = disk.sync_thread != "python"  # that one answers through the loop alone
         self._number = 0
         self.times = SyncTimes()
+        self.waited = 0
         self.busy = False
         self.stalled = False
         self.on_begin: Callable[[], None] = lambda: None
         """Called when a sync begins."""
+        self.sync_thread = disk.sync_thread
         self.lock = disk.lock
         self.open = disk.open
         self.exists = disk.exists
@@ -97,18 +104,22 @@ class WatchedDisk:
         began = next(iter(self._under_way.values()), None)
         return 0.0 if began is None else self._clock.monotonic_ms() - began
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        """As the disk. Raises DiskError.
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+        """As the disk. Raises DiskError. How long to wait in place is decided here: never behind another sync.
 
         A caller that is cancelled (a node that ends is all that does so) leaves its sync under way: it is carried out
         all the same, and nobody here learns of its end.
         """
         self._number += 1
         number = self._number
-        self._under_way[number] = self._clock.monotonic_ms()
+        began_ms = self._clock.monotonic_ms()
+        small = not directories and len(files) <= SYNC_MANY
+        if small and self._waits and not self._under_way:
+            wait_ms = max(wait_ms, self._wait.limit_ms(began_ms))
+        self._under_way[number] = began_ms
         self.on_begin()
         try:
-            await self._disk.sync(files, directories)
+            await self._disk.sync(files, directories, wait_ms)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -116,10 +127,15 @@ class WatchedDisk:
             if isinstance(error, DiskPoisoned):
                 self._poisoned(error)
             raise
-        self._ended(number)
+        took_ms = self._ended(number)
+        if small:
+            self._wait.took(took_ms, wait_ms)
+            self.waited += wait_ms > 0 and took_ms <= wait_ms
 
-    def _ended(self, number: int) -> None:
-        self.times.took((self._clock.monotonic_ms() - self._under_way.pop(number)) / 1000)
+    def _ended(self, number: int) -> float:
+        took_ms = self._clock.monotonic_ms() - self._under_way.pop(number)
+        self.times.took(took_ms / 1000)
+        return took_ms
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """As the disk. Raises DiskError, also while a sync hangs."""

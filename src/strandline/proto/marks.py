@@ -35,6 +35,7 @@ MARKS: dict[str, str] = {
     "quorum-truncated": "a quorum node cut records that an older leader had appended",
     "quorum-snapshot-taken": "a quorum node wrote a snapshot of its metadata",
     "quorum-snapshot-installed": "a quorum node that was too far behind installed its leader's snapshot",
+    "sync-not-waited-for": "a sync outlasted the wait of the event loop, and the next ones are not waited for",
     "quorum-disk-busy": "a quorum node held its vote back because a sync under way took long",
     "quorum-disk-full": "a quorum node held its vote back because its disk had no room to make it durable",
     # the controller

@@ -120,6 +120,8 @@ class Following:
         self.without_room = False
         self.learn(leader_high_watermark, leader_log_start)
         shared.counters.replicated_in_bytes += len(batches)
+        if shared.syncer.trace is not None:
+            shared.syncer.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:
             shared.syncer.mark(self.log)
         else:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
+from strandline.log.request_trace import RequestTrace
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.ensure import ensure
@@ -145,6 +146,15 @@ class ReplicaManager:
         return self._shared.broker_epoch
 
     @property
+    def trace(self) -> RequestTrace | None:
+        """Notes the stages of requests, while somebody asked for it."""
+        return self._syncer.trace
+
+    @trace.setter
+    def trace(self, trace: RequestTrace | None) -> None:
+        self._syncer.trace = trace
+
+    @property
     def config(self) -> ReplicaConfig:
         """Its settings."""
         return self._shared.config
@@ -200,7 +210,10 @@ class ReplicaManager:
         partition = self._partitions.get(tp)
         if partition is not None:
             try:
-                return partition.append(batches, acks, done)
+                waiting = partition.append(batches, acks, done)
+                if waiting is not None and self._syncer.trace is not None:
+                    self._syncer.trace.appended(tp, waiting.required_offset)
+                return waiting
             except FatalError as error:
                 self.fatal(error)
                 raise

@@ -237,7 +237,7 @@ class Partition:
                 shared.syncer.mark(plog)
             self._carry_out(effects)
         if waits and core.high_watermark < result.next_offset:
-            self._wait(append)
+            append.wait_in(self.waiting)
             return append
         # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
         synced = core.synced_replicas(result.next_offset) or (shared.node_id,)
@@ -278,18 +278,6 @@ class Partition:
                 subscription.sent_high_watermark = core.high_watermark
                 subscription.link.push(piece)
 
-    def _wait(self, append: Append) -> None:
-        """Answer it once the high watermark reaches what it requires. Only a duplicate of an older batch can require
-        less than the one before it."""
-        waiting = self.waiting
-        index = len(waiting)
-        while index and waiting[index - 1].required_offset > append.required_offset:
-            index -= 1
-        if index == len(waiting):
-            waiting.append(append)
-        else:
-            waiting.insert(index, append)
-
     # Leading: what happened to followers, metadata and time
 
     def subscribe(
@@ -310,6 +298,8 @@ class Partition:
 
     def acked(self, subscription: Subscription, fetch_offset: int, durable_offset: int, now_ms: float) -> None:
         """A follower got further."""
+        if self._shared.syncer.trace is not None:
+            self._shared.syncer.trace.acked(self.topic_partition, subscription.link.node_id, durable_offset)
         self._carry_out(subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms))
 
     def follower_deleted(self, subscription: Subscription, log_start_offset: int, now_ms: float) -> None:
@@ -382,11 +372,15 @@ class Partition:
     def _release(self, high_watermark: int) -> None:
         """The high watermark rose: answer who waited for it, in order, wake who watches it, and let the followers know
         with the next data, or after a while without any."""
-        leader, waiting = self.leader, self.waiting
+        leader, waiting, trace = self.leader, self.waiting, self._shared.syncer.trace
+        if trace is not None:
+            trace.committed(self.topic_partition, high_watermark)
         while leader is not None and waiting and waiting[0].required_offset <= high_watermark:
             append = waiting.popleft()
             if not append.ended:
                 append.end(leader.judge_committed(), "", leader.synced_replicas(append.required_offset))
+        if trace is not None:
+            trace.answered(self.topic_partition)
         self.watchers.wake()
         if self.subscriptions:
             self._shared.watermarks.add(self.send_high_watermark)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from strandline.proto.error_codes import ErrorCode
@@ -48,6 +49,14 @@ class Append:
     def ended(self) -> bool:
         """The outcome is known, and its sender has it."""
         return self._done is None
+
+    def wait_in(self, waiting: deque[Append]) -> None:
+        """Stand among those that wait for the high watermark, in the order of what they require. Only a duplicate of an
+        older batch can require less than the one before it."""
+        index = len(waiting)
+        while index and waiting[index - 1].required_offset > self.required_offset:
+            index -= 1
+        waiting.insert(index, self)
 
     def cancel(self, error: ErrorCode) -> None:
         """Stop waiting: the outcome is `error`, and indeterminate, since the batch stays in the log. Nothing happens

@@ -22,6 +22,10 @@ NODE = """
 import errno, json, os, sys
 from strandline.cluster.node import run_node
 
+sys.path.insert(0, os.getcwd())
+from tests.log import beneath
+
+beneath.route()
 flag, journal, config = sys.argv[1:]
 pwrite, fdatasync = os.pwrite, os.fdatasync
 

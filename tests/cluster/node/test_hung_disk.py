@@ -24,6 +24,10 @@ NODE = """
 import os, sys, threading
 from strandline.cluster.node import run_node
 
+sys.path.insert(0, os.getcwd())
+from tests.log import beneath
+
+beneath.route()
 flag, where, config = sys.argv[1:]
 fdatasync = os.fdatasync
 never = threading.Event()

@@ -345,8 +345,8 @@ def test_a_fetched_snapshot_is_checked_before_it_exists(tmp_path: Path) -> None:
 class RottingDisk(RealDisk):
     """What it has synced has one bit turned over."""
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        await super().sync(files, directories)
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+        await super().sync(files, directories, wait_ms)
         for file in files:
             (byte,) = file.pread(1, 80)
             file.pwrite(bytes([byte ^ 1]), 80)

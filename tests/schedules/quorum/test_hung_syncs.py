@@ -62,6 +62,17 @@ class Site(ClusterStage):
         times = [began_ms, *self.acked_ms[seen:], self.world.now_ms]
         return max(later - sooner for sooner, later in pairwise(times))
 
+    async def be_fast(self) -> None:
+        """Every disk is a good drive, until each broker waits in place for what it syncs."""
+        for name in self.cluster.brokers:
+            config = self.world.machines[name].disk.config
+            config.sync_min_us, config.sync_max_us = 50, 200
+        await self.cluster.wait_for(
+            "syncs are waited for",
+            READY_MS,
+            lambda: all(self.cluster.live[name].node.disk.waited > 20 for name in self.cluster.brokers),
+        )
+
     def hang(self, name: str) -> None:
         """From now on no sync of this machine ends. Its node has a reason to stop itself."""
         self.world.machines[name].disk.hang()
@@ -178,5 +189,63 @@ def test_58_acks_that_wait_for_no_sync_go_on() -> None:
         site.hang(leader)
         assert await site.longest_gap_ms(8 * TIMEOUT_MS) < TIMEOUT_MS + MOVES_MS
         assert site.leader("t") != leader
+
+    site.play(story)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+@schedule(58, rule="B18: a wait in place ends", mutant="a-wait-in-place-has-no-end")
+def test_58_a_sync_hangs_while_the_event_loop_waits_for_it(role: str) -> None:
+    """The disks were fast, so that each node waits in place. Then one hangs: its loop goes on after the limit, it keeps
+    voting and answering, and gives up what it leads within the same bound as ever."""
+    site = Site(64, split=True)
+
+    async def story(site: Site) -> None:
+        await site.be_fast()
+        leader = site.leader("t")
+        victim = leader if role == "leader" else next(name for name in site.cluster.brokers if name != leader)
+        node = site.cluster.live[victim].node
+        site.hang(victim)
+        gap = asyncio.ensure_future(site.longest_gap_ms(20_000))
+        await site.cluster.wait_for("a sync hangs", READY_MS, lambda: node.disk.age_ms > 1_000)
+        for _ in range(20):
+            lag = await lag_ms(site, victim)
+            assert lag < 50, "its event loop stands still"
+        assert await gap < TIMEOUT_MS + MOVES_MS
+        assert site.leader("t") != victim
+
+    site.play(story)
+
+
+async def lag_ms(site: Site, name: str) -> float:
+    """How late a timer of this node is."""
+    loop, process = asyncio.get_running_loop(), site.cluster.live[name].process
+    ran: asyncio.Future[float] = loop.create_future()
+    due_ms = site.world.now_ms + 5
+    process.context.run(loop.call_later, 0.005, lambda: ran.set_result(site.world.now_ms - due_ms))
+    return await ran
+
+
+@schedule(58, rule="B18: a disk that turned slow is not waited for", mutant="slow-syncs-are-waited-for")
+def test_58_a_disk_turns_slow_while_it_is_waited_for() -> None:
+    """From 0.1 ms a sync to 200 under everybody: one wait for each node, and no election, for votes and heartbeats do
+    not wait behind syncs."""
+    site = Site(65)
+
+    async def story(site: Site) -> None:
+        await site.be_fast()
+        leader, controller = site.leader("t"), site.cluster.controller()
+        nodes = [site.cluster.live[name].node for name in site.cluster.names]
+        epoch = nodes[0].quorum.leader_and_epoch.epoch
+        for name in site.cluster.names:
+            config = site.world.machines[name].disk.config
+            config.sync_min_us, config.sync_max_us = 100_000, 300_000
+        waited = [node.disk.waited for node in nodes]
+        began = site.world.loop.effects["sync-wait-missed"]
+        assert await site.longest_gap_ms(10_000) < MOVES_MS
+        assert site.world.loop.effects["sync-wait-missed"] - began <= len(nodes)
+        assert [node.disk.waited for node in nodes] == waited
+        assert (site.leader("t"), site.cluster.controller()) == (leader, controller)
+        assert nodes[0].quorum.leader_and_epoch.epoch == epoch
 
     site.play(story)

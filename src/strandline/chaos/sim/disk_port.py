@@ -170,6 +170,7 @@ class DiskPort:
         self._disk = disk
         self._process = process
         self.busy = False
+        self.sync_thread = "simulated"
         self._poison: DiskPoisoned | None = None
 
     def lock(self, path: str) -> SimLock:
@@ -294,9 +295,18 @@ class DiskPort:
         names.complete_sync(covered)
         self._process.stall(self._disk.sync_us(1))
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         group = self._begin_sync(files, directories)
-        self._later(self._disk.sync_us(len(files) + len(directories)), self._sync_done, group)
+        duration_us = self._disk.sync_us(len(files) + len(directories))
+        wait_us = 0 if directories or len(files) > SYNC_MANY else round(wait_ms * 1000)
+        if duration_us <= wait_us and not self._disk.hung:
+            self._process.stall(duration_us)
+            self._disk.loop.effects["sync-waited-for"] += 1
+            self._finish_sync(group)
+        else:
+            self._process.stall(wait_us)
+            self._disk.loop.effects["sync-wait-missed"] += wait_us > 0
+            self._later(duration_us, self._sync_done, group)
         await group.done
 
     def _begin_sync(self, files: Sequence[File], directories: Sequence[str]) -> _Group:

@@ -26,6 +26,8 @@ EFFECTS: dict[str, str] = {
     "sync-failed": "a sync failed, and what it covered was not on the disk",
     "dir-sync-failed": "a sync of a directory failed, and names that it covered were not on the disk",
     "sync-hung": "a sync did not end in its time",
+    "sync-waited-for": "a process waited a moment for a sync with its event loop, and the sync ended by then",
+    "sync-wait-missed": "a process waited a moment for a sync with its event loop, and the sync went on",
     "loop-blocked": "a process waited for a hung disk with its event loop",
     "no-descriptor": "a file or directory could not be opened for want of a descriptor: EMFILE",
     "name-failed": "a file could not be opened, or a name not be looked up or changed",

@@ -92,12 +92,24 @@ def _of_process(node: ObservedNode) -> Iterator[Metric]:
 
 
 def _of_disk(node: ObservedNode) -> Iterator[Metric]:
-    from prometheus_client.core import HistogramMetricFamily
+    from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
     yield _gauge(
         "strandline_sync_in_flight_seconds",
         "How long the oldest sync of the disk under way has taken by now; 0 when there is none.",
         node.disk.age_ms / 1000,
+    )
+    threads = GaugeMetricFamily(
+        "strandline_sync_thread",
+        "1 for the thread that carries out small group syncs: compiled, or python where there was no compiler.",
+        labels=["kind"],
+    )
+    threads.add_metric([node.disk.sync_thread], 1)
+    yield threads
+    yield _counter(
+        "strandline_syncs_waited_for",
+        "Group syncs that ended while the event loop waited for them in place, as it does where the disk is fast.",
+        node.disk.waited,
     )
     bounds = [*map(str, BOUNDS_S), "+Inf"]
     counts = accumulate(node.disk.times.counts)

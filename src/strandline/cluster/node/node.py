@@ -24,6 +24,7 @@ from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directory
 from strandline.cluster.node.http.pages import commands_of, routes_of
 from strandline.cluster.node.http.protocol import HttpServer
+from strandline.cluster.node.http.trace import TracePage
 from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
@@ -126,7 +127,8 @@ class Node:
         self._sync_watch = SyncWatch(disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
         self.http: HttpServer | None = None
         if config.http is not None:
-            self.http = HttpServer(config.http, routes_of(self), commands_of(self))
+            trace = TracePage(self)
+            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace))
         self._health: asyncio.Task[None] | None = None
         self._server: RpcServer | None = None
         self._serving = True
@@ -160,7 +162,13 @@ class Node:
         except BaseException:
             await self._abandon()
             raise
-        log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+        log.info(
+            "node started",
+            node=self.config.node_id,
+            cluster=self.cluster_id,
+            data=self.config.log_dirs,
+            sync_thread=self.disk.sync_thread,
+        )
         for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
             value = self.config.dynamic[setting]
             log.warning("a setting of this node has no effect", setting=setting, value=value, why=reason)
@@ -180,12 +188,12 @@ class Node:
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
         if isinstance(self._server, ReportsHealth):
-            await self._server.set_serving(False)
+            self._server.set_serving(False)
             self._health = spawn(self._report_health(self._server), self.fatal)
 
     async def _report_health(self, server: ReportsHealth) -> None:
         await self.wait_ready()
-        await server.set_serving(True)
+        server.set_serving(True)
 
     async def _abandon(self) -> None:
         """Give back what a start that failed has taken; nothing is written."""

@@ -14,6 +14,7 @@ from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.log_dir import LogDir
 from strandline.log.watched_disk import WatchedDisk
+from strandline.proto.ports import Clock
 
 
 class ObservedNode(Protocol):
@@ -26,6 +27,7 @@ class ObservedNode(Protocol):
         failed: ends with the error that the node must not outlive.
     """
 
+    clock: Clock
     disk: WatchedDisk
     log_dir: LogDir
     quorum: Quorum

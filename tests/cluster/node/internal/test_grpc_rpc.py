@@ -266,7 +266,7 @@ def test_health_and_reflection_answer() -> None:
         server = await rpc.serve(ANY, {ECHO: echo}, {})
         request = health_pb2.HealthCheckRequest().SerializeToString()
         for serving in (True, False):
-            await server.set_serving(serving)
+            server.set_serving(serving)
             raw = await rpc.call(server.endpoint, "/grpc.health.v1.Health/Check", request, timeout_ms=5000)
             status = health_pb2.HealthCheckResponse.FromString(raw).status
             assert (status == health_pb2.HealthCheckResponse.SERVING) is serving

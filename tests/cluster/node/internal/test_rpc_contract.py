@@ -1,11 +1,12 @@
-"""What gRPC's transport and the simulator's both keep: otherwise the simulator tests another program.
+"""The promises of the Rpc port, each a test, on real sockets and on the simulator's.
 
-Each promise of the Rpc port is one test, run against both. (The largest frame is in `tests/chaos/test_rpc_limits.py`.)
+(The largest frame is in `tests/chaos/test_rpc_limits.py`.)
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -43,6 +44,9 @@ class Scene(Protocol):
     ) -> Endpoint:
         """Serve in another node."""
 
+    async def serve_again(self, where: Endpoint) -> None:
+        """Serve a second time, at the same place."""
+
     async def stop_serving(self) -> None:
         """Close the server."""
 
@@ -54,7 +58,7 @@ Body = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
 class Real:
-    """gRPC on this machine's loopback."""
+    """On this machine's loopback."""
 
     def __init__(self) -> None:
         self.rpc: Rpc = GrpcRpc()
@@ -66,6 +70,9 @@ class Real:
     ) -> Endpoint:
         self._server = await self._serving.serve(Endpoint("127.0.0.1", 0), unary or {}, streams or {})
         return self._server.endpoint
+
+    async def serve_again(self, where: Endpoint) -> None:
+        await self._serving.serve(where, {}, {})
 
     async def stop_serving(self) -> None:
         assert self._server is not None
@@ -96,16 +103,22 @@ class Real:
 class Simulated:
     """Two machines in a world."""
 
-    def __init__(self, rpc: Rpc, server: Rpc) -> None:
+    def __init__(self, rpc: Rpc, server: Rpc, of_server: contextvars.Context) -> None:
         self.rpc = rpc
         self._serving = server
+        self._of_server = of_server
         self._server: RpcServer | None = None
 
     async def serve(
         self, unary: Mapping[str, UnaryHandler] | None = None, streams: Mapping[str, StreamHandler] | None = None
     ) -> Endpoint:
-        self._server = await self._serving.serve(Endpoint("server", 0), unary or {}, streams or {})
+        starting = self._serving.serve(Endpoint("server", 0), unary or {}, streams or {})
+        self._server = await asyncio.get_running_loop().create_task(starting, context=self._of_server)
         return Endpoint("server", self._server.endpoint.port)
+
+    async def serve_again(self, where: Endpoint) -> None:
+        starting = self._serving.serve(where, {}, {})
+        await asyncio.get_running_loop().create_task(starting, context=self._of_server)
 
     async def stop_serving(self) -> None:
         assert self._server is not None
@@ -120,14 +133,14 @@ class Simulated:
         world = World(1)
         for name in ("server", "client"):
             world.add_machine(name)
-        servers: list[Rpc] = []
+        servers: list[tuple[Rpc, contextvars.Context]] = []
 
         async def serve(ports: Ports) -> None:
-            servers.append(ports.rpc)
+            servers.append((ports.rpc, contextvars.copy_context()))
             await asyncio.get_running_loop().create_future()
 
         async def call(ports: Ports) -> None:
-            await body(cls(ports.rpc, servers[0]))
+            await body(cls(ports.rpc, *servers[0]))
 
         async def scenario() -> None:
             world.spawn("server", serve)
@@ -472,9 +485,8 @@ def test_a_taken_port_is_an_os_error(play: Callable[[Body], None]) -> None:
 
     async def body(scene: Scene) -> None:
         server = await scene.serve({"/t.T/Echo": echo})
-        serving = scene._serving  # type: ignore[attr-defined]
         with pytest.raises(OSError, match=r"in use"):
-            await serving.serve(server, {}, {})
+            await scene.serve_again(server)
         assert await scene.rpc.call(server, "/t.T/Echo", b"x", timeout_ms=CALL_MS) == b"x"
 
     play(body)

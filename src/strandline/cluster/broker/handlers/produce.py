@@ -148,6 +148,8 @@ class ProduceHandler:
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         """Append; answered when every partition's append has ended."""
+        if self._replicas.trace is not None:
+            self._replicas.trace.began()
         request = read_request(body, exchange.context.version)
 
         def done(result: ProduceResult) -> None:

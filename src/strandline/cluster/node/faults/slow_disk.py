@@ -19,6 +19,7 @@ class SlowDisk:
         self._disk = disk
         self._delay = delay
         self.busy = False
+        self.sync_thread = disk.sync_thread
         self.lock = disk.lock
         self.open = disk.open
         self.exists = disk.exists
@@ -35,9 +36,9 @@ class SlowDisk:
         self.boot_id = disk.boot_id
         self.unlink_slowly = disk.unlink_slowly
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
         """As the disk, told later. Raises DiskError."""
-        await self._disk.sync(files, directories)
+        await self._disk.sync(files, directories, wait_ms)
         await self._delay()
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:

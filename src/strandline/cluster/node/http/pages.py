@@ -6,28 +6,31 @@ import json
 from http import HTTPStatus
 
 from strandline.cluster.node.http.protocol import Commands, Page, Routes
+from strandline.cluster.node.http.trace import TRACE_PATH, TracePage
 from strandline.cluster.node.metrics import CONTENT_TYPE, Metrics
 from strandline.cluster.node.observed import ObservedNode
 
 FAULTS_PATH = "/faults"
 
 
-def routes_of(node: ObservedNode) -> Routes:
-    """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work. /faults, where fault
-    injection is on: the faults asked for, and how often each struck."""
+def routes_of(node: ObservedNode, trace: TracePage) -> Routes:
+    """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work; /trace: stages of
+    the requests noted last. /faults, where fault injection is on: the faults asked for, and how often each struck."""
     metrics = Metrics(node)
     faults = {} if node.faults is None else {FAULTS_PATH: node.faults.page}
     return {
         **faults,
+        TRACE_PATH: trace.page,
         "/metrics": lambda: Page(metrics.render(), CONTENT_TYPE),
         "/healthz": lambda: _verdict(node, not node.failed.done(), "the node must stop; its log says why"),
         "/readyz": lambda: _verdict(node, node.ready, _why_not_ready(node)),
     }
 
 
-def commands_of(node: ObservedNode) -> Commands:
-    """POST /faults, where fault injection is on."""
-    return {} if node.faults is None else {FAULTS_PATH: node.faults.command}
+def commands_of(node: ObservedNode, trace: TracePage) -> Commands:
+    """POST /trace: note the stages of produce requests for a while. POST /faults, where fault injection is on."""
+    faults = {} if node.faults is None else {FAULTS_PATH: node.faults.command}
+    return {**faults, TRACE_PATH: trace.command}
 
 
 def _verdict(node: ObservedNode, holds: bool, reason: str) -> Page:

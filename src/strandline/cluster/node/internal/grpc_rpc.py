@@ -1,80 +1,94 @@
-"""The Rpc port over gRPC: raw byte frames (no serializer), one channel an endpoint, streams as reader and writer.
+"""The Rpc port over gRPC: raw byte frames (no serializer), without a thread between the socket and the event loop.
 
-Protobuf messages, threads and unary long polls were tried as well: raw frames on a bidirectional stream of grpc.aio
-cost the least between two nodes. TCP_NODELAY is gRPC's default.
+Calls to an endpoint share one connection. Each stream has one of its own: what its reader leaves lying, and its large
+frames, keep no call waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-import grpc.aio
-
-from strandline.cluster.node.internal.errors import rpc_error, task_is_cancelled
-from strandline.cluster.node.internal.grpc_server import GrpcServer
-from strandline.cluster.node.internal.options import CHANNEL_OPTIONS
+from strandline.cluster.node.internal.grpc_server import GrpcServer, Handlers
+from strandline.cluster.node.internal.grpc_stream import GrpcStream
+from strandline.cluster.node.internal.http2 import Http2Connection
+from strandline.cluster.node.internal.options import CONNECT_TIMEOUT_S, MESSAGE_BYTES_MAX, RECONNECT_BACKOFF_MS
 from strandline.proto.ids import Endpoint
-from strandline.proto.ports import RpcTimeout, RpcUnavailable, StreamHandler, UnaryHandler
+from strandline.proto.ports import (
+    Rng,
+    RpcError,
+    RpcRejected,
+    RpcTimeout,
+    RpcUnavailable,
+    Stream,
+    StreamHandler,
+    UnaryHandler,
+)
+from strandline.proto.system import system_rng
+
+_REFUSED = f"[Errno {errno.ECONNREFUSED}]"
+"""In the words of asyncio's error; of a name with several addresses it joins the words of all of them."""
 
 
+@dataclass(slots=True)
 class _Peer:
-    """The connection to one endpoint and the callables made on it."""
+    """What is known of one endpoint.
 
-    __slots__ = ("channel", "streams", "unary")
+    Attributes:
+        calls: the connection for calls, if there is one.
+        connecting: done when the attempt to open it, which is under way, is over.
+        failure: what the last attempt met; it is the answer to everybody until `not_before_s`.
+    """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.channel = grpc.aio.insecure_channel(str(endpoint), options=CHANNEL_OPTIONS)
-        self.unary: dict[str, Any] = {}
-        self.streams: dict[str, Any] = {}
+    calls: Http2Connection | None = None
+    connecting: asyncio.Future[None] | None = None
+    failure: RpcUnavailable | None = None
+    not_before_s: float = 0.0
+    backoff_s: float = 0.0
 
 
 class GrpcRpc:
-    """Calls between nodes in production. One instance a node; used on the event loop's thread alone."""
+    """Calls between nodes. One instance a node; used on the event loop's thread alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: Rng | None = None, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        """`rng` spreads the attempts to reconnect."""
+        self._rng = rng or system_rng()
+        self._message_bytes_max = message_bytes_max
         self._peers: dict[Endpoint, _Peer] = {}
+        self._connections: dict[Http2Connection, None] = {}
         self._closed = False
 
     async def call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
         """One request, one reply. Raises RpcUnavailable, RpcTimeout, RpcRejected (see the port)."""
-        peer = self._peer(endpoint)
-        stub = peer.unary.get(method)
-        if stub is None:
-            stub = peer.unary[method] = peer.channel.unary_unary(method)
-        try:
-            reply: bytes = await stub(request, timeout=max(timeout_ms, 0.0) / 1000.0)
-        except grpc.aio.AioRpcError as error:
-            raise rpc_error(error, endpoint, method) from None
-        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
-            if isinstance(error, asyncio.CancelledError) and task_is_cancelled():
-                raise
-            raise RpcUnavailable(f"{method} at {endpoint}: this node is closing its connections") from None
-        return reply
-
-    async def open_stream(self, endpoint: Endpoint, method: str, *, timeout_ms: float) -> GrpcStream:
-        """Open a bidirectional stream; returns once the peer's handler has begun. Raises RpcUnavailable, RpcTimeout,
-        RpcRejected (the peer does not serve this method; where its refusal comes in two pieces, the first read raises
-        it)."""
-        peer = self._peer(endpoint)
-        stub = peer.streams.get(method)
-        if stub is None:
-            stub = peer.streams[method] = peer.channel.stream_stream(method)
-        call = stub()
-        stream = GrpcStream(call, endpoint, method)
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000.0):
-                await stream.wait_until_accepted()
+                stream = (await self._for_calls(endpoint)).open(method, str(endpoint))
+                try:
+                    return await _exchange(stream, request)
+                finally:
+                    stream.close()
         except TimeoutError:
-            stream.close()
-            raise RpcTimeout(
-                f"{method} at {endpoint}: the stream was not accepted within {timeout_ms:.0f} ms"
-            ) from None
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+            raise RpcTimeout(f"{method} at {endpoint}: no answer within {timeout_ms:.0f} ms") from None
+
+    async def open_stream(self, endpoint: Endpoint, method: str, *, timeout_ms: float) -> Stream:
+        """Open a bidirectional stream; returns once the peer's handler has begun. Raises RpcUnavailable, RpcTimeout,
+        RpcRejected (the peer does not serve this method)."""
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0.0) / 1000.0):
+                connection = await self._connect(endpoint)
+                try:
+                    stream = connection.open(method, str(endpoint))
+                    connection.flush()
+                    stream.on_lost = connection.close
+                    await stream.wait_until_accepted()
+                except BaseException:
+                    connection.close()
+                    raise
+                return stream
+        except TimeoutError:
+            raise RpcTimeout(f"{method} at {endpoint}: no stream within {timeout_ms:.0f} ms") from None
 
     async def serve(
         self, endpoint: Endpoint, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]
@@ -83,81 +97,74 @@ class GrpcRpc:
 
         Raises OSError when the address cannot be bound.
         """
-        return await GrpcServer.start(endpoint, unary, streams)
+        return await GrpcServer.start(endpoint, unary, streams, self.handlers)
+
+    def handlers(self, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]) -> Handlers:
+        """What serves calls and streams, on every connection to a listener."""
+        return Handlers(unary, streams, self._message_bytes_max)
 
     async def close(self) -> None:
         """Close every outgoing connection; calls still running end with RpcUnavailable. Idempotent."""
         self._closed = True
-        peers, self._peers = list(self._peers.values()), {}
-        for peer in peers:
-            await peer.channel.close(None)
+        for connection in list(self._connections):
+            connection.close()
 
-    def _peer(self, endpoint: Endpoint) -> _Peer:
-        peer = self._peers.get(endpoint)
-        if peer is None:
-            if self._closed:
-                raise RpcUnavailable("this node has closed its connections")
-            peer = self._peers[endpoint] = _Peer(endpoint)
-        return peer
+    async def _for_calls(self, endpoint: Endpoint) -> Http2Connection:
+        """The connection for calls, opened by the first caller; others wait for that one attempt."""
+        peer = self._peers.setdefault(endpoint, _Peer())
+        while True:
+            connection = peer.calls
+            if connection is not None and connection.broken is None and connection.leaving is None:
+                return connection
+            if peer.connecting is not None:
+                await asyncio.wait([peer.connecting])
+                continue
+            peer.connecting = asyncio.get_running_loop().create_future()
+            try:
+                peer.calls = await self._connect(endpoint)
+            finally:
+                peer.connecting.set_result(None)
+                peer.connecting = None
 
-
-class GrpcStream:
-    """The opening side of a stream. One reader and one writer coroutine at most."""
-
-    __slots__ = ("_call", "_closed", "_endpoint", "_method")
-
-    def __init__(self, call: Any, endpoint: Endpoint, method: str) -> None:
-        self._call = call
-        self._endpoint = endpoint
-        self._method = method
-        self._closed = False
-
-    async def wait_until_accepted(self) -> None:
-        """Return once the peer has sent its initial metadata, which it does as its handler begins."""
-        try:
-            await self._call.initial_metadata()
-            await self._call.wait_for_connection()  # raises what ended the call, if it has ended
-        except grpc.aio.AioRpcError as error:
-            raise rpc_error(error, self._endpoint, self._method) from None
-        except asyncio.CancelledError:
-            if task_is_cancelled():
-                raise
-            raise self._unavailable() from None
-
-    async def read(self) -> bytes | None:
-        """The next frame, or None once the peer has ended its side. Raises RpcUnavailable."""
+    async def _connect(self, endpoint: Endpoint) -> Http2Connection:
         if self._closed:
-            raise self._unavailable()
+            raise RpcUnavailable("this node has closed its connections")
+        peer = self._peers.setdefault(endpoint, _Peer())
+        loop = asyncio.get_running_loop()
+        if peer.failure is not None and loop.time() < peer.not_before_s:
+            raise _again(peer.failure)
         try:
-            frame = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise rpc_error(error, self._endpoint, self._method) from None
-        except asyncio.CancelledError:
-            if task_is_cancelled():
-                raise
-            raise self._unavailable() from None
-        return None if frame is grpc.aio.EOF else frame
-
-    async def write(self, frame: bytes) -> None:
-        """Send one frame; returns when the transport takes another. Raises RpcUnavailable."""
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Http2Connection(message_bytes_max=self._message_bytes_max), endpoint.host, endpoint.port
+                )
+        except OSError as error:  # TimeoutError is one
+            words = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
+            peer.failure = RpcUnavailable(f"{endpoint}: {words}", refused=_REFUSED in words)
+            first_s, longest_s = (wait_ms / 1000 for wait_ms in RECONNECT_BACKOFF_MS)
+            peer.backoff_s = min(max(peer.backoff_s * 1.6, first_s), longest_s)
+            peer.not_before_s = loop.time() + peer.backoff_s * self._rng.uniform(0.8, 1.2)
+            raise _again(peer.failure) from None
+        peer.failure, peer.backoff_s = None, 0.0
+        self._connections[connection] = None
+        connection.closed.add_done_callback(lambda _: self._connections.pop(connection, None))
         if self._closed:
-            raise self._unavailable()
-        try:
-            await self._call.write(frame)
-        except grpc.aio.AioRpcError as error:
-            raise rpc_error(error, self._endpoint, self._method) from None
-        except asyncio.InvalidStateError:
-            raise RpcUnavailable(f"{self._method} at {self._endpoint}: the peer has ended the stream") from None
-        except asyncio.CancelledError:
-            if task_is_cancelled():
-                raise
-            raise self._unavailable() from None
+            connection.close()
+        return connection
 
-    def close(self) -> None:
-        """End the stream now, in both directions. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._call.cancel()
 
-    def _unavailable(self) -> RpcUnavailable:
-        return RpcUnavailable(f"{self._method} at {self._endpoint}: the stream is closed")
+def _again(failure: RpcUnavailable) -> RpcUnavailable:
+    """The same words for another caller."""
+    return RpcUnavailable(str(failure), refused=failure.refused)
+
+
+async def _exchange(stream: GrpcStream, request: bytes) -> bytes:
+    try:
+        await stream.send_request(request)
+    except RpcError:
+        await stream.read()  # raises what ended the call
+        raise
+    reply = await stream.read()
+    if reply is None or await stream.read() is not None:
+        raise RpcRejected(f"{stream.name}: the answer is not one message")
+    return reply

@@ -1,51 +1,45 @@
-"""gRPC channel options of the internal port, and why each is as it is."""
+"""Bounds and times of the internal port, and why each is as it is."""
 
 from __future__ import annotations
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""The largest frame either side accepts: gRPC ends a call, or a whole stream, over one that is larger. Frames of the
-replication streams have at most about 2 MiB, whatever batches they carry; calls of the controller name each partition
-that they are about, and 10,000 take about a megabyte."""
+"""The largest message either side sends or takes. Frames of the replication streams have at most about 2 MiB, whatever
+batches they carry; calls of the controller name each partition that they are about, and 10,000 take about a
+megabyte."""
 
-KEEPALIVE_TIME_MS = 5_000
-"""A connection without traffic is probed after this: a machine that lost its power sends no FIN."""
+STREAM_WINDOW_BYTES = 2 * 1024 * 1024
+"""How much a peer may send on a stream before its reader has consumed any: two frames of replication."""
 
-KEEPALIVE_TIMEOUT_MS = 5_000
-"""A probe without an answer for so long breaks the connection (it also becomes TCP_USER_TIMEOUT)."""
+CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
+"""The same for all streams of a connection together. A node gives each of its streams a connection of its own, so that
+a slow reader keeps nobody else waiting."""
 
-RECONNECT_BACKOFF_MIN_MS = 100
-"""First wait after a refused connection; gRPC's own floor."""
+DATA_FRAME_BYTES_MAX = 1024 * 1024
+"""Of one HTTP/2 frame of DATA, in either direction; gRPC's own limit of 16 KiB would cut a message into 64 writes."""
 
-RECONNECT_BACKOFF_MAX_MS = 300
-"""Later waits: a node that came back is found within this, and few nodes ask, so the storm is small."""
+CONTROL_FRAME_BYTES_MAX = 16 * 1024
+"""Of any other frame, which is held until it is complete, and of all headers of a request."""
 
-CONNECT_TIMEOUT_MS = 2_000
-"""A connection attempt into nothing (a blackholed host) is given up after this; gRPC's default is 20 s."""
+STREAMS_MAX = 1024
+"""Streams and calls that a peer may have open over one connection."""
 
-_COMMON: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Else a probe that TCP delivers and nobody answers (a path cut in one direction, a stopped process) waits for 60 s.
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
+UNPAID_FRAMES_MAX = 1000
+"""So many frames without data may come in KEEPALIVE_S for which no data paid: a frame of DATA that came pays for one
+(gRPC probes the path, PING, when data come), one that was sent for two (WINDOW_UPDATE of stream and connection)."""
 
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_COMMON,
-    ("grpc.initial_reconnect_backoff_ms", RECONNECT_BACKOFF_MIN_MS),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
-    ("grpc.max_reconnect_backoff_ms", RECONNECT_BACKOFF_MAX_MS),
-    ("grpc.enable_retries", 0),  # our own callers retry, with their own deadlines
-    ("grpc.use_local_subchannel_pool", 1),  # two nodes in one process (tests) do not share connections
-    ("grpc.enable_http_proxy", 0),  # nodes of a cluster are never behind the user's http_proxy
-)
+WRITE_BUFFER_BYTES = 512 * 1024
+"""A writer waits while so much is left that the socket did not take."""
 
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_COMMON,
-    ("grpc.so_reuseport", 0),  # a taken port must fail, not share connections with whoever has it
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-)
+KEEPALIVE_S = 5.0
+"""After so long a silence a peer is probed, and after as long again given up: a machine that lost its power sends no
+FIN, and a path that is cut in one direction, or a process that is stopped, none either."""
+
+RECONNECT_BACKOFF_MS = (100.0, 300.0)
+"""First and longest wait after a failed attempt: a node that came back is found within this, and few nodes ask, so the
+storm is small."""
+
+CONNECT_TIMEOUT_S = 2.0
+"""A connection attempt into nothing (a host that does not answer) is given up after this."""
+
+HANDLER_GRACE_S = 5.0
+"""How long a stream's handler may go on after its peer is gone: it notices at its next read or write."""

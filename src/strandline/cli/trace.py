@@ -1,0 +1,83 @@
+"""`strandline trace`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import click
+
+from strandline.cli.common import output_option, plain_errors, print_json, print_table
+
+TIMEOUT_S = 10.0
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, required=True, metavar="HOST:PORT...")
+@click.option("--seconds", type=click.FloatRange(0.1, 600), default=10.0, show_default=True, help="So long.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1, 100_000),
+    default=20_000,
+    show_default=True,
+    help="At most so many at each node; it holds them in memory meanwhile.",
+)
+@output_option
+def trace(nodes: tuple[str, ...], seconds: float, requests: int, output: str) -> None:
+    """Show where produce requests (acks=all) spend their time: each stage at the leader and at its followers.
+
+    The arguments are the HTTP listeners of brokers (HTTP:// in `listeners`; `strandline dev` prints them). Each node
+    notes stages for a while, by its own clock, and forgets them at the next trace. "slowest" is the mean of a stage in
+    the slowest hundredth of the requests: what those waited for.
+
+    \b
+    strandline trace 127.0.0.1:9194 127.0.0.1:9195 127.0.0.1:9196
+    strandline trace --seconds 30 -o json 10.0.0.1:9194
+    """
+    with plain_errors():
+        for node in nodes:
+            _ask(node, {"seconds": seconds + TIMEOUT_S, "requests": requests})
+        asyncio.run(asyncio.sleep(seconds))
+        answers = {node: _ask(node, None) for node in nodes}
+    if output == "json":
+        print_json(answers)
+        return
+    for node, answer in answers.items():
+        for role in ("leader", "follower"):
+            _show(node, answer, role)
+
+
+def _ask(node: str, command: dict[str, Any] | None) -> dict[str, Any]:
+    url = f"http://{node.removeprefix('http://').rstrip('/')}/trace"
+    body = None if command is None else json.dumps(command).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=TIMEOUT_S) as response:
+            answer = json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        raise click.ClickException(
+            f"{url} answers {error.code}: {error.read().decode(errors='replace').strip()}"
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise click.ClickException(
+            f"{url} cannot be asked ({reason}): is that the HTTP listener of a broker?"
+        ) from error
+    if not isinstance(answer, dict):
+        raise click.ClickException(
+            f"{url} answers something else than a node does: is that the HTTP listener of a broker?"
+        )
+    return answer
+
+
+def _show(node: str, answer: dict[str, Any], role: str) -> None:
+    part = answer[role]
+    if not part["requests"]:
+        click.echo(f"{node}, node {answer['node_id']} as {role}: no requests with acks=all in that time")
+        return
+    columns = ("p50", "p90", "p99", "max", "slowest")
+    rows = [(stage, *(f"{times[column]:.2f}" for column in columns)) for stage, times in part["stages_ms"].items()]
+    title = f"{node}, node {answer['node_id']} as {role}: {part['requests']} requests, ms"
+    print_table(("stage", *columns), rows, title=title)
