@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -144,7 +145,8 @@ class _TaskRun:
         self._seen = 0
         """How far the ledger has been looked through for newer attempts."""
         self._looked_ms = self._begun_ms = 0.0
-        self._failure: BaseException | None = None
+        self._sent: deque[Future[Ack]] = deque()
+        """Records not yet seen acknowledged, in the order in which they were sent."""
 
     def write(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], ledger_floor: int) -> None:
         """All of the task."""
@@ -165,7 +167,7 @@ class _TaskRun:
                 self._note_end(other)
             raise
         except BaseException:
-            if self._failure is None:  # else the brokers may be out of reach
+            if not self._has_failed():  # else the brokers may be out of reach
                 self._note_end(self._producer)
             raise
 
@@ -288,14 +290,14 @@ class _TaskRun:
         return rows_of(batch, self._topic)
 
     def _send(self, rows: Iterable[Row]) -> None:
-        send, done, begun = self._producer.send, self._done, self._begun
+        send, sent, begun = self._producer.send, self._sent, self._begun
         for number, (topic, key, value, partition, headers) in enumerate(rows):
             if number % _ROWS_PER_LOOK == 0:
-                self._raise_failure()
+                self._look_at_acks()
                 self._watch()
             if topic not in begun:
                 self._say([topic])
-            send(topic, value, key=key, partition=partition, headers=headers).add_done_callback(done)
+            sent.append(send(topic, value, key=key, partition=partition, headers=headers))
             self._report.sent += 1
 
     def _finish(self) -> None:
@@ -306,16 +308,22 @@ class _TaskRun:
                 break
             except ClientTimeout:
                 self._watch()
-        self._raise_failure()
+        self._look_at_acks()
 
-    def _done(self, future: Future[Ack]) -> None:
-        error = future.exception()
-        if error is not None and self._failure is None:
-            self._failure = error
+    def _look_at_acks(self) -> None:
+        """Forget the records that are acknowledged, from the oldest on. Raises SinkError: one was not.
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise SinkError(f"a record was not acknowledged: {self._failure}") from self._failure
+        A callback of each future would cost more than sending the record."""
+        sent = self._sent
+        while sent and sent[0].done():
+            error = sent[0].exception()
+            if error is not None:
+                raise SinkError(f"a record was not acknowledged: {error}") from error
+            sent.popleft()
+
+    def _has_failed(self) -> bool:
+        """Whether some record is known not to be acknowledged."""
+        return any(future.done() and future.exception() is not None for future in self._sent)
 
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
