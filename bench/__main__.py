@@ -28,10 +28,11 @@ from bench.nats import name as nats_name
 from bench.own_client import client_figures
 from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
-from bench.spark import spark_reads
+from bench.spark import spark_figures
 
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "client", "spark")
-ONLY_BY_NAME = {"peaks", "client", "spark"}
+SPARK_GROUPS = {"spark": ("read", "write"), "spark-reads": ("read",)}
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "client", *SPARK_GROUPS)
+ONLY_BY_NAME = {"peaks", "client", *SPARK_GROUPS}
 """Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
@@ -75,8 +76,9 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         if "latency" in groups:
             say("ack latency")
             latency(cluster, results, 15 * scale)
-        if "spark" in groups:
-            spark_reads(cluster, results, scale, say)
+        for group, whats in SPARK_GROUPS.items():
+            if group in groups:
+                spark_figures(cluster, results, scale, whats, say)
         if "failover" in groups:
             say("kill -9 of a leader")
             failover(cluster, results)

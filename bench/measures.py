@@ -65,9 +65,9 @@ def leaders(admin: AdminClient, name: str) -> int:
     return sum(partition.leader >= 0 for partition in topic.partitions.values())
 
 
-def produce_load(bootstrap: str, topic: str, size: int, count: int) -> float:
+def produce_load(bootstrap: str, topic: str, size: int, count: int, **settings: object) -> float:
     """Send `count` records of `size` bytes as fast as they go; seconds until all are acknowledged."""
-    producer = Producer(producer_settings(bootstrap, **{"linger.ms": 20, "batch.size": 524_288}))
+    producer = Producer(producer_settings(bootstrap, **{"linger.ms": 20, "batch.size": 524_288, **settings}))
     payload = bytes(size)
     failed: list[str] = []
 

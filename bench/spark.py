@@ -1,17 +1,18 @@
-"""How fast Spark reads: this project's source beside Spark's own Kafka source, on the same topics of the same cluster.
+"""How fast Spark reads and writes: this project's source and sink beside Spark's own, with the same topics and brokers.
 
     python -m bench --only spark --scale 0.3 --repeat 3
 
-Each source has a Spark of its own (local[2]); Spark's own connector comes from Maven Central. Where there is none for
-the PySpark that is installed, it runs in the PySpark that it belongs to, which pip puts into the user's cache, and ours
-runs in both: sources are compared in one version of Spark. Rows are read whole and thrown away (Spark's `noop` sink),
-as a batch, and as a stream with Trigger.AvailableNow, each from the start of the query to its end. A few reads warm the
-JVM and the Python workers up; of the others the median counts. What a query costs without rows stands beside it: the
-same reads of a nearly empty topic. Python finds its bytecode, as it does wherever packages were installed.
+Each has a Spark of its own (local[2]); Spark's own connector comes from Maven Central. Where there is none for the
+PySpark that is installed, both run in the PySpark that it belongs to, which pip puts into the user's cache: sources are
+compared in one version of Spark. Rows are read whole and thrown away (Spark's `noop` sink), as a batch, and as a stream
+with Trigger.AvailableNow; rows of Parquet files are written likewise. Each is timed from the start of the query to its
+end, in warm JVMs, ours and theirs in turns; of ROUNDS turns the median counts. What a query costs without rows stands
+beside it: the same with a nearly empty topic. Python finds its bytecode, as it does wherever packages were installed.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -20,10 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.clusters import Cluster, maven_jars
 from bench.fetched import Unavailable, cache, need, run
@@ -32,13 +33,15 @@ from bench.measures import PARTITIONS, Results, create_topic, producer_settings
 SIZES = {100: 3_000_000, 1000: 500_000}
 """Bytes of a value, and how many records."""
 
-READS = ("batch", "stream")
-ROUNDS = 3
-BUDGET_S = 120
-"""No further round of one source begins after this."""
+ROUNDS = 5
+BUDGET_S = 110
+"""No further round begins after this."""
 
 OURS, THEIRS = "strandline", "kafka"
-"""Spark's names of the two sources."""
+"""Spark's names of the two sources and sinks."""
+
+SMALL = 1000
+"""Records of the nearly empty topic, whose size stands as 0."""
 
 CONNECTOR = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
 """Spark's own source and what of its needs Spark does not bring along."""
@@ -50,46 +53,66 @@ NEEDS_OF = "4.0.0"
 """Of OTHER_SPARK the connector alone was to be had, and not its token provider, which reads settings: that, and what
 else the connector needs, are of this version."""
 
-_SMALL = 1000
-"""Records of the nearly empty topic."""
 
-
-def spark_reads(cluster: Cluster, results: Results, scale: float, say: Callable[[str], None]) -> None:
-    """Rows and MB a second of both sources, and ours over Spark's own in the same Spark.
+def spark_figures(
+    cluster: Cluster, results: Results, scale: float, whats: Sequence[str], say: Callable[[str], None]
+) -> None:
+    """Rows and MB a second of both, and ours over Spark's own in the same Spark; `whats` are "read" and "write".
 
     Raises:
-        Unavailable: there is no Spark here at all. Without its connector, only this project's source is measured.
+        Unavailable: there is no Spark here at all. Without its connector, only this project's figures are taken.
     """
-    installed = Peer(_pyspark_version())
+    peer = Peer(_pyspark_version())
     say("filling topics for Spark")
     counts = {size: int(count * scale) for size, count in SIZES.items()}
-    for size, count in {0: _SMALL, **counts}.items():
+    for size, count in {0: SMALL, **counts}.items():
         fill(cluster.bootstrap, topic_of(size), size, count)
-    runs = [(OURS, installed)]
+        create_topic(cluster.bootstrap, f"{topic_of(size)}-written", PARTITIONS)
+    sources = [OURS]
     try:
-        other = spark_with_connector(installed.version, say)
+        peer = spark_with_connector(peer.version, say)
     except Unavailable as reason:
         say(f"left out: {reason}")
     else:
-        runs += [(OURS, other)] if other.version != installed.version else []
-        runs.append((THEIRS, other))
-    rates: dict[tuple[str, str, str, int], float] = {}
-    for source, peer in runs:
-        spark = f"Spark {peer.version}"
-        say(f"{spark} reads with format({source!r})")
-        seconds = _in_a_process(source, cluster.bootstrap, counts, peer)
-        for how in READS:
-            results.add(f"{spark} {how} without rows, format {source}, s", statistics.median(seconds[f"{how} 0"]))
-        for size, count in counts.items():
-            for how in READS:
-                rate = count / statistics.median(seconds[f"{how} {size}"])
-                rates[peer.version, source, how, size] = rate
-                results.add(f"{spark} {how} {size} B, format {source}, rows/s", rate)
-                results.add(f"{spark} {how} {size} B, format {source}, MB/s", rate * size / 1e6)
-    for (version, source, how, size), rate in rates.items():
-        theirs = rates.get((version, THEIRS, how, size))
-        if source == OURS and theirs is not None:
-            results.add(f"Spark {how} {size} B, {OURS} over {THEIRS}", rate / theirs)
+        sources.append(THEIRS)
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-rows-") as folder, ExitStack() as stack:
+        say(f"Spark {peer.version} starts, for {' and '.join(sources)}")
+        started: dict[str, subprocess.Popen[str]] = {}
+        for name in sources:  # one after the other: the first one makes the rows to be written
+            started[name] = stack.enter_context(_started(name, cluster.bootstrap, counts, peer, folder))
+            _line(started[name], name)
+        seconds: dict[str, dict[str, list[float]]] = {name: {} for name in sources}
+        began = time.perf_counter()
+        for number in range(ROUNDS):
+            if number and time.perf_counter() - began > BUDGET_S:
+                break
+            for what, name in itertools.product(whats, sources):
+                for query, taken in _round(started[name], what, name).items():
+                    seconds[name].setdefault(query, []).append(taken)
+    _add(results, peer.version, counts, seconds, say)
+
+
+def _add(
+    results: Results,
+    version: str,
+    counts: Mapping[int, int],
+    seconds: Mapping[str, Mapping[str, Sequence[float]]],
+    say: Callable[[str], None],
+) -> None:
+    for name, queries in seconds.items():
+        for query, taken in queries.items():
+            say(f"{name}, {query}: {', '.join(f'{each:.2f}' for each in taken)} s")
+            how, size = query.rsplit(" ", 1)
+            if size == "0":
+                results.add(f"Spark {version} {how} without rows, {name}, s", statistics.median(taken))
+                continue
+            rate = counts[int(size)] / statistics.median(taken)
+            results.add(f"Spark {version} {how} {size} B, {name}, rows/s", rate)
+            results.add(f"Spark {version} {how} {size} B, {name}, MB/s", rate * int(size) / 1e6)
+    for query in seconds[OURS]:
+        if THEIRS in seconds and not query.endswith(" 0"):
+            ratio = statistics.median(seconds[THEIRS][query]) / statistics.median(seconds[OURS][query])
+            results.add(f"Spark {query} B, {OURS} over {THEIRS}", ratio)
 
 
 def topic_of(size: int) -> str:
@@ -182,83 +205,50 @@ def other_pyspark(version: str) -> Path:
     return folder
 
 
-def _in_a_process(source: str, bootstrap: str, counts: dict[int, int], peer: Peer) -> dict[str, list[float]]:
-    """`read_all` in a process with a Spark of its own."""
+@contextmanager
+def _started(
+    source: str, bootstrap: str, counts: Mapping[int, int], peer: Peer, folder: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A `bench.spark_session` that prepares itself; ended at the end."""
     jars = peer.jars if source == THEIRS else ""
-    told = {"source": source, "bootstrap": bootstrap, "jars": jars, "counts": [*counts.items()]}
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache() / "bytecode")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    told = {"source": source, "bootstrap": bootstrap, "jars": jars, "counts": [*counts.items()], "folder": folder}
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache() / "bytecode"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
     if peer.pyspark is not None:
         environment["PYTHONPATH"] = str(peer.pyspark)
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.spark", json.dumps(told)],
-        check=False,
-        capture_output=True,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.spark_session", json.dumps(told)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
         env=environment,
-        timeout=900,
     )
-    if done.returncode:
-        raise RuntimeError(f"reading with format({source!r}) failed:\n{done.stderr[-3000:]}")
-    seconds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        yield process
+    finally:
+        with process:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _line(process: subprocess.Popen[str], name: str) -> str:
+    """What it says next. Raises RuntimeError: it has ended."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the Spark of {name} ended with {process.wait()}: see above")
+    return line
+
+
+def _round(process: subprocess.Popen[str], what: str, name: str) -> dict[str, float]:
+    assert process.stdin is not None
+    process.stdin.write(f"{what}\n")
+    process.stdin.flush()
+    seconds: dict[str, float] = json.loads(_line(process, name))
     return seconds
-
-
-def read_all(source: str, bootstrap: str, jars: str, counts: list[tuple[int, int]]) -> dict[str, list[float]]:
-    """Seconds of each read, as "batch 100". Raises ValueError: a read did not see every row."""
-    spark = _session(jars)
-
-    def load(reader: Any, size: int) -> Any:
-        named = reader.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic_of(size))
-        return named.option("startingOffsets", "earliest").load()
-
-    def batch(size: int) -> None:
-        load(spark.read, size).write.format("noop").mode("overwrite").save()
-
-    def stream(size: int) -> int:
-        with tempfile.TemporaryDirectory(prefix="strandline-bench-spark-") as checkpoint:
-            writer = load(spark.readStream, size).writeStream.format("noop")
-            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-            query.awaitTermination()
-            return sum(progress.numInputRows for progress in query.recentProgress)
-
-    batch(0)
-    stream(0)
-    for size, count in counts:
-        if (found := load(spark.read, size).count()) != count:
-            raise ValueError(f"a batch of {source} has {found} of {count} rows")
-    sizes = {0: _SMALL, **dict(counts)}
-    seconds: dict[str, list[float]] = {f"{how} {size}": [] for size in sizes for how in READS}
-    began = time.perf_counter()
-    for number in range(ROUNDS):
-        if number and time.perf_counter() - began > BUDGET_S:
-            break
-        for size, count in sizes.items():
-            at = time.perf_counter()
-            batch(size)
-            between = time.perf_counter()
-            found = stream(size)
-            seconds[f"stream {size}"].append(time.perf_counter() - between)
-            seconds[f"batch {size}"].append(between - at)
-            if found != count:
-                raise ValueError(f"a stream of {source} has {found} of {count} rows")
-    spark.stop()
-    return seconds
-
-
-def _session(jars: str) -> Any:
-    from pyspark.sql import SparkSession
-
-    from strandline.spark.pipelines.session import LOOPBACK, SETTINGS
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-    builder = SparkSession.builder.master("local[2]").appName("strandline bench")
-    for key, value in {**SETTINGS, **({"spark.jars": jars} if jars else {})}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-if __name__ == "__main__":
-    print(json.dumps(read_all(**json.loads(sys.argv[1]))))

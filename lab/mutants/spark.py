@@ -111,4 +111,12 @@ TABLE: tuple[Mutant, ...] = (
         "",
         f"{_PLANS}::test_a_ledger_is_no_input_of_a_pattern_and_told_of_where_it_is_named",
     ),
+    one_change(
+        "kept-reader-trusts-what-it-knows",
+        "schedule 63: a reader that outlives a topic asks again before it says that another one has its name",
+        "client.range_reader:AsyncRangeReader._fetch_once",
+        "await self._metadata.update(timeout_ms)",
+        "pass",
+        "tests/spark/test_worker.py::test_a_topic_made_anew_between_two_tasks_is_read_as_it_was_planned",
+    ),
 )

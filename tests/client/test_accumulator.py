@@ -16,7 +16,6 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
 WHERE = TopicPartition("t", 0)
-NOW = SystemClock().wall_ms
 
 
 class Harness:
@@ -25,7 +24,7 @@ class Harness:
     def __init__(self, **settings: Any) -> None:
         self.woken = 0
         self.accumulator = Accumulator(ProducerConfig.of(settings), ThreadFutures(), SystemClock(), self._wake)
-        self.lanes = Lanes(1, NOW)
+        self.lanes = Lanes(1, None)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -74,7 +73,7 @@ def test_of_a_partitions_batches_only_the_last_is_open() -> None:
     harness = Harness(batch_size=1_000)
     harness.send(b"a" * 300)
     older = harness.lanes
-    harness.lanes = Lanes(1, NOW)
+    harness.lanes = Lanes(1, None)
     harness.send(b"b" * 900)
     assert older.append(b"c", None, (), 0, None) is None
     harness.send(b"c")

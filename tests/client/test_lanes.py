@@ -6,6 +6,7 @@ import gc
 import random
 import sys
 import threading
+import time
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,6 @@ from strandline.client import lanes_python
 from strandline.log.batch import finish_batch, parse_header, verify_crc
 from strandline.log.compression import Codec
 from strandline.log.records import RecordBatchBuilder, decode_records
-from strandline.proto.system import SystemClock
 
 try:
     from strandline.client import _lanes as compiled
@@ -31,7 +31,6 @@ needs_compiled = pytest.mark.skipif(compiled is None, reason="this installation 
 both = pytest.mark.parametrize("module", BOTH, ids=lambda module: module.__name__.rpartition(".")[2])
 
 PARTITIONS = 3
-NOW = SystemClock().wall_ms
 NUMBERS = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 40}
 
 blobs = st.none() | st.binary(max_size=120)
@@ -183,17 +182,28 @@ def test_what_is_no_record_is_an_error_for_who_asks_the_batch(module: Any) -> No
     with pytest.raises(ValueError, match="taken once"):
         batch.take()
     with pytest.raises(ValueError, match="at least one"):
-        module.Lanes(0, NOW)
-    for call in (lambda: module.Lanes(2, NOW).open(2, batch), lambda: module.Lanes(2, NOW).stick(-1, 5)):
+        module.Lanes(0, None)
+    for call in (lambda: module.Lanes(2, None).open(2, batch), lambda: module.Lanes(2, None).stick(-1, 5)):
         with pytest.raises(IndexError):
             call()
+
+
+@both
+def test_the_time_of_a_record_is_what_time_says_at_the_moment(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator replaces `time.time_ns`: a clock read in C would bring real time, and chance, into it."""
+    lanes = module.Lanes(1, None)
+    lanes.open(0, module.OpenBatch(module.Memory(1 << 20, 1 << 20, 1 << 20), None, module.RecordSlot, None, None))
+    before = time.time_ns() // 1_000_000
+    assert before <= lanes.append(b"", None, (), 0, None)._timestamp_ms <= time.time_ns() // 1_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: 5_999_999)
+    assert lanes.append(b"", None, (), 0, None)._timestamp_ms == 5
 
 
 @both
 def test_threads_share_batches_without_losing_or_doubling_a_record(module: Any) -> None:
     """Four threads append while a fifth seals and opens: every future has a record, and each record one future."""
     memory = module.Memory(1 << 30, 1 << 20, 1 << 20)
-    lanes = module.Lanes(1, NOW)
+    lanes = module.Lanes(1, None)
     batches: list[Any] = []
     over = threading.Event()
     lock = threading.Lock()
@@ -248,7 +258,7 @@ def test_threads_share_batches_without_losing_or_doubling_a_record(module: Any) 
 def test_a_finalizer_that_sends_is_not_in_the_way() -> None:
     """Garbage is collected while a future is made, and a `__del__` may send to the very same batch."""
     memory = compiled.Memory(1 << 30, 1 << 20, 1 << 20)
-    lanes = compiled.Lanes(1, NOW)
+    lanes = compiled.Lanes(1, None)
     batch = compiled.OpenBatch(memory, None, compiled.RecordSlot, None, None)
     lanes.open(0, batch)
 

@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 from strandline.client.lanes import Lanes
 from strandline.client.metadata import PartitionView, TopicView
 from strandline.client.partitioner import StickyPartitioner, murmur2, partition_of_key
-from strandline.proto.system import SystemClock
-
-NOW = SystemClock().wall_ms
 
 KAFKAS_VECTORS = [
     (b"21", -973932308),
@@ -44,11 +41,11 @@ class Sticky:
 
     def __init__(self, batch_size: int, rng: random.Random) -> None:
         self._partitioner = StickyPartitioner(batch_size, rng)
-        self._lanes = Lanes(1, NOW)
+        self._lanes = Lanes(1, None)
 
     def choose(self, view: TopicView, size: int) -> int:
         if self._lanes.partitions != view.partition_count:
-            self._lanes = Lanes(view.partition_count, NOW)
+            self._lanes = Lanes(view.partition_count, None)
         chosen = self._partitioner.choose(view, self._lanes)
         self._lanes.spend(size)
         return chosen

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import configparser
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -192,18 +190,6 @@ def test_the_image_is_what_the_compose_files_expect() -> None:
     ]
     assert sorted(let_in) == sorted(re.sub(r"\[(.)\]$", r"\1", word) for word in copied)
     assert all((ROOT / name).exists() for name in let_in if name not in OPTIONAL)
-
-
-def test_the_systemd_unit_starts_a_node() -> None:
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(DEPLOY / "strandline.service")
-    words = shlex.split(unit["Service"]["ExecStart"])
-    assert Path(words[0]).name == "strandline"
-    assert words[1:3] == ["node", "--config"]
-    assert int(unit["Service"]["TimeoutStopSec"]) * 1000 > NodeConfig({"node.id": "1"}).controlled_shutdown_timeout_ms
-    settings = NodeConfig.load(str(DEPLOY / "node.properties.example"))
-    assert settings.log_dirs == f"/var/lib/{unit['Service']['StateDirectory']}/data"
 
 
 def test_the_image_needs_no_buildkit() -> None:

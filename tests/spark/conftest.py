@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +26,9 @@ def spark() -> Iterator[Any]:
         pytest.skip("Java is not installed")
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from strandline.spark.interpreter import quick_python
+
+    os.environ["PYSPARK_PYTHON"] = quick_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]")
     for key, value in SETTINGS.items():

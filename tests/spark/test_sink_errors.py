@@ -34,6 +34,13 @@ def test_every_failure_names_query_epoch_and_task(cluster: DevCluster) -> None:
             write_rows(options, TaskKey("query-fail", 1, 2), iter([batch]))
 
 
+def test_a_task_sends_large_batches_unless_the_options_say_otherwise() -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders"}
+    assert parse_sink_options(given).producer_settings == {"batch.size": "131072", "linger.ms": "50"}
+    told = parse_sink_options(given | {"kafka.batch.size": "1000"}).producer_settings
+    assert told == {"batch.size": "1000", "linger.ms": "50"}
+
+
 def test_options_of_sparks_own_sink_are_taken() -> None:
     """Its guide names includeHeaders for writes as well, and it trims the topic."""
     given = {"kafka.bootstrap.servers": "127.0.0.1:9092", "includeHeaders": "true"}

@@ -106,7 +106,7 @@ def test_two_workers_use_the_environment_that_was_shipped(
 ) -> None:
     """Each executor unpacks the archive into its own directory, and has the compiled codec from there."""
     make(cluster, "archive-in", "archive-out", 4000)
-    shipped = ["--archives", "env.tar.gz#env", "--conf", "spark.pyspark.python=./env/bin/python"]
+    shipped = ["--archives", "env.tar.gz#env", "--conf", "spark.pyspark.python=./env/bin/strandline-python"]
     job = standalone.submit(JOB, cluster.bootstrap, "archive-in", "archive-out", shipped=shipped, cwd=environment)
     tasks = two_workers(job)
     assert all(Path(task.package).is_relative_to(Path(task.at, "env/lib")) for task in tasks), tasks

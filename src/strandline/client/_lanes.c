@@ -535,11 +535,13 @@ murmur2(PyObject *module, PyObject *data)
 
 /* ------------------------------------------------------------------ the lanes of a topic */
 
+static PyObject *time_module, *time_ns;
+
 typedef struct {
     PyObject_HEAD
     Py_ssize_t partitions;
     OpenBatch **open;
-    PyObject *wall_ms; /* what the simulator replaces: C reads no clock of its own */
+    PyObject *wall_ms; /* NULL: `time.time_ns`, as it is at the moment: the simulator replaces it */
     Py_ssize_t sticky;
     long long sticky_left;
 } Lanes;
@@ -562,7 +564,7 @@ lanes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     self->sticky = -1;
-    self->wall_ms = Py_NewRef(wall_ms);
+    self->wall_ms = wall_ms == Py_None ? NULL : Py_NewRef(wall_ms);
     self->open = PyMem_Calloc((size_t)partitions, sizeof(OpenBatch *));
     if (self->open == NULL) {
         Py_DECREF(self);
@@ -605,10 +607,18 @@ lanes_dealloc(Lanes *self)
 static int
 read_clock(const Lanes *self, int64_t *now_ms)
 {
-    PyObject *now = PyObject_CallNoArgs(self->wall_ms);
+    PyObject *clock = self->wall_ms == NULL ? PyObject_GetAttr(time_module, time_ns) : Py_NewRef(self->wall_ms);
+    PyObject *now = clock == NULL ? NULL : PyObject_CallNoArgs(clock);
     *now_ms = now == NULL ? -1 : PyLong_AsLongLong(now);
+    Py_XDECREF(clock);
     Py_XDECREF(now);
-    return *now_ms == -1 && PyErr_Occurred() ? -1 : 0;
+    if (*now_ms == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (self->wall_ms == NULL) {
+        *now_ms /= 1000000;
+    }
+    return 0;
 }
 
 /* The partition a record belongs to, -1 where that is not for us to say, and -2 with an error raised. */
@@ -768,7 +778,9 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__lanes(void)
 {
-    PyObject *module = PyModule_Create(&definition);
+    time_module = PyImport_ImportModule("time");
+    time_ns = PyUnicode_InternFromString("time_ns");
+    PyObject *module = time_module == NULL || time_ns == NULL ? NULL : PyModule_Create(&definition);
     if (module == NULL || PyModule_AddType(module, &SlotType) < 0 || PyModule_AddType(module, &MemoryType) < 0
         || PyModule_AddType(module, &BatchType) < 0 || PyModule_AddType(module, &LanesType) < 0) {
         Py_XDECREF(module);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -205,10 +206,10 @@ class Lanes:
 
     Args:
         partitions: how many the topic has.
-        wall_ms: the clock for records that bring no time.
+        wall_ms: the clock for records that bring no time; None: `time.time_ns`, which costs less.
     """
 
-    def __init__(self, partitions: int, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, partitions: int, wall_ms: Callable[[], int] | None) -> None:
         if not 1 <= partitions <= _INT32_MAX:
             raise ValueError("a topic has at least one partition")
         self.partitions = partitions
@@ -229,7 +230,7 @@ class Lanes:
         if bound is None:
             return None
         if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
+            timestamp_ms = time.time_ns() // 1_000_000 if self._wall_ms is None else self._wall_ms()
         if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= _INT64_MAX:
             return None
         batch = self._batch_of(partition, key)

@@ -21,6 +21,7 @@ from strandline.client.types import Header
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
 
 Payload = bytes | bytearray | memoryview
 Headers = Sequence[Header] | Mapping[str, bytes | None]
@@ -55,6 +56,7 @@ class ProducerCore:
         self._session = session
         self.lanes: dict[str, Lanes] = {}
         """Of the topics that were sent to."""
+        self._wall_ms = None if isinstance(self.clock, SystemClock) else self.clock.wall_ms
         self._sticky: dict[str, StickyPartitioner] = {}
         self.metadata.subscribe(self._forget_topics)
 
@@ -109,7 +111,7 @@ class ProducerCore:
     def _lanes_of(self, view: TopicView) -> Lanes:
         lanes = self.lanes.get(view.name)
         if lanes is None or lanes.partitions != view.partition_count:
-            lanes = self.lanes[view.name] = Lanes(view.partition_count, self.clock.wall_ms)
+            lanes = self.lanes[view.name] = Lanes(view.partition_count, self._wall_ms)
         return lanes
 
     def _stuck_to(self, view: TopicView, lanes: Lanes) -> TopicPartition:

@@ -74,10 +74,10 @@ class AsyncRangeReader:
         self._clock = self._session.clock
         self._leaders = Leaders(self._session, self._config.request_timeout_ms)
         self._read_committed = self._config.isolation_level == "read_committed"
-        self._expected: dict[str, str] = {}
+        self._expected: dict[str, str | None] = {}
 
-    def expect(self, topic: str, topic_id: str) -> None:
-        """Read this very topic from now on: another one of that name is TopicReplaced."""
+    def expect(self, topic: str, topic_id: str | None) -> None:
+        """Read this very topic from now on: another one of that name is TopicReplaced. None: whichever there is."""
         self._expected[topic] = topic_id
 
     async def answers(self, partition: TopicPartition, start: int, end: int) -> AsyncGenerator[list[RawBatch], None]:
@@ -171,7 +171,11 @@ class AsyncRangeReader:
         view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
         expected = self._expected.get(partition.topic)
         if expected is not None and view.topic_id is not None and str(view.topic_id) != expected:
-            raise TopicReplaced(partition.topic, expected, str(view.topic_id))
+            # What is known may be older than what is expected: a reader outlives topics.
+            await self._metadata.update(timeout_ms)
+            view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
+            if str(view.topic_id) != expected:
+                raise TopicReplaced(partition.topic, expected, str(view.topic_id))
         leader = self._metadata.leader_of(partition)
         if leader is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
@@ -237,8 +241,8 @@ class RangeReader:
         end = partial(self._thread.stop, self._inner.close)
         self._watched = watch(self, "a RangeReader", self._thread, end)
 
-    def expect(self, topic: str, topic_id: str) -> None:
-        """Read this very topic from now on: another one of that name is TopicReplaced."""
+    def expect(self, topic: str, topic_id: str | None) -> None:
+        """Read this very topic from now on: another one of that name is TopicReplaced. None: whichever there is."""
         self._inner.expect(topic, topic_id)
 
     def read_batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[RawBatch]:

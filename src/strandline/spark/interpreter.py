@@ -4,6 +4,8 @@ Spark starts Python processes of its own, on the driver already: one imports eve
 which formats there are. It takes PYSPARK_PYTHON for them, or else the `python3` that is found on the path. A job that
 is run as `venv/bin/python job.py`, without `activate`, has another one there, without this package:
 DATA_SOURCE_NOT_FOUND.
+
+`strandline-python`, a script beside the interpreter, starts it without Spark's archives on its path, see there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,16 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit: its JVM runs already, and has started this process with the Python that it takes for others."""
 
 
+QUICK = "strandline-python"
+"""The script's name."""
+
+
+def quick_python() -> str:
+    """What starts this interpreter for Spark: the script beside it, or where that is missing the interpreter itself."""
+    beside = Path(sys.executable).with_name(QUICK)
+    return str(beside) if os.access(beside, os.X_OK) else sys.executable
+
+
 def use_this_python() -> None:
     """Have Spark start its Python processes with this interpreter, unless the environment says which, or it does so.
 
@@ -31,12 +43,16 @@ def use_this_python() -> None:
     """
     if any(os.environ.get(name) for name in (*_CHOSEN, _SUBMITTED)) or not sys.executable:
         return
-    found = shutil.which("python3")
-    if found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
-        return
     from pyspark import SparkContext
 
-    if SparkContext._gateway is not None:
+    late = SparkContext._gateway is not None
+    found = shutil.which("python3")
+    if found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
+        # By its name: executors on other machines have the script on their path as well, and not at this place.
+        if not late and quick_python() != sys.executable:
+            os.environ["PYSPARK_PYTHON"] = QUICK
+        return
+    if late:
         _log.warning(
             "Spark was started before pyspark_strandline was imported, and looks for formats with %s instead of %s: "
             "import pyspark_strandline before the session is made, or set PYSPARK_PYTHON=%s in the environment of the "
@@ -46,4 +62,4 @@ def use_this_python() -> None:
             sys.executable,
         )
         return
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = quick_python()

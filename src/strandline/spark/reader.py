@@ -56,14 +56,13 @@ def read_range(
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from strandline.client.range_reader import RangeReader
+    from strandline.spark.worker import task_reader
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with_headers = "headers" in arrow_schema.names
     position = part.start
-    with RangeReader(options.bootstrap, **options.client_settings) as reader:
-        if part.topic_id is not None:
-            reader.expect(part.partition.topic, part.topic_id)
+    with task_reader(options.bootstrap, options.client_settings) as reader:
+        reader.expect(part.partition.topic, part.topic_id)
         while position < part.end:
             found = reader.read_columns(
                 *part.partition,

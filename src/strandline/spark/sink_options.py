@@ -29,6 +29,10 @@ SINK_OPTIONS: dict[str, str] = {
 }
 """Every option with its sentence, but `kafka.*`: any setting of the producer, above all `kafka.bootstrap.servers`."""
 
+BULK = {"batch.size": "131072", "linger.ms": "50"}
+"""Settings of the producer where the options say nothing else: a task has all of its rows at once, and nobody waits for
+one of them. With the producer's own (16 KiB, 5 ms) rows of 1 KB cost 14 us of Python's CPU each, with these 8 to 10."""
+
 COLUMNS: dict[str, tuple[str, ...]] = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -97,7 +101,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     fail_on_repeats = lower.get("failonrepeats", "true").strip().lower()
     if fail_on_repeats not in ("true", "false"):
         raise ConfigError("failOnRepeats", fail_on_repeats, "true or false")
-    return SinkOptions(bootstrap, topic, ledger, fail_on_repeats == "true", settings)
+    return SinkOptions(bootstrap, topic, ledger, fail_on_repeats == "true", {**BULK, **settings})
 
 
 def is_ledger(topic: str) -> bool:

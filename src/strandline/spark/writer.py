@@ -31,6 +31,7 @@ from strandline.proto.system import SystemClock, system_rng
 from strandline.spark.ledger import Attempt, Ledger, TaskKey, records_of
 from strandline.spark.repeats import Feed, Found, Row, RowsChanged, SinkError, Spool, may_share, same_rows
 from strandline.spark.sink_options import SinkOptions
+from strandline.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,6 +117,7 @@ def write_rows(
         with Connections(options) as connections:
             connections.ledger.ensure()
             _TaskRun(connections, key, feed, report).write(first, batches, ledger_floor)
+        settle()
     except (RowsChanged, Superseded) as error:
         raise type(error)(f"{who}: {error}") from error
     except StrandlineError as error:
@@ -286,16 +288,14 @@ class _TaskRun:
         return rows_of(batch, self._topic)
 
     def _send(self, rows: Iterable[Row]) -> None:
-        for number, row in enumerate(rows):
+        send, done, begun = self._producer.send, self._done, self._begun
+        for number, (topic, key, value, partition, headers) in enumerate(rows):
             if number % _ROWS_PER_LOOK == 0:
                 self._raise_failure()
                 self._watch()
-            if row.topic not in self._begun:
-                self._say([row.topic])
-            future = self._producer.send(
-                row.topic, row.value, key=row.key, partition=row.partition, headers=row.headers
-            )
-            future.add_done_callback(self._done)
+            if topic not in begun:
+                self._say([topic])
+            send(topic, value, key=key, partition=partition, headers=headers).add_done_callback(done)
             self._report.sent += 1
 
     def _finish(self) -> None:
