@@ -120,6 +120,8 @@ class _Room:
 class _Syncer:
     """What is marked is synced in steps of the model."""
 
+    trace = None
+
     def mark(self, log: Any) -> None:
         log.mark()
 
