@@ -118,7 +118,7 @@ RESTARTS: tuple[Mutant, ...] = (
         "full-where-a-sync-failed",
         "schedule 32: a sync that found no room has dropped what it was to write: no full disk that is waited for",
         "log.real_sync:sync_file",
-        'raise DiskError(number, f"sync: {os.strerror(number)}", file.path) from error',
+        "raise sync_error(error.errno or errno.EIO, file.path) from error",
         'raise disk_error(error, "sync", file.path) from error',
         "tests/log/test_real_disk.py::test_a_sync_without_room_is_no_full_disk",
     ),

@@ -150,7 +150,7 @@ def test_s72_a_partition_is_a_list_of_segments(own: DevCluster) -> None:
 def test_s73_s2_find_by_time_and_never_rewrite(own: DevCluster) -> None:
     """Row S73: the first record at or after a time is found through the index. Row S02: what was written is never
     rewritten."""
-    make_topic(own, "s73", segment_bytes="1048576")
+    make_topic(own, "s73", segment_bytes="1048576", retention_ms="-1")
     path = Path(own.data_dir(1), "s73-0", f"{0:020d}.log")
     with Producer(own.bootstrap, batch_size=16_384) as producer:
         for number in range(2000):

@@ -40,7 +40,7 @@ def read_all(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -
 
 def test_payloads_come_back_as_they_were(bootstrap: str, make_topic: MakeTopic) -> None:
     """Rows S01, S20: empty, null, large, invalid UTF-8; headers in order, names repeated."""
-    topic, rng = make_topic(), random.Random(1)
+    topic, rng = make_topic(retention_ms="-1"), random.Random(1)
     values = [
         None,
         b"",

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)  # Spark's own start takes half a minute o
 @pytest.fixture(scope="module")
 def orders(cluster: DevCluster) -> str:
     """Topic of 3 partitions with 900 records: key k<n>, value n, timestamp 1,000,000 + n, every third with headers."""
-    create(cluster.bootstrap, "spark-orders", 3, 3)
+    create(cluster.bootstrap, "spark-orders", 3, 3, configs={"retention.ms": "-1"})
     create(cluster.bootstrap, "spark-empty", 2, 3)
     with Producer(cluster.bootstrap) as producer:
         for number in range(900):

@@ -107,7 +107,8 @@ def test_times_are_the_producers_or_the_brokers(cluster: DevCluster) -> None:
 
 def test_a_time_that_spark_cannot_hold_names_its_record(cluster: DevCluster) -> None:
     """Any producer can send one. Arrow's own words name no record; and a batch behind it goes on."""
-    create(cluster.bootstrap, "kinds-far", 1, 3)
+    any_time = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+    create(cluster.bootstrap, "kinds-far", 1, 3, configs=any_time)
     with Producer(cluster.bootstrap) as producer:
         for time_ms in (5, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX + 1, 6):
             producer.send("kinds-far", b"x", timestamp_ms=time_ms, partition=0)

@@ -54,7 +54,7 @@ def test_confluent_idempotent_producer_and_assigned_consumer(tmp_path: Path) -> 
 
     def work(bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        for future in admin.create_topics([NewTopic("orders", 2, 1)]).values():
+        for future in admin.create_topics([NewTopic("orders", 2, 1, config={"retention.ms": "-1"})]).values():
             future.result(10)
         delivered: list[tuple[int, int]] = []
 

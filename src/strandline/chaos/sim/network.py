@@ -189,6 +189,10 @@ class Network:
 
     def hold(self, sender: Socket, item: Any, size: int) -> None:
         """The link is blocked: keep the item until it heals, and give up when that takes too long."""
+        if sender.releasing and sender.peer is not None:
+            sender.held.append((item, size))
+            self._deliver_soon(sender, sender.peer)
+            return
         if not sender.held:
             self.loop.call_at_us(self.loop.now_us + self.config.give_up_us, self._give_up, sender, context=_WORLD)
             self.holding[sender] = None
@@ -267,11 +271,21 @@ class Network:
         assert receiver is not None
         if self.link(sender.local[0], receiver.local[0]).blocked:
             return
-        held, sender.held = sender.held, deque()
         self.holding.pop(sender, None)
         sender.last_arrival_us = max(sender.last_arrival_us, self.loop.now_us)
-        for item, size in held:
-            self.loop.call_at_us(self.loop.now_us, receiver.arrive, item, size, context=receiver.process.context)
+        sender.releasing = True
+        for _ in sender.held:
+            self._deliver_soon(sender, receiver)
+
+    def _deliver_soon(self, sender: Socket, receiver: Socket) -> None:
+        self.loop.call_at_us(self.loop.now_us, self._deliver_held, sender, receiver, context=receiver.process.context)
+
+    def _deliver_held(self, sender: Socket, receiver: Socket) -> None:
+        """The oldest item that is held; what arrives meanwhile waits behind those."""
+        if sender.held:
+            item, size = sender.held.popleft()
+            sender.releasing = bool(sender.held)
+            receiver.arrive(item, size, in_turn=True)
 
     def heal_all(self) -> None:
         for link in list(self.links.values()):

@@ -82,6 +82,8 @@ class Socket:
         self.in_flight_bytes = 0
         self.last_arrival_us = 0
         self.held: deque[tuple[Any, int]] = deque()
+        self.releasing = False
+        """The link has healed, and what was held is on its way to the peer."""
         self.early: list[tuple[Any, int]] = []
         network.sockets[self] = None
 
@@ -160,9 +162,14 @@ class Socket:
 
     # --- the receiver's side; runs in the owner's context ---
 
-    def arrive(self, item: Any, size: int) -> None:
+    def arrive(self, item: Any, size: int, *, in_turn: bool = False) -> None:
+        """`in_turn`: it was held, and is the oldest of what was."""
         sender = self.peer
-        if sender is not None and (sender.held or self.network.link(sender.local[0], self.local[0]).blocked):
+        if (
+            sender is not None
+            and not in_turn
+            and (sender.held or self.network.link(sender.local[0], self.local[0]).blocked)
+        ):
             self.network.hold(sender, item, size)
             return
         if self.closed:
