@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
