@@ -28,7 +28,14 @@ def earliest(cluster: DevCluster) -> int:
 def bytes_on_disk(cluster: DevCluster) -> list[int]:
     """Of the partition's `.log` files, by node, as far as they are filled."""
     directories = [Path(cluster.data_dir(node)) / f"{TOPIC}-0" for node in cluster.node_ids]
-    return [sum(len(path.read_bytes().rstrip(b"\0")) for path in each.glob("*.log")) for each in directories]
+    return [sum(filled(path) for path in each.glob("*.log")) for each in directories]
+
+
+def filled(path: Path) -> int:
+    try:
+        return len(path.read_bytes().rstrip(b"\0"))
+    except FileNotFoundError:  # it has just been deleted
+        return 0
 
 
 def test_age_and_size_take_records_from_every_disk() -> None:
