@@ -223,12 +223,20 @@ COMPILED: tuple[Mutant, ...] = (
     ),
     one_change(
         "blocking-sync-beside-the-thread",
-        "schedule 32: a blocking sync of a file waits for the thread that has it",
+        "schedule 32: a blocking sync of a file waits for the compiled thread that has it",
         "log.real_disk:RealDisk.sync_now",
-        "compiled.finish()",
+        "self._compiled_sync.finish()",
         "pass",
         f"{_COMPILED}::test_two_threads_never_sync_one_file[True]",
         f"{_COMPILED}::test_a_failure_counts_before_the_loop_hears_of_it",
+    ),
+    one_change(
+        "blocking-sync-beside-the-python-thread",
+        "schedule 32: a blocking sync of a file waits for the thread in Python that has it",
+        "log.real_disk:RealDisk.sync_now",
+        "self._sync_thread.join()",
+        "pass",
+        "tests/log/test_real_disk.py::test_a_blocking_sync_waits_for_the_thread_that_has_the_file",
     ),
 )
 

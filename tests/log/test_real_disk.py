@@ -480,3 +480,38 @@ def test_a_lock_ends_with_its_process(disk: FailingDisk, tmp_path: Path) -> None
         holder.stdin.close()
         holder.stdout.close()
     disk.lock(str(tmp_path)).release()
+
+
+def test_a_blocking_sync_waits_for_the_thread_that_has_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedule 32, without the compiled thread: the kernel tells one of two calls of the failure. So a blocking sync of
+    a file that the thread has waits, and is refused by what that left."""
+    disk = RealDisk(compiled_sync=False)
+    begun, opened = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def fails_once(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == 1:
+            begun.set()
+            opened.wait(10)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fails_once)
+
+    async def main() -> None:
+        file = disk.open(f"{tmp_path}/a", create=True)
+        file.pwrite(b"written", 0)
+        first = asyncio.ensure_future(disk.sync([file]))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        threading.Timer(0.05, opened.set).start()
+        with pytest.raises(DiskError, match="failed sync"):
+            disk.sync_now([file])
+        with pytest.raises(DiskError, match="Input/output error"):
+            await first
+
+    asyncio.run(main())
+    assert len(calls) == 1
+    disk.close()

@@ -150,12 +150,14 @@ class RealDisk:
     # ------------------------------------------------------------------ syncs
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        """One group sync, blocking. Raises DiskError: nothing of the group may be relied on."""
+        """One group sync, blocking, and behind the threads that have one of its files. Raises DiskError: nothing of the
+        group may be relied on."""
         real = cast("Sequence[RealFile]", files)
-        compiled = self._compiled_sync
-        if compiled is not None and _shared(real):
+        if _shared(real):
             with self._waiting(files[0].path):
-                compiled.finish()
+                if self._compiled_sync is not None:
+                    self._compiled_sync.finish()
+                self._sync_thread.join()
         pairs = self._pinned(real)
         try:
             with self._waiting(files[0].path if files else "".join(directories[:1])):

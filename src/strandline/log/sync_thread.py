@@ -26,7 +26,7 @@ class SyncThread:
     """One thread, started by the first work. `close` lets it finish what it was given."""
 
     def __init__(self, name: str) -> None:
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Work | threading.Event | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._closed = False
 
@@ -45,6 +45,13 @@ class SyncThread:
         self._queue.put(_Work(loop, done, work, finished))
         return done
 
+    def join(self) -> None:
+        """Wait, blocking, until it has done what it was given. The loop hears of that later."""
+        if self._thread.ident is not None and not self._closed:
+            reached = threading.Event()
+            self._queue.put(reached)
+            reached.wait()
+
     def close(self) -> None:
         """End the thread, after what it was given. Idempotent."""
         self._closed = True
@@ -54,6 +61,9 @@ class SyncThread:
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
+            if isinstance(work, threading.Event):
+                work.set()
+                continue
             try:
                 work.call()
             except BaseException as error:

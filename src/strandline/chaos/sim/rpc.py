@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 
 from strandline.chaos.sim.network import Network
 from strandline.chaos.sim.process import Process
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
-from strandline.cluster.node.internal.grpc_server import Handlers
+from strandline.cluster.node.internal.grpc_server import Handlers, log_failed_call
 from strandline.cluster.node.internal.grpc_stream import GrpcStream
 from strandline.proto.ports import StreamHandler, UnaryHandler
 
@@ -51,20 +50,22 @@ class _UnrulyHandlers(Handlers):
         async def unruly(request: bytes) -> bytes:
             late_us, again_us = self._network.lateness(*route), self._network.repetition(*route)
             if again_us:
-                self.start_task(self._unheard(handler, request, late_us + again_us))
+                self.start_task(self._unheard(method, handler, request, late_us + again_us))
             if late_us:
                 try:
                     await asyncio.sleep(late_us / 1e6)
                 except asyncio.CancelledError:
                     # Its caller gave it up meanwhile: it is carried out all the same, when it comes.
-                    self.start_task(self._unheard(handler, request, late_us))
+                    self.start_task(self._unheard(method, handler, request, late_us))
                     raise
             return await handler(request)
 
         await super().answer(method, unruly, stream)
 
-    async def _unheard(self, handler: UnaryHandler, request: bytes, wait_us: int) -> None:
-        """Whatever comes of it, nobody waits for the answer."""
+    async def _unheard(self, method: str, handler: UnaryHandler, request: bytes, wait_us: int) -> None:
+        """Nobody waits for the answer; an error is logged, as of a call that somebody waits for."""
         await asyncio.sleep(wait_us / 1e6)
-        with suppress(Exception):
+        try:
             await handler(request)
+        except Exception as error:
+            log_failed_call(method, error)

@@ -202,7 +202,8 @@ class MetadataLog:
         self.partition_log.truncate_fully_and_start_at(snapshot.offset)
 
     def delete_before(self, offset: int) -> None:
-        """Take out what a kept, durable snapshot contains; `delete_removed` gives the space back."""
+        """Take out what a kept, durable snapshot contains; `delete_removed` gives the space back. The active segment
+        stays: no checkpoint would say where the log begins if the name of a new one were lost."""
         self.partition_log.delete_records_before(offset, keep_active=True)
 
     async def delete_removed(self) -> None:

@@ -96,11 +96,16 @@ class Handlers:
         except status.CallError as error:
             stream.finish(error.code, str(error))
         except Exception as error:
-            tell = log.debug if isinstance(error, RpcError) else log.warning
-            tell("an internal call failed", method=method, error=f"{type(error).__name__}: {error}")
+            log_failed_call(method, error)
             stream.finish(status.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             stream.finish()
+
+
+def log_failed_call(method: str, error: Exception) -> None:
+    """A handler raised. A connection of its own that broke is no reason to warn."""
+    log_at = log.debug if isinstance(error, RpcError) else log.warning
+    log_at("an internal call failed", method=method, error=f"{type(error).__name__}: {error}")
 
 
 def _cancel_later(task: asyncio.Task[None]) -> None:
