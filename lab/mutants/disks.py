@@ -120,7 +120,7 @@ RESTARTS: tuple[Mutant, ...] = (
         "log.real_sync:sync_file",
         "raise sync_error(error.errno or errno.EIO, file.path) from error",
         'raise disk_error(error, "sync", file.path) from error',
-        "tests/log/test_real_disk.py::test_a_sync_without_room_is_no_full_disk",
+        "tests/log/test_real_disk_failures.py::test_a_sync_without_room_is_no_full_disk",
     ),
 )
 
@@ -236,7 +236,7 @@ COMPILED: tuple[Mutant, ...] = (
         "log.real_disk:RealDisk.sync_now",
         "self._sync_thread.join()",
         "pass",
-        "tests/log/test_real_disk.py::test_a_blocking_sync_waits_for_the_thread_that_has_the_file",
+        "tests/log/test_real_disk_failures.py::test_a_blocking_sync_waits_for_the_thread_that_has_the_file",
     ),
 )
 

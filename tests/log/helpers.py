@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -169,3 +170,12 @@ def decode_all(data: bytes) -> Iterable[Record]:
     from strandline.log.batch import iter_batches
 
     return [record for _, batch in iter_batches(data) for record in decode_records(batch)]
+
+
+def failing_call(number: int) -> Callable[..., None]:
+    """A system call that fails."""
+
+    def call(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
