@@ -94,7 +94,7 @@ def misspelled(prose: Prose) -> list[str]:
 
 def all_prose() -> Iterator[Prose]:
     """Every text of the project that may cite."""
-    for name in _tracked():
+    for name in _files():
         text = (ROOT / name).read_text()
         if name.endswith(".py"):
             yield from _of_python(name, text)
@@ -105,10 +105,11 @@ def all_prose() -> Iterator[Prose]:
             yield Prose(name, lines[0][0] if lines else 1, "\n".join(line for _, line in lines))
 
 
-def _tracked() -> list[str]:
-    """Source, tests and pages, save what is generated and this page of rules itself."""
+def _files() -> list[str]:
+    """Source, tests and pages, of new files too, save what is generated and this page of rules itself."""
+    kept = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
     listed = subprocess.run(
-        ["git", "ls-files", "src", "tests", "bench", "interop", "lab", "docs", "*.md"],
+        [*kept, "src", "tests", "bench", "interop", "lab", "docs", "*.md"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -50,7 +50,14 @@ IN_NODE = (
 
 
 def tracked(*patterns: str) -> list[str]:
-    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    """Files that git keeps, and those that the next commit of all would add."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
