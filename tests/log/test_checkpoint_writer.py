@@ -85,7 +85,7 @@ class Site:
         return decode_offsets("file", (self.path / name).read_bytes())
 
     async def written(self, times: int = 1) -> None:
-        while len(self.durable) < times:
+        while len(self.durable) < times and not self.failed:
             await asyncio.sleep(0.001)
 
     async def end(self) -> None:
