@@ -126,10 +126,10 @@ class _Syncer:
         log.mark()
 
 
-class _LogStarts:
+class _Checkpoints:
     """Nothing is ever deleted here."""
 
-    def raised(self, durable: object) -> None:
+    def log_start_raised(self, durable: object) -> None:
         raise AssertionError("a log start rose")
 
 
@@ -156,7 +156,7 @@ def refuse(error: BaseException) -> None:
 
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
-LOG_STARTS: Any = _LogStarts()
+CHECKPOINTS: Any = _Checkpoints()
 
 
 class _Syncs:
@@ -256,7 +256,7 @@ class Broker:
             syncer=SYNCER,
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
-            log_starts=LOG_STARTS,
+            checkpoints=CHECKPOINTS,
             on_change=nothing,
             on_fatal=refuse,
             broker_epoch=self.broker_epoch,

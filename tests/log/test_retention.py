@@ -191,6 +191,7 @@ def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp
 
     async def look() -> int:
         log_dir.write_checkpoints({TP: 1})
+        log_dir.sweep()
         while log_dir._deletions:
             await asyncio.sleep(0)
         return len(list(Path(log.directory).glob("*.log")))
