@@ -146,7 +146,7 @@ def test_parts_of_a_batch_make_the_batch(sizes: list[tuple[int, int]], interval:
                 assert bytes(got) == raw
         for offset in (-1, int(log.log_end_offset) + 1):
             with pytest.raises(KafkaError) as caught:
-                log.read_part(offset, 0, 100)
+                log.read_part(offset, 0, 100, 0)
             assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -155,10 +155,15 @@ def test_parts_of_a_cold_batch_are_read_off_the_loop(tmp_path: Path) -> None:
     disk = ColdDisk()
     log = open_test_log(disk, tmp_path)
     fill(log, 3, size=5_000)
-    assert log.read_part(1, 1_000, 2_000) is None
+    assert log.read_part(1, 1_000, 2_000, 0) is None
 
     async def parts() -> bytes:
-        return b"".join([(await log.read_part_cold(1, at, 1_500)).data for at in range(0, 6_000, 1_500)])
+        found, crc = [], 0
+        for at in range(0, 6_000, 1_500):
+            part = await log.read_part_cold(1, at, 1_500, crc)
+            found.append(part.data)
+            crc = part.crc
+        return b"".join(found)
 
     got = asyncio.run(parts())
     assert disk.cold_reads
