@@ -10,7 +10,7 @@ import confluent_kafka
 
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.foreign import segment_files, stored_batches
-from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+from tests.acceptance.helpers import make_topic, send_all
 from tests.acceptance.test_bad_input_harms_nothing import flip, metric
 
 VALUES = [b"%d:" % number + bytes(200) for number in range(200)]

@@ -169,7 +169,10 @@ class LogReader:
             if segment.size <= end_max and following <= limit:
                 end, next_offset = segment.size, following
             else:
-                end, next_offset = self._end_within(segment, position, header, end_max, limit, pread)
+                try:
+                    end, next_offset = segment.end_within(position, end_max, limit, pread)
+                except KafkaError:  # damage on the way is nothing to the batch that was asked for
+                    end, next_offset = position + header.size, header.next_offset
         else:  # it reaches the limit, if its header is right: else who waits for the rest would wait for ever
             self._whole_batch(segment, position, header, pread)
         if next_offset < 0:
@@ -185,15 +188,6 @@ class LogReader:
             why = why_not_intact(data, header.base_offset, log.epochs.epoch_at(max(offset, header.base_offset)))
             raise self._rotten(segment, position, header.base_offset, why)
         return LogRead(data[:size], Offset(header.base_offset), Offset(intact_offset))
-
-    def _end_within(
-        self, segment: Segment, position: int, header: BatchHeader, end_max: int, limit: int, pread: Pread
-    ) -> tuple[int, int]:
-        """See `Segment.end_within`. Damage on the way is nothing to the batch that was asked for."""
-        try:
-            return segment.end_within(position, end_max, limit, pread)
-        except KafkaError:
-            return position + header.size, header.next_offset
 
     def _rotten(self, segment: Segment, position: int, offset: int, reason: str) -> KafkaError:
         """Bytes that are not those that were written, and go to nobody (rule B19)."""

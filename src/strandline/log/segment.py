@@ -349,7 +349,9 @@ class Segment:
                 raise self.damaged(position, error.message) from error
             following = position + header.size
             if following > size or header.size > BATCH_BYTES_MAX:
-                raise self.damaged(position, f"a batch of {header.size} bytes: it reaches beyond the end, or is no batch")
+                raise self.damaged(
+                    position, f"a batch of {header.size} bytes: it reaches beyond the end, or is no batch"
+                )
             yield position, header
             step = _WALK_BYTES if following - position < _WALK_BYTES else HEADER_SIZE
             position = following
