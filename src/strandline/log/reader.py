@@ -172,7 +172,8 @@ class LogReader:
                 try:
                     end, next_offset = segment.end_within(position, end_max, limit, pread)
                 except KafkaError:  # damage on the way is nothing to the batch that was asked for
-                    end, next_offset = position + header.size, header.next_offset
+                    if position + header.size <= end_max:
+                        end, next_offset = position + header.size, header.next_offset
         else:  # it reaches the limit, if its header is right: else who waits for the rest would wait for ever
             self._whole_batch(segment, position, header, pread)
         if next_offset < 0:
