@@ -446,7 +446,7 @@ class Broker:
         assert fetcher is not None
         return fetcher._next_frame()
 
-    def told_by_follower(self, follower: NodeId, frame: bytes) -> None:
+    def receive_requests(self, follower: NodeId, frame: bytes) -> None:
         """A follower's frame arrives."""
         assert self.streams is not None
         link = self.streams._links.get(follower)
@@ -459,7 +459,7 @@ class Broker:
         self._parts.watermarks.run()
         return self.streams._links[follower]._next_frame() or b""
 
-    def told_by_leader(self, frame: bytes) -> None:
+    def receive_replies(self, frame: bytes) -> None:
         """The leader's frame arrives."""
         fetcher = self.fetcher
         if fetcher is not None and fetcher._stream is not None:

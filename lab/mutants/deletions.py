@@ -163,6 +163,14 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_retention.py::test_nothing_goes_above_the_high_watermark",
     ),
     one_change(
+        "retention-counts-what-is-not-committed",
+        "schedule 79: retention.bytes counts what lies below the high watermark",
+        "log.retention:find_expired",
+        "log.size_bytes - _bytes_from(log, limit_offset, pread) - config",
+        "log.size_bytes - config",
+        "tests/log/test_retention.py::test_79_size_is_that_of_committed_records",
+    ),
+    one_change(
         "retention-keeps-less-than-it-may",
         "schedule 16: retention.bytes takes no more than what is too much",
         "log.retention:find_expired",
