@@ -30,6 +30,7 @@ from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
+from strandline.replica.rot import RotWatch
 from strandline.replica.shared import Checkpoints, Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -96,6 +97,7 @@ class ReplicaManager:
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
             checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
+            rot=RotWatch(self.counters),
             on_change=on_change,
             on_fatal=self.fatal,
         )
