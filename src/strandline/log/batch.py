@@ -195,7 +195,7 @@ def with_body(batch: Buffer, header: BatchHeader, codec: Codec, body: Buffer) ->
     copy += body
     _INT32.pack_into(copy, 8, len(copy) - OVERHEAD)
     _INT16.pack_into(copy, 21, header.attributes & ~CODEC_MASK | codec)
-    _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[_CRC_START:]))
+    _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[CRC_START:]))
     return copy
 
 
