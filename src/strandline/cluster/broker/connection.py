@@ -314,8 +314,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         task.add_done_callback(lambda done: self._ended(exchange, done))
 
     def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """`run`, and take no request behind it until it has ended. Reading is paused meanwhile, so that the frame stays
-        where it is in the buffer."""
+        """`run`, with reading paused until it has ended, so that the frame stays where it is in the buffer."""
 
         async def alone() -> None:
             try:
