@@ -23,6 +23,8 @@ from strandline.cluster.broker.receive import ReceiveBuffer
 from strandline.cluster.broker.request import Peer, RequestContext
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
+from strandline.cluster.security.principal import ANONYMOUS
+from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka.fields import INT32, Piece, Unencodable
 from strandline.proto.kafka.frames import (
@@ -51,6 +53,7 @@ class Listener(Protocol):
         name: which of the node's listeners it is.
         apis: by API key.
         memory: the budget of the node.
+        tls: what it knows of clients by their certificates, where it speaks TLS.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Listener(Protocol):
     memory: MemoryBudget
     clock: Clock
     stats: ListenerStats
+    tls: ListenerTls | None
 
     def opened(self, connection: KafkaConnection) -> None:
         """A client has connected."""
@@ -167,6 +171,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.listener.opened(self)
+        if self.listener.tls is not None:
+            principal = self.listener.tls.principal(transport.get_extra_info("peercert"))
+            if principal is None:
+                self.refuse("no rule of ssl.principal.mapping.rules matches the subject of its certificate")
+            else:
+                self.peer.principal = principal
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._in.room()
@@ -469,6 +479,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             "client": f"{peer.host}:{self.port}",
             "software": f"{peer.software_name} {peer.software_version}",
             "listener": peer.listener,
+            **({} if peer.principal == ANONYMOUS else {"principal": peer.principal}),
         }
 
 

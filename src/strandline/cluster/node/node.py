@@ -28,6 +28,8 @@ from strandline.cluster.node.http.trace import TracePage
 from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.tls import NodeTls
+from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.machine.sessions import SessionTimes
@@ -86,6 +88,8 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
+        self.tls = NodeTls(config, clock)
+        self._certificates = CertificateWatch(self.tls.certificates)
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(
             node_id=config.node,
@@ -128,7 +132,7 @@ class Node:
         self.http: HttpServer | None = None
         if config.http is not None:
             trace = TracePage(self)
-            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace))
+            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace), self.tls.of(HTTP))
         self._health: asyncio.Task[None] | None = None
         self._server: RpcServer | None = None
         self._serving = True
@@ -147,6 +151,7 @@ class Node:
             rng=self.rng,
             rpc=self.rpc,
             hurried=self.hurried,
+            tls=self.tls,
             fatal=self.fatal,
         )
 
@@ -183,6 +188,7 @@ class Node:
         if self.broker is not None:
             await self.broker.bind()
         self.loop_lag.start()
+        self._certificates.start()
         self._sync_watch.start()
         await self.quorum.start()
         if self.broker is not None:
@@ -213,6 +219,7 @@ class Node:
         await self.rpc.close()
         self._serving = False
         self.loop_lag.stop()
+        self._certificates.stop()
         self._sync_watch.stop()
         if self.http is not None:
             await self.http.close()
