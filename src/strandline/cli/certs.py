@@ -8,8 +8,6 @@ import click
 
 from strandline.cli.common import plain_errors
 
-CLIENT_FILE = "client.properties"
-
 
 @click.group()
 def certs() -> None:
@@ -32,15 +30,16 @@ def certs() -> None:
 def dev(directory: Path, *, nodes: str, clients: str, hosts: tuple[str, ...], cluster_id: str, days: int) -> None:
     """Make a CA and certificates of nodes and clients in DIR, as PEM files.
 
-    Each file holds a private key and its chain: it is an `ssl.keystore.location`, and ca.pem is everybody's
-    `ssl.truststore.location`. A CA that is there is used again; certificates are made anew, which running nodes and
-    new connections of clients notice. Not for a cluster that others can reach: the CA's key lies there unlocked.
+    Each .pem file holds a private key and its chain: it is an `ssl.keystore.location`, and ca.pem is everybody's
+    `ssl.truststore.location`. A client's .properties file is a --command-config of our commands and of Kafka's. A CA
+    that is there is used again; certificates are made anew, which running nodes and new connections of clients notice.
+    Not for a cluster that others can reach: the CA's key lies there unlocked.
 
     \b
     strandline certs dev ./certs
     strandline certs dev ./certs --nodes 1,2,3 --host broker.example.com --clients alice,bob
     """
-    from strandline.cluster.security.dev_certificates import DevCa
+    from strandline.cluster.security.dev_certificates import DevCa, client_properties
 
     numbers = [part.strip() for part in nodes.split(",") if part.strip()]
     if not all(number.isdigit() for number in numbers):
@@ -53,16 +52,8 @@ def dev(directory: Path, *, nodes: str, clients: str, hosts: tuple[str, ...], cl
         made = [ca.file]
         made += [ca.node(int(number), hosts=hosts, cluster_id=cluster_id, days=days) for number in numbers]
         made += [ca.client(name, days=days) for name in names]
+        for name, path in zip(names, made[1 + len(numbers) :], strict=True):
+            made.append(directory / f"client-{name}.properties")
+            made[-1].write_text(client_properties(ca.file.absolute(), path.absolute()))
     for path in made:
         click.echo(path)
-
-
-def client_properties(ca: Path, keystore: Path) -> str:
-    """What a client of a cluster with these certificates is to be told: Kafka's own tools read it, too."""
-    return (
-        "security.protocol=SSL\n"
-        "ssl.truststore.type=PEM\n"
-        f"ssl.truststore.location={ca}\n"
-        "ssl.keystore.type=PEM\n"
-        f"ssl.keystore.location={keystore}\n"
-    )

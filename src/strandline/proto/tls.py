@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from strandline.proto.errors import ConfigError
 
@@ -240,6 +241,25 @@ def _in_memory(text: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
+    """Let two contexts meet in memory; the client's certificate as the server sees it.
+
+    Raises:
+        ssl.SSLError: one of them refuses the other.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    waiting = list(ends)
+    while waiting:
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                pass
+    return ends[1].getpeercert() or {}
 
 
 # What went wrong

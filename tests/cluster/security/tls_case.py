@@ -73,7 +73,7 @@ class Served(asyncio.BufferedProtocol):
 class OpenDoor:
     """A server behind a door, and what it served."""
 
-    def __init__(self, door: TlsDoor, certificates: Certificates) -> None:
+    def __init__(self, door: TlsDoor, certificates: Certificates[ssl.SSLContext]) -> None:
         self.door = door
         self.certificates = certificates
         self.served: list[Served] = []
@@ -94,7 +94,7 @@ async def open_door(
     certificates = Certificates(
         "SSL", settings or node_settings(), lambda given: server_context(given, client_auth=client_auth)
     )
-    door = OpenDoor(TlsDoor("SSL", certificates, SystemClock(), **limits), certificates)
+    door = OpenDoor(TlsDoor("SSL", lambda: certificates.context, SystemClock(), **limits), certificates)
     server = await asyncio.get_running_loop().create_server(door.door.wrap(door.made), "127.0.0.1", 0)
     door.port = server.sockets[0].getsockname()[1]
     try:

@@ -26,6 +26,7 @@ from strandline.cluster.node.http.pages import commands_of, routes_of
 from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.http.trace import TracePage
 from strandline.cluster.node.internal.health import ReportsHealth
+from strandline.cluster.node.internal.internal_tls import SpeaksTls
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.tls import NodeTls
@@ -40,7 +41,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
-from strandline.proto.errors import FatalError, KafkaError, StorageError
+from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
 from strandline.proto.tasks import spawn
@@ -88,7 +89,12 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
-        self.tls = NodeTls(config, clock)
+        self.tls = NodeTls(config, self.cluster_id, clock)
+        if self.tls.internal is not None:
+            if not isinstance(rpc, SpeaksTls):
+                allowed = "PLAINTEXT: what carries calls between nodes here speaks no TLS"
+                raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", allowed)
+            rpc.secure(self.tls.internal)
         self._certificates = CertificateWatch(self.tls.certificates)
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PER_LISTENER, SSL, tls_settings
 from strandline.cluster.node.config_settings import INTERNAL
+from strandline.cluster.node.internal.internal_tls import InternalTls
 from strandline.cluster.security.certificates import Certificates
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.tls_door import ListenerTls, TlsDoor
@@ -20,17 +22,21 @@ class NodeTls:
 
     Attributes:
         certificates: all that may change while the node runs.
+        internal: of the INTERNAL listener and of connections to others', if they speak TLS.
     """
 
-    def __init__(self, config: NodeConfig, clock: Clock) -> None:
+    def __init__(self, config: NodeConfig, cluster_id: str, clock: Clock) -> None:
         """Read certificates and keys. Raises ConfigError."""
-        self.certificates: list[Certificates] = []
+        self.certificates: list[Certificates[Any]] = []
+        self.internal: InternalTls | None = None
         self._listeners: dict[str, ListenerTls] = {}
         for listener in config.listeners:
             if config.protocol(listener.name) == SSL:
                 if listener.name == INTERNAL:
-                    raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", "PLAINTEXT, for now")
-                self._listeners[listener.name] = self._listener(config, listener.name, clock)
+                    self.internal = _internal(config, cluster_id, clock)
+                    self.certificates.append(self.internal.certificates)
+                else:
+                    self._listeners[listener.name] = self._listener(config, listener.name, clock)
 
     def of(self, name: str) -> ListenerTls | None:
         """The TLS of a listener; None where it speaks none."""
@@ -47,4 +53,18 @@ class NodeTls:
         rules = PrincipalRules(
             f"{PER_LISTENER}{name.lower()}.ssl.principal.mapping.rules", texts["ssl.principal.mapping.rules"]
         )
-        return ListenerTls(TlsDoor(name, certificates, clock), rules)
+        return ListenerTls(TlsDoor(name, lambda: certificates.context, clock), rules)
+
+
+def _internal(config: NodeConfig, cluster_id: str, clock: Clock) -> InternalTls:
+    texts = config.of_listener(INTERNAL)
+    own = f"{PER_LISTENER}{INTERNAL.lower()}.ssl.client.auth"
+    if config.given.get(own, "required") != "required":
+        raise ConfigError(own, config.given[own], "required: a node that shows no certificate is none")
+    return InternalTls(
+        tls_settings(texts, INTERNAL),
+        clock,
+        node_id=config.node,
+        cluster_id=cluster_id,
+        check_host=texts["ssl.endpoint.identification.algorithm"] == "https",
+    )

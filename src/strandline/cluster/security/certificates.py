@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -25,14 +25,17 @@ none. A look is two calls of stat."""
 _Stamp = tuple[int, int, int] | None
 
 
-class Certificates:
-    """One context and the files it is made of.
+Context = TypeVar("Context")
+
+
+class Certificates(Generic[Context]):
+    """One context, or the two of a node between nodes, and the files they are made of.
 
     Attributes:
         context: what new connections use.
     """
 
-    def __init__(self, owner: str, settings: TlsSettings, make: Callable[[TlsSettings], ssl.SSLContext]) -> None:
+    def __init__(self, owner: str, settings: TlsSettings, make: Callable[[TlsSettings], Context]) -> None:
         """`owner` names the listener in log lines. Raises ConfigError."""
         self._owner = owner
         self._settings = settings
@@ -68,7 +71,7 @@ def _stamp(path: str) -> _Stamp:
 class CertificateWatch:
     """Looks at all certificates of a node now and then."""
 
-    def __init__(self, certificates: Sequence[Certificates]) -> None:
+    def __init__(self, certificates: Sequence[Certificates[Any]]) -> None:
         self._certificates = certificates
         self._timer: asyncio.TimerHandle | None = None
 

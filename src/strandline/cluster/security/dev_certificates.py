@@ -40,9 +40,8 @@ class DevCa:
         try:
             import cryptography  # noqa: F401
         except ImportError:
-            raise ConfigError(
-                "cryptography", "not installed", "pip install 'strandline[certs]': Python alone makes no certificates"
-            ) from None
+            allowed = "pip install cryptography (the extra `certs`): Python alone makes no certificates"
+            raise ConfigError("cryptography", "not installed", allowed) from None
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._key, self.certificate = self._load() if self.file.exists() else self._make()
@@ -152,6 +151,17 @@ class DevCa:
             .not_valid_before(min(now, end) - _BACKDATED)
             .not_valid_after(end)
         )
+
+
+def client_properties(ca: Path, keystore: Path) -> str:
+    """What a client of a cluster with these certificates is to be told: Kafka's own tools read it, too."""
+    return (
+        "security.protocol=SSL\n"
+        "ssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={ca}\n"
+        "ssl.keystore.type=PEM\n"
+        f"ssl.keystore.location={keystore}\n"
+    )
 
 
 def own_hosts() -> tuple[str, ...]:

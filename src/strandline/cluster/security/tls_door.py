@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
 
-from strandline.cluster.security.certificates import Certificates
 from strandline.cluster.security.principal import ANONYMOUS, PrincipalRules
 from strandline.cluster.security.tls_transport import TlsConnection
 from strandline.proto.ports import Clock
@@ -32,6 +32,9 @@ MakeProtocol = Callable[[], asyncio.BaseProtocol]
 class TlsDoor:
     """Wraps the protocols of one listener into TLS.
 
+    Args:
+        context: the one for the next connection.
+
     Attributes:
         failures: handshakes that came to nothing since the start.
     """
@@ -39,14 +42,14 @@ class TlsDoor:
     def __init__(
         self,
         listener: str,
-        certificates: Certificates,
+        context: Callable[[], ssl.SSLContext],
         clock: Clock,
         *,
         handshake_s: float = HANDSHAKE_S,
         handshakes_max: int = HANDSHAKES_MAX,
     ) -> None:
         self._listener = listener
-        self._certificates = certificates
+        self._context = context
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
         self._handshakes: dict[TlsConnection, None] = {}
@@ -55,7 +58,7 @@ class TlsDoor:
 
     def wrap(self, make: MakeProtocol) -> MakeProtocol:
         """What `create_server` is given in the place of `make`."""
-        return lambda: TlsConnection(self, make(), self._certificates.context, self._handshake_s)
+        return lambda: TlsConnection(self, make(), self._context(), self._handshake_s)
 
     @property
     def handshakes(self) -> int:
@@ -88,8 +91,7 @@ class TlsDoor:
         if isinstance(reason, str):
             advice = "the client should use TLS (security.protocol=SSL)"
             self._note("a client does not speak TLS on a TLS port", connection, spoken=reason, advice=advice)
-        elif is_tls_error(reason):
-            assert reason is not None
+        elif reason is not None and is_tls_error(reason):
             self._note("a TLS handshake failed", connection, reason=explain(reason))
         elif isinstance(reason, ConnectionAbortedError):
             self._note("a TLS handshake took too long", connection, limit_s=self._handshake_s)

@@ -86,8 +86,8 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self._below = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
         self.where = f"{peername[0]}:{peername[1]}" if peername else "?"
-        assert self._door is not None
-        self._door.began(self)
+        if self._door is not None:
+            self._door.began(self)
         super().connection_made(transport)
 
     def get_buffer(self, n: int) -> memoryview:
@@ -107,9 +107,9 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         """The client does not speak TLS: say so in its own words, as far as they are known."""
         spoken = foreign_protocol(start)
         self._spoke = spoken.value if spoken is not None else "plaintext"
-        assert self._below is not None
-        self._below.write(_HTTP_REFUSAL if spoken is Foreign.HTTP_REQUEST else _REFUSAL)
-        self._below.close()
+        if self._below is not None:
+            self._below.write(_HTTP_REFUSAL if spoken is Foreign.HTTP_REQUEST else _REFUSAL)
+            self._below.close()
 
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
         if handshake_exc is not None and self._below is not None and not self._below.is_closing():
