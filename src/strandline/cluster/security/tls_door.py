@@ -92,14 +92,15 @@ class TlsDoor:
             advice = "the client should use TLS (security.protocol=SSL)"
             self._note("a client does not speak TLS on a TLS port", connection, spoken=reason, advice=advice)
         elif reason is not None and is_tls_error(reason):
-            self._note("a TLS handshake failed", connection, reason=explain(reason))
+            words = explain(reason)
+            self._note("a TLS handshake failed", connection, kind=words, reason=words)
         elif isinstance(reason, ConnectionAbortedError):
             self._note("a TLS handshake took too long", connection, limit_s=self._handshake_s)
         else:
             log.debug("a client left during its TLS handshake", listener=self._listener, client=connection.where)
 
-    def _note(self, event: str, connection: TlsConnection, **figures: object) -> None:
-        self._notes.warn(event, client=connection.where, listener=self._listener, **figures)
+    def _note(self, event: str, connection: TlsConnection, *, kind: str = "", **figures: object) -> None:
+        self._notes.warn(event, kind, client=connection.where, listener=self._listener, **figures)
 
 
 class ListenerTls:
@@ -119,14 +120,15 @@ class Notes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last_ms: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
+        self._last_ms: dict[tuple[str, str], float] = {}
+        self._unsaid: dict[tuple[str, str], int] = {}
 
-    def warn(self, event: str, **figures: object) -> None:
-        """Log it, or count it where the same event was logged a moment ago."""
+    def warn(self, event: str, kind: str = "", **figures: object) -> None:
+        """Log it, or count it where the same event of this kind (one of few) was logged a moment ago."""
         now_ms = self._clock.monotonic_ms()
-        if event in self._last_ms and now_ms - self._last_ms[event] < LOG_MS:
-            self._unsaid[event] = self._unsaid.get(event, 0) + 1
+        key = event, kind
+        if key in self._last_ms and now_ms - self._last_ms[key] < LOG_MS:
+            self._unsaid[key] = self._unsaid.get(key, 0) + 1
             return
-        self._last_ms[event] = now_ms
-        log.warning(event, suppressed=self._unsaid.pop(event, 0), **figures)
+        self._last_ms[key] = now_ms
+        log.warning(event, suppressed=self._unsaid.pop(key, 0), **figures)
