@@ -26,6 +26,7 @@ from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.rot import RotWatch
 from strandline.replica.shared import Delayed, Shared
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, ReplicaStatus, Role
 from strandline.replica.streams import Streams
@@ -126,10 +127,10 @@ class _Syncer:
         log.mark()
 
 
-class _LogStarts:
+class _Checkpoints:
     """Nothing is ever deleted here."""
 
-    def raised(self, durable: object) -> None:
+    def log_start_raised(self, durable: object) -> None:
         raise AssertionError("a log start rose")
 
 
@@ -156,7 +157,8 @@ def refuse(error: BaseException) -> None:
 
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
-LOG_STARTS: Any = _LogStarts()
+CHECKPOINTS: Any = _Checkpoints()
+ROT = RotWatch(ReplicaCounters())
 
 
 class _Syncs:
@@ -256,7 +258,8 @@ class Broker:
             syncer=SYNCER,
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
-            log_starts=LOG_STARTS,
+            checkpoints=CHECKPOINTS,
+            rot=ROT,
             on_change=nothing,
             on_fatal=refuse,
             broker_epoch=self.broker_epoch,
@@ -446,7 +449,7 @@ class Broker:
         assert fetcher is not None
         return fetcher._next_frame()
 
-    def told_by_follower(self, follower: NodeId, frame: bytes) -> None:
+    def receive_requests(self, follower: NodeId, frame: bytes) -> None:
         """A follower's frame arrives."""
         assert self.streams is not None
         link = self.streams._links.get(follower)
@@ -459,7 +462,7 @@ class Broker:
         self._parts.watermarks.run()
         return self.streams._links[follower]._next_frame() or b""
 
-    def told_by_leader(self, frame: bytes) -> None:
+    def receive_replies(self, frame: bytes) -> None:
         """The leader's frame arrives."""
         fetcher = self.fetcher
         if fetcher is not None and fetcher._stream is not None:

@@ -30,7 +30,8 @@ from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
-from strandline.replica.shared import Delayed, DurableLogStarts, Shared
+from strandline.replica.rot import RotWatch
+from strandline.replica.shared import Checkpoints, Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
     EpochEnd,
@@ -95,7 +96,8 @@ class ReplicaManager:
             syncer=self._syncer,
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
-            log_starts=DurableLogStarts(log_dir, disk, self.fatal),
+            checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
+            rot=RotWatch(self.counters),
             on_change=on_change,
             on_fatal=self.fatal,
         )
@@ -105,7 +107,7 @@ class ReplicaManager:
         self._set = PartitionSet(self._shared, log_dir, self._streams, by_id)
         self._partitions = self._set.partitions
         self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
-        retention = Retention(self._shared, self._partitions)
+        retention = Retention(self._shared, self._partitions, log_dir)
         self._upkeep = Upkeep(
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )
@@ -126,13 +128,15 @@ class ReplicaManager:
         shared = self._shared
         shared.watermarks.stop()
         ending = [*self._streams.stop()]
-        ending += [task for task in (shared.isr_changes.stop(), shared.log_starts.stop()) if task is not None]
+        if not clean:
+            shared.checkpoints.abandon()  # the disk may be why, and wait for ever
+        ending += [task for task in (shared.isr_changes.stop(), shared.checkpoints.stop()) if task is not None]
         if ending:
             await asyncio.wait(ending)
         for partition in self._partitions.values():
             if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
                 partition.idle()
-        if not clean:  # the disk may be why, and wait for ever
+        if not clean:
             self._syncer.abandon()
             self._set.abandon_deletions()
         await self._set.finish_deletions()

@@ -93,6 +93,10 @@ class Partition:
         """What was known to be committed when this broker last wrote it down."""
         self._high_watermark = high_watermark
 
+    def cannot_read(self, error: KafkaError) -> None:
+        """A read of its log ended so: there may be rot in it."""
+        self._shared.rot.found(self.topic_partition, error)
+
     # Roles
 
     def lead(self, core: LeaderCore, channel: int) -> None:
@@ -442,7 +446,7 @@ class Partition:
 
     def _log_start_raised(self) -> None:
         if self.log is not None and self.log.durable_log_start_offset < self.log.log_start_offset:
-            self._shared.log_starts.raised(self.log_start_durable)
+            self._shared.checkpoints.log_start_raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
         """The log start is durable, or a part of the way to it: answer who waited, or tell the leader."""
