@@ -105,7 +105,7 @@ def test_kafka_python_sends_and_reads(cluster: Secure) -> None:
 
 @needs_kcat
 def test_the_same_command_with_and_without_tls(cluster: Secure) -> None:
-    """S93: with security.protocol=ssl it lists the topics; in plaintext it fails, and its message says SSL."""
+    """Row S93: with security.protocol=ssl it lists the topics; in plaintext it fails, and its message says SSL."""
     settings = librdkafka(cluster.ca.file, cluster.ca.client("kcat"))
     assert 'topic "orders"' in kcat("-b", cluster.bootstrap, "-L", *properties(settings))
     said = kcat("-b", cluster.bootstrap, "-L", "-m", "5", fails=True)
