@@ -95,7 +95,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.upkeep:Upkeep._sweep",
         "self._shared.checkpoints.write_all()",
         "self.checkpoint()",
-        "tests/replica/test_manager.py::test_checkpoints_hold_nobody_up",
+        "tests/replica/test_upkeep.py::test_checkpoints_hold_nobody_up",
     ),
     one_change(
         "a-checkpoint-that-hangs-holds-up-the-end",

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from strandline.log.batch import iter_batches
-from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, PartitionEpoch, TopicIdPartition, TopicPartition
@@ -38,29 +37,6 @@ def test_acks(tmp_path: Path) -> None:
             assert (outcome.error, outcome.base_offset, outcome.log_start_offset) == (ErrorCode.NONE, 2, 0)
             assert outcome.synced_replicas == (1, 2, 3)
             assert len({broker.log_bytes() for broker in cluster.brokers.values()}) == 1
-
-    asyncio.run(scenario())
-
-
-def test_checkpoints_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every few seconds they are written off the loop: high watermark and recovery point, and nothing blocks."""
-
-    async def scenario() -> None:
-        async with running(tmp_path, nodes=1, high_watermark_checkpoint_interval_ms=1) as cluster:
-            cluster.create(replicas=(1,), min_insync_replicas=1)
-            broker = cluster[1]
-            blocking: list[object] = []
-            with monkeypatch.context() as patched:
-                patched.setattr(broker.disk, "sync_now", lambda *what: blocking.append(what))
-                patched.setattr(broker.disk, "sync_dir", lambda *what: blocking.append(what))
-                await broker.append(TP, batch(b"a"))
-
-                def written() -> bool:
-                    paths = [Path(broker.path) / name for name in (HIGH_WATERMARKS, RECOVERY_POINTS)]
-                    return all(path.exists() and path.read_bytes() == encode_offsets({TP: 1}) for path in paths)
-
-                await until(written)
-            assert blocking == []
 
     asyncio.run(scenario())
 
