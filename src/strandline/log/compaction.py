@@ -50,7 +50,7 @@ STEP_RECORDS = 1_000
 """And so many records of a large batch."""
 
 SYNC_BYTES = 8 << 20
-"""The new segment is synced each time that so much was written: one sync of a gigabyte would hold up those of others."""
+"""The new segment is synced each time that so much was written: one sync of a gigabyte would hold up all others."""
 
 Pace = Callable[[int], Awaitable[None]]
 """Called with how many bytes were read or written: lets others have their turn, and keeps to the rate."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 ENTRY_BYTES = 192
-"""What one key takes, at most: its object (64 bytes), its offset (32), and its place in the dict, which is twice as large
-for the moment in which it grows. (Kafka's map takes 24: a hash of 16 bytes and an offset, in one array.)"""
+"""What one key takes, at most: its object (64 bytes), its offset (32), and its place in the dict, which is there twice
+while it grows. (Kafka's map takes 24: a hash of 16 bytes and an offset, in one array.)"""
 
 SHORT_KEY_BYTES = 16
 _DIGEST_BYTES = 17
@@ -16,8 +16,8 @@ _DIGEST_BYTES = 17
 class OffsetMap:
     """key -> offset of its last record.
 
-    A key of up to 16 bytes stands for itself; of a longer one a digest of 17 bytes is kept. Two keys of one digest would
-    make one of them vanish: nobody can find such a pair of BLAKE2b, and chance takes 2^68 keys.
+    A key of up to 16 bytes stands for itself; of a longer one a digest of 17 bytes is kept. Of two keys of one digest
+    one would vanish: nobody can find such a pair of BLAKE2b, and chance takes 2^68 keys.
     """
 
     __slots__ = ("_offsets", "keys_max")

@@ -40,8 +40,8 @@ class Swap:
     """One swap in a running log.
 
     Invariants:
-    - the old segments are neighbours, closed, and durable; `new` holds what compaction left of them, up to `end`, and is
-      synced;
+    - the old segments are neighbours, closed, and durable; `new` holds what compaction left of them, up to `end`, and
+      is synced;
     - readers find the old segments, then the new one: they change in one step, between two turns of the loop;
     - a log that is cut in the middle of it calls `settle` first: what lies on the disk then is the log as it is.
     """

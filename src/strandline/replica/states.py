@@ -249,8 +249,8 @@ class ReplicaConfig:
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
         retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
-        cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's log.cleaner.backoff.ms,
-            log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
+        cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
+            log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
         stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 

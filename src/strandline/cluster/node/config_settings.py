@@ -221,8 +221,7 @@ class Limits:
     cleaner_io_max_bytes_per_second = rate(
         "log.cleaner.io.max.bytes.per.second",
         "1.7976931348623157E308",
-        "What compaction reads and writes in a second, in bytes, together; by default as much as goes beside the node's "
-        "other work.",
+        "What compaction reads and writes in a second, in bytes, together; by default as much as goes beside all else.",
     )
     stray_delete_delay_ms = integer(
         "log.stray.delete.delay.ms",

@@ -229,9 +229,7 @@ def _of_compaction(broker: BrokerRole) -> Iterator[Metric]:
     yield _gauge(cleaner + "cleaner_recopy_percent", "Of what the last pass read.", figures.recopied_percent)
     yield _gauge(cleaner + "max_clean_time_secs", "Of the last pass.", figures.last_ms / 1_000)
     delay = figures.max_delay_ms / 1_000
-    yield _gauge(
-        cleaner + "max_compaction_delay_secs", "Beyond max.compaction.lag.ms, of the record that waits.", delay
-    )
+    yield _gauge(cleaner + "max_compaction_delay_secs", "Beyond max.compaction.lag.ms, the longest.", delay)
     yield _counter("strandline_compaction_passes", "Passes of compaction over a log.", figures.passes)
     yield _counter("strandline_compaction_read_bytes", "Bytes that they read.", figures.read_bytes)
     yield _counter("strandline_compaction_written_bytes", "Bytes that they wrote.", figures.written_bytes)
