@@ -126,10 +126,10 @@ class _Syncer:
         log.mark()
 
 
-class _LogStarts:
+class _Checkpoints:
     """Nothing is ever deleted here."""
 
-    def raised(self, durable: object) -> None:
+    def log_start_raised(self, durable: object) -> None:
         raise AssertionError("a log start rose")
 
 
@@ -156,7 +156,7 @@ def refuse(error: BaseException) -> None:
 
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
-LOG_STARTS: Any = _LogStarts()
+CHECKPOINTS: Any = _Checkpoints()
 
 
 class _Syncs:
@@ -256,7 +256,7 @@ class Broker:
             syncer=SYNCER,
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
-            log_starts=LOG_STARTS,
+            checkpoints=CHECKPOINTS,
             on_change=nothing,
             on_fatal=refuse,
             broker_epoch=self.broker_epoch,
@@ -446,7 +446,7 @@ class Broker:
         assert fetcher is not None
         return fetcher._next_frame()
 
-    def told_by_follower(self, follower: NodeId, frame: bytes) -> None:
+    def receive_requests(self, follower: NodeId, frame: bytes) -> None:
         """A follower's frame arrives."""
         assert self.streams is not None
         link = self.streams._links.get(follower)
@@ -459,7 +459,7 @@ class Broker:
         self._parts.watermarks.run()
         return self.streams._links[follower]._next_frame() or b""
 
-    def told_by_leader(self, frame: bytes) -> None:
+    def receive_replies(self, frame: bytes) -> None:
         """The leader's frame arrives."""
         fetcher = self.fetcher
         if fetcher is not None and fetcher._stream is not None:

@@ -4,9 +4,9 @@ and Apache Kafka reads what is left from our files."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from strandline.client import Admin, NewTopic
 from strandline.cluster.node.dev import DevCluster
-from tests.acceptance.foreign import segment_files, stored_batches
+from tests.acceptance.foreign import kafka_tools, segment_files, stored_batches
 from tests.acceptance.helpers import QUICK, eventually, make_topic
 
 SETTINGS = QUICK | {"log.cleaner.backoff.ms": "200"}
@@ -201,11 +201,9 @@ def test_apache_kafka_reads_our_files(compacting: DevCluster) -> None:
             for path in source.iterdir():
                 if path.suffix == ".log":
                     shutil.copyfile(path, target / path.name)
-        dumped = subprocess.run(
-            kafka._java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files",
-                        ",".join(str(path) for path in sorted(target.glob("*.log")))),
-            capture_output=True, text=True, check=True, timeout=120,
-        ).stdout  # fmt: skip
+        with closing(kafka_tools(kafka.bootstrap)) as tools:
+            files = ",".join(str(path) for path in sorted(target.glob("*.log")))
+            dumped = tools.run("kafka-dump-log", "--deep-iteration", "--files", files)
         assert "isvalid: true" in dumped
         assert "isvalid: false" not in dumped
         kafka.start()

@@ -69,8 +69,10 @@ def test_acks_0_is_fire_and_forget(faulty: FaultyCluster) -> None:
         assert (ack.offset, ack.replicas) == (-1, ())
         eventually(lambda: faulty.produce_requests() == before + 1)
         faulty.nodes.kill(1)
-        # Both: who is sent a record with acks=0 and does not know yet that it leads can only drop it.
+        # Both: who is sent a record with acks=0 and does not know yet that it leads can only drop it. The metadata name
+        # a leader before it leads; what can be read from it shows that it does.
         wait_led(faulty.address_of(2, 3), "s22", lambda parts: parts[0].leader in (2, 3))
+        eventually(lambda: len(drain(faulty.bootstrap, "s22", 1)) == 1)
         assert producer.send("s22", b"third").result(10).offset == -1
         eventually(lambda: len(drain(faulty.bootstrap, "s22", 1)) == 2)
         assert faulty.produce_requests() == before + 2
