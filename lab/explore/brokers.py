@@ -26,6 +26,7 @@ from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.rot import RotWatch
 from strandline.replica.shared import Delayed, Shared
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, ReplicaStatus, Role
 from strandline.replica.streams import Streams
@@ -157,6 +158,7 @@ def refuse(error: BaseException) -> None:
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
 CHECKPOINTS: Any = _Checkpoints()
+ROT = RotWatch(ReplicaCounters())
 
 
 class _Syncs:
@@ -257,6 +259,7 @@ class Broker:
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
             checkpoints=CHECKPOINTS,
+            rot=ROT,
             on_change=nothing,
             on_fatal=refuse,
             broker_epoch=self.broker_epoch,

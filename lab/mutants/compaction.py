@@ -1,4 +1,4 @@
-"""Mutants of compaction: what may vanish, how segments are swapped, what followers take (rule B20, schedules 73 to 75)."""
+"""Mutants of compaction: what may vanish, how segments are swapped, what followers take (rule B20)."""
 
 from __future__ import annotations
 

@@ -180,7 +180,9 @@ def test_apache_kafka_reads_our_files(compacting: DevCluster) -> None:
     make_topic(compacting, topic, **COMPACTED)
     table = send(compacting.bootstrap, topic, 60)
     wait_compacted(compacting, topic, 15 * KEYS)
-    source = Path(compacting.data_dir(compacting.node_ids[0]), f"{topic}-0")
+    stopped = compacting.node_ids[0]
+    compacting.stop_node(stopped)
+    source = Path(compacting.data_dir(stopped), f"{topic}-0")
     from bench.clusters import KafkaCluster, wait_ready
 
     try:
@@ -211,3 +213,4 @@ def test_apache_kafka_reads_our_files(compacting: DevCluster) -> None:
         eventually(lambda: read(kafka.bootstrap, topic)[0] == table)
     finally:
         kafka.stop()
+        compacting.start_node(stopped)

@@ -376,6 +376,35 @@ def test_a_rotten_base_offset_is_told_by_the_order(bit: int) -> None:
     play(scenario, {"t": 1})
 
 
+def test_a_broker_with_rot_is_asked_again_and_then_told_of() -> None:
+    """Row S78: a broker answers CORRUPT_MESSAGE while it gives the leadership away, so a poll waits; where nobody
+    takes over, polls say it, and the position stays."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 3, batch_size=1)
+        original, rotten_until_ms = cluster._read, [ports.clock.monotonic_ms() + 1_000]
+
+        async def rotten(node: int, where: TopicPartition, wanted: Any) -> tuple[ErrorCode, bytes]:
+            if ports.clock.monotonic_ms() < rotten_until_ms[0]:
+                return ErrorCode.CORRUPT_MESSAGE, b""
+            return await original(node, where, wanted)
+
+        cluster._read = rotten  # type: ignore[method-assign]
+        async with consumer(ports) as reader:
+            reader.assign([WHERE])
+            assert [record.offset for record in await reader.poll(5.0)] == [0, 1, 2]
+            rotten_until_ms[0] = float("inf")
+            await fill(ports, 1, batch_size=1)
+            for _ in range(2):
+                with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+                    await reader.poll(8.0)
+                assert await reader.position(WHERE) == 3
+            rotten_until_ms[0] = 0
+            assert [record.offset for record in await reader.poll(5.0)] == [3]
+
+    play(scenario, {"t": 1})
+
+
 async def drain(reader: AsyncRangeReader, start: int, end: int) -> None:
     async for _ in reader.answers(WHERE, start, end):
         continue

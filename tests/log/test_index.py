@@ -30,7 +30,7 @@ def offset_index(steps: list[tuple[int, int]]) -> tuple[OffsetIndex, list[tuple[
 def test_look_ups_equal_a_linear_scan(steps: list[tuple[int, int]], offset: int, position: int) -> None:
     """The largest entry that is not beyond what was asked for."""
     index, entries = offset_index(steps)
-    assert index.position_before(offset) == max((p for o, p in entries if o <= offset), default=0)
+    assert index.entry_before(offset) == max(((p, o) for o, p in entries if o <= offset), default=(0, -1))
     expected = max((p for o, p in entries if p <= position and o < offset), default=0)
     assert index.position_at_most(position, offset) == expected
 

@@ -40,6 +40,9 @@ from strandline.proto.kafka.fetch_response import FetchResponse, PartitionData, 
 
 _TELL_AGAIN_MS = 1_000.0
 """How long a poll waits for others' records before it raises an error that was raised before, and stays."""
+_ROT_PATIENCE_MS = 5_000.0
+"""A broker whose disk has rotted gives the leadership away, which takes far less. After this a poll says it, each time:
+there may be no other replica that has the records."""
 _SHORT_WAIT_MS = 50
 """How long a broker may hold a fetch that leaves out partitions with full buffers: they may be drained any moment."""
 
@@ -330,7 +333,7 @@ class Fetcher:
             self._lookups.out_of_range(state)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
-        elif code.retriable:
+        elif code.retriable and not self._is_rotten_for_long(state, code, now):
             self.last_error = error
             moved = fetched.leader_id >= 0 and self._metadata.apply_leader(
                 state.partition, fetched.leader_id, fetched.leader_epoch
@@ -341,6 +344,15 @@ class Fetcher:
             state.error = self._metadata.absence(state.partition)
         else:
             state.error = error
+
+    def _is_rotten_for_long(self, state: PartitionState, code: ErrorCode, now: float) -> bool:
+        """The log has rotted at this position, and no other replica has taken over in the time that this takes."""
+        if code is not ErrorCode.CORRUPT_MESSAGE:
+            return False
+        state.retry_at_ms = now + self._config.retry_backoff_ms
+        if state.rotten_at != state.fetch_offset:
+            state.rotten_at, state.rotten_since_ms = state.fetch_offset, now
+        return now - state.rotten_since_ms >= _ROT_PATIENCE_MS
 
     def _chunk(self, state: PartitionState, fetched: PartitionData) -> Chunk:
         chunk = Chunk(fetched.records, fetched.aborted, self._read_committed, fetched.high_watermark)

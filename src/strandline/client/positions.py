@@ -50,8 +50,8 @@ class PartitionState:
     __slots__ = (
         "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "error_told_ms", "fetch_epoch",
         "fetch_offset", "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused",
-        "position", "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "sought",
-        "topic_id", "turn",
+        "position", "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "rotten_at",
+        "rotten_since_ms", "sought", "topic_id", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -81,6 +81,9 @@ class PartitionState:
         self.preferred_replica = -1
         self.preferred_until_ms = 0.0
         self.retry_at_ms = 0.0
+        self.rotten_at = -1
+        """The offset at which the broker's log has rotted, as it says; since when: `rotten_since_ms`."""
+        self.rotten_since_ms = 0.0
         self.turn = 0
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:

@@ -366,6 +366,81 @@ check(PyObject *module, PyObject *args)
     return result;
 }
 
+/* ------------------------------------------------------------------ whole batches */
+
+enum { LENGTH_AT = 8, EPOCH_AT = 12, MAGIC_AT = 16, CRC_AT = 17, SUMMED_FROM = 21, DELTA_AT = 23, HEADER_BYTES = 61 };
+
+static uint64_t
+big_endian(const unsigned char *data, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) {
+        value = value << 8 | data[i];
+    }
+    return value;
+}
+
+/* Bytes of the batch at `data` if its header follows on `offset` and `epoch`; 0 if it does not, or is cut short. */
+static Py_ssize_t
+following_batch(const unsigned char *data, Py_ssize_t left, int64_t offset, int64_t epoch)
+{
+    if (left < HEADER_BYTES || (int64_t)big_endian(data, 8) != offset || data[MAGIC_AT] != 2) {
+        return 0;
+    }
+    int64_t size = (int64_t)(int32_t)big_endian(data + LENGTH_AT, 4) + EPOCH_AT;
+    if (size < HEADER_BYTES || size > left || (int32_t)big_endian(data + DELTA_AT, 4) < 0) {
+        return 0;
+    }
+    return epoch >= 0 && (int32_t)big_endian(data + EPOCH_AT, 4) != epoch ? 0 : (Py_ssize_t)size;
+}
+
+/* Whether the CRC of the batch holds, by the function `crc32c`; -1 with an exception. */
+static int
+holds_crc(const unsigned char *batch, Py_ssize_t size, PyObject *crc32c)
+{
+    PyObject *summed = PyMemoryView_FromMemory((char *)batch + SUMMED_FROM, size - SUMMED_FROM, PyBUF_READ);
+    PyObject *sum = summed == NULL ? NULL : PyObject_CallOneArg(crc32c, summed);
+    Py_XDECREF(summed);
+    if (sum == NULL) {
+        return -1;
+    }
+    unsigned long found = PyLong_AsUnsignedLong(sum);
+    Py_DECREF(sum);
+    if (found == (unsigned long)-1 && PyErr_Occurred()) {
+        return -1;
+    }
+    return found == big_endian(batch + CRC_AT, 4);
+}
+
+static PyObject *
+intact(PyObject *module, PyObject *args)
+{
+    Py_buffer view;
+    Py_ssize_t position;
+    long long offset, epoch, until;
+    PyObject *crc32c;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*nLLLO:intact", &view, &position, &offset, &epoch, &until, &crc32c)) {
+        return NULL;
+    }
+    const unsigned char *data = view.buf;
+    int holds = position >= 0;
+    while (holds > 0 && position < view.len && offset < until) {
+        Py_ssize_t size = following_batch(data + position, view.len - position, offset, epoch);
+        holds = size > 0 ? holds_crc(data + position, size, crc32c) : 0;
+        if (holds > 0) {
+            int64_t last_delta = (int32_t)big_endian(data + position + DELTA_AT, 4);
+            holds = last_delta < until - offset;
+            if (holds) {
+                offset += last_delta + 1;
+                position += size;
+            }
+        }
+    }
+    PyBuffer_Release(&view);
+    return holds < 0 ? NULL : Py_BuildValue("nL", position, offset);
+}
+
 /* ------------------------------------------------------------------ columns */
 
 /* Where a column grows: the bytearrays of records_python.Columns, in its order. */
@@ -711,6 +786,7 @@ static PyMethodDef methods[] = {
     {"columns", columns, METH_VARARGS, "See records_python.columns."},
     {"check", check, METH_VARARGS, "See records_python.check."},
     {"decode", decode, METH_VARARGS, "See records_python.decode."},
+    {"intact", intact, METH_VARARGS, "See records_python.intact."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from typing_extensions import Buffer
@@ -35,3 +35,6 @@ def decode(
     template: tuple[object, ...],
     slots: tuple[int, ...],
 ) -> tuple[list[T], int]: ...
+def intact(
+    data: Buffer, position: int, offset: int, epoch: int, until: int, crc32c: Callable[[Buffer], int]
+) -> tuple[int, int]: ...

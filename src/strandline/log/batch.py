@@ -37,7 +37,8 @@ DELETE_HORIZON_BIT = 0x40
 
 NO_TIMESTAMP = -1
 
-_CRC_START = 21  # attributes to the end of the batch
+CRC_START = 21
+"""The CRC covers a batch from its attributes to its end."""
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -159,7 +160,7 @@ def announced_size(batch: Buffer) -> int:
 def verify_crc(batch: Buffer) -> None:
     """Raises KafkaError (CORRUPT_MESSAGE) unless the CRC of this one whole batch holds."""
     (stored,) = _UINT32.unpack_from(batch, 17)
-    computed = crc32c(memoryview(batch)[_CRC_START:])
+    computed = crc32c(memoryview(batch)[CRC_START:])
     if stored != computed:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not hold", stored=stored, computed=computed)
 
@@ -199,7 +200,7 @@ def patch_log_append_time(batch: memoryview | bytearray, header: BatchHeader, ap
     """Make the leader's clock the timestamp of every record of this one batch (`LogAppendTime`); renews the CRC."""
     _INT16.pack_into(batch, 21, header.attributes | TIMESTAMP_TYPE_BIT)
     _INT64.pack_into(batch, 35, append_time_ms)
-    _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+    _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
@@ -209,7 +210,7 @@ def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, base_seq
     copy = bytearray(batch)
     patch_base_offset_and_epoch(copy, 0, 0, -1)
     _PRODUCER.pack_into(copy, 43, producer_id, producer_epoch, base_sequence)
-    _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[_CRC_START:]))
+    _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[CRC_START:]))
     return copy
 
 
@@ -289,5 +290,5 @@ def finish_batch(
 def _headed(batch: bytearray, *fields: int, base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
     """The batch with its header; `fields`: those from the attributes on."""
     HEADER.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD, leader_epoch, MAGIC, 0, *fields)
-    _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+    _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return batch

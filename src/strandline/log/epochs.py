@@ -7,6 +7,8 @@ from bisect import bisect_right
 
 from strandline.proto.ids import LeaderEpoch, Offset
 
+OFFSET_MAX = (1 << 63) - 1
+
 
 class LeaderEpochs:
     """In memory and whole; the file is `leader-epoch-checkpoint`, written by whoever syncs.
@@ -68,6 +70,11 @@ class LeaderEpochs:
         """The epoch of the record at `offset`; -1 before the first known one."""
         i = bisect_right(self._starts, offset) - 1
         return LeaderEpoch(self._epochs[i] if i >= 0 else -1)
+
+    def span_at(self, offset: int) -> tuple[int, int]:
+        """The epoch of the record at `offset` (-1 before the first known one), and where the next epoch begins."""
+        i = bisect_right(self._starts, offset)
+        return self._epochs[i - 1] if i else -1, self._starts[i] if i < len(self._starts) else OFFSET_MAX
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that begin at or after the new end."""

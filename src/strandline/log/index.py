@@ -67,10 +67,11 @@ class OffsetIndex:
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
-    def position_before(self, relative_offset: int) -> int:
-        """A batch boundary at or before the batch that holds `relative_offset`."""
+    def entry_before(self, relative_offset: int) -> tuple[int, int]:
+        """A batch boundary at or before the batch that holds `relative_offset`, and the last relative offset of the
+        batch that stands there: -1 for the segment's first batch."""
         i = bisect_right(self.offsets, relative_offset) - 1
-        return self.positions[i] if i >= 0 else 0
+        return (self.positions[i], self.offsets[i]) if i >= 0 else (0, -1)
 
     def position_at_most(self, position: int, relative_offset: int) -> int:
         """A batch boundary not beyond `position`, with nothing before it at or after `relative_offset`."""

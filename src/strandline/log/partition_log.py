@@ -283,8 +283,8 @@ class PartitionLog(LogState):
         be waited for (then `read_cold`).
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE for bytes that are no
-                batch; KAFKA_STORAGE_ERROR when the disk fails.
+            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE where the first batch is
+                not the one that was written (rule B19); KAFKA_STORAGE_ERROR when the disk fails.
         """
         return self._reader.read(offset, max_bytes, limit_offset, one_batch_bytes)
 
@@ -294,18 +294,18 @@ class PartitionLog(LogState):
         """`read` for bytes that are not in memory; the waiting is done off the loop."""
         return await self._reader.read_cold(offset, max_bytes, limit_offset, one_batch_bytes)
 
-    def read_part(self, offset: int, position: int, max_bytes: int) -> BatchPart | None:
+    def read_part(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart | None:
         """At most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on; None
         where the disk would have to be waited for (then `read_part_cold`). For a batch that is too large to be sent at
-        once.
+        once. `crc`: of the parts before (`BatchPart.crc`), 0 at the beginning.
 
-        Raises KafkaError as `read`.
+        Raises KafkaError as `read`: for a batch that does not hold instead of its last part, so that it is never whole.
         """
-        return self._reader.read_part(offset, position, max_bytes)
+        return self._reader.read_part(offset, position, max_bytes, crc)
 
-    async def read_part_cold(self, offset: int, position: int, max_bytes: int) -> BatchPart:
+    async def read_part_cold(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart:
         """`read_part` for bytes that are not in memory; the waiting is done off the loop."""
-        return await self._reader.read_part_cold(offset, position, max_bytes)
+        return await self._reader.read_part_cold(offset, position, max_bytes, crc)
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
         """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.

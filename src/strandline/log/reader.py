@@ -6,9 +6,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from strandline.log.batch import BatchHeader
+from crc32c import crc32c
+
+from strandline.log.batch import CRC_START, BatchHeader
 from strandline.log.disk import DiskError
 from strandline.log.index_cache import IndexCache
+from strandline.log.intact import intact_end, why_not_intact
 from strandline.log.log_state import LogState
 from strandline.log.records import decode_records
 from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
@@ -44,6 +47,8 @@ class BatchPart(NamedTuple):
     """Base offset of the batch."""
     next_offset: Offset
     """Offset after the batch."""
+    crc: int
+    """The CRC-32C of the batch up to the end of this part, for the reading of the next one."""
 
 
 class TimestampedOffset(NamedTuple):
@@ -76,18 +81,18 @@ class LogReader:
         """See `PartitionLog.read_cold`."""
         return await self.cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
 
-    def read_part(self, offset: int, position: int, max_bytes: int) -> BatchPart | None:
+    def read_part(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart | None:
         """See `PartitionLog.read_part`."""
         try:
-            return self._read_part(offset, position, max_bytes, pread_nowait)
+            return self._read_part(offset, position, max_bytes, crc, pread_nowait)
         except ColdRead as cold:
             if cold.lent:
                 cold.file.close()
             return None
 
-    async def read_part_cold(self, offset: int, position: int, max_bytes: int) -> BatchPart:
+    async def read_part_cold(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart:
         """See `PartitionLog.read_part_cold`."""
-        return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, pread))
+        return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, crc, pread))
 
     async def cold(self, read: Callable[[Pread], T]) -> T:
         """What `read` finds, without waiting for a cold disk on the loop. It is called anew after each wait, for
@@ -134,11 +139,9 @@ class LogReader:
         if found is None:
             raise segment.damaged(segment.size, f"offset {offset} is missing: the segment ends before it")
         position, header = found
-        if header.base_offset > offset:  # the CRC does not cover it, and in a log without gaps this cannot be
-            raise segment.damaged(position, f"offset {offset} is missing: a batch of {header.base_offset} stands there")
         return segment, position, header, following
 
-    def _read_part(self, offset: int, position: int, max_bytes: int, pread: Pread) -> BatchPart:
+    def _read_part(self, offset: int, position: int, max_bytes: int, crc: int, pread: Pread) -> BatchPart:
         log = self._log
         log.check_range(offset)
         if offset == log.log_end_offset:
@@ -151,9 +154,14 @@ class LogReader:
                 raise segment.damaged(start + position + len(data), "the file is shorter than the log")
         except DiskError as error:
             raise _unreadable(error) from error
-        return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset))
+        crc = crc32c(memoryview(data)[max(0, CRC_START - position) :], crc)
+        epoch = log.epochs.epoch_at(offset)
+        if (epoch >= 0 and header.leader_epoch != epoch) or (position + size == header.size and crc != header.crc):
+            raise self._rotten(segment, start, header.base_offset, "the CRC or the leader epoch of a batch is wrong")
+        return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset), crc)
 
     def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
+        """What does not hold ends what is read, or is an error where it stands first."""
         segment, position, header, following = self._find(offset, pread)
         end, next_offset = position, -1
         if header.last_offset < limit:
@@ -161,13 +169,31 @@ class LogReader:
             if segment.size <= end_max and following <= limit:
                 end, next_offset = segment.size, following
             else:
-                end, next_offset = segment.end_within(position, end_max, limit, pread)
+                try:
+                    end, next_offset = segment.end_within(position, end_max, limit, pread)
+                except KafkaError:  # damage on the way is nothing to the batch that was asked for
+                    if position + header.size <= end_max:
+                        end, next_offset = position + header.size, header.next_offset
+        else:  # it reaches the limit, if its header is right: else who waits for the rest would wait for ever
+            self._whole_batch(segment, position, header, pread)
         if next_offset < 0:
             return LogRead(b"", Offset(offset), Offset(offset))
         data = pread(segment.file, end - position, position)
         if len(data) != end - position:
             raise segment.damaged(position + len(data), "the file is shorter than the log")
-        return LogRead(data, Offset(header.base_offset), Offset(next_offset))
+        log = self._log
+        size, intact_offset = intact_end(data, header.base_offset, log.epochs, log.log_start_offset)
+        if size == len(data) and intact_offset == next_offset:
+            return LogRead(data, Offset(header.base_offset), Offset(next_offset))
+        if not size:
+            why = why_not_intact(data, header.base_offset, log.epochs.epoch_at(max(offset, header.base_offset)))
+            raise self._rotten(segment, position, header.base_offset, why)
+        return LogRead(data[:size], Offset(header.base_offset), Offset(intact_offset))
+
+    def _rotten(self, segment: Segment, position: int, offset: int, reason: str) -> KafkaError:
+        """Bytes that are not those that were written, and go to nobody (rule B19)."""
+        mark("rot-found")
+        return segment.damaged(position, reason, offset=offset)
 
     # ------------------------------------------------------------------ by time
 
@@ -194,9 +220,10 @@ class LogReader:
             for position, header in segment.headers(found[0], pread_blocking):
                 if header.base_offset >= limit:
                     return None
+                batch = self._whole_batch(segment, position, header, pread_blocking)
                 if header.max_timestamp < timestamp_ms:
                     continue
-                for record in decode_records(pread_blocking(segment.file, header.size, position)):
+                for record in decode_records(batch):
                     if record.timestamp_ms >= timestamp_ms and record.offset >= log.log_start_offset:
                         if record.offset >= limit:
                             return None
@@ -204,6 +231,15 @@ class LogReader:
                             Offset(record.offset), record.timestamp_ms, LeaderEpoch(header.leader_epoch)
                         )
         return None
+
+    def _whole_batch(self, segment: Segment, position: int, header: BatchHeader, pread: Pread) -> bytes:
+        """The batch at `position`, which holds."""
+        log = self._log
+        data = pread(segment.file, header.size, position)
+        if not intact_end(data, header.base_offset, log.epochs, log.log_start_offset)[0]:
+            why = why_not_intact(data, header.base_offset, log.epochs.epoch_at(header.last_offset))
+            raise self._rotten(segment, position, header.base_offset, why)
+        return data
 
     def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
         """See `PartitionLog.max_timestamp`."""
@@ -233,7 +269,7 @@ class LogReader:
         if found is None:
             raise segment.damaged(segment.size, f"offset {last_offset} is noted in the time index and not in the log")
         position, header = found
-        for record in decode_records(pread_blocking(segment.file, header.size, position)):
+        for record in decode_records(self._whole_batch(segment, position, header, pread_blocking)):
             if record.timestamp_ms == timestamp and log.log_start_offset <= record.offset < limit:
                 return TimestampedOffset(Offset(record.offset), timestamp, LeaderEpoch(header.leader_epoch))
         return TimestampedOffset(Offset(last_offset), timestamp, LeaderEpoch(header.leader_epoch))

@@ -6,12 +6,17 @@ varints, a length of -1 stands for null. All three functions are hot, hence the 
 
 from __future__ import annotations
 
+import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_START = struct.Struct(">qiibI2xi")
+_BATCH_BYTES_MIN = 61
+_SUMMED_FROM = 21
 
 T = TypeVar("T", bound=tuple[object, ...])
 
@@ -302,3 +307,27 @@ def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[s
             headers.append((name, data[position : position + size]))
             position += size
     return tuple(headers), position
+
+
+def intact(
+    data: Buffer, position: int, offset: int, epoch: int, until: int, crc32c: Callable[[Buffer], int]
+) -> tuple[int, int]:
+    """How far `data` are whole batches from the byte `position` on: each begins where the last one ended, the first at
+    `offset`, is of that leader epoch (-1: any), holds its CRC and ends by the offset `until`.
+
+    Returns where the first byte stands that is part of no such batch, and the offset of the record that belongs there.
+    """
+    view = memoryview(data)
+    end = len(view)
+    while end - position >= _BATCH_BYTES_MIN and offset < until:
+        base, length, batch_epoch, magic, stored, last_delta = _START.unpack_from(view, position)
+        size = length + 12
+        if base != offset or magic != 2 or not _BATCH_BYTES_MIN <= size <= end - position:
+            break
+        if not 0 <= last_delta < until - offset or (epoch >= 0 and batch_epoch != epoch):
+            break
+        if crc32c(view[position + _SUMMED_FROM : position + size]) != stored:
+            break
+        offset += last_delta + 1
+        position += size
+    return position, offset

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
-from strandline.log.config import LogConfig
+from strandline.log.config import BATCH_BYTES_MAX, LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.error_codes import ErrorCode
@@ -374,36 +374,46 @@ class Segment:
             except KafkaError as error:
                 raise self.damaged(position, error.message) from error
             following = position + header.size
-            if following > size:
-                raise self.damaged(position, f"a batch of {header.size} bytes reaches beyond the end")
+            if following > size or header.size > BATCH_BYTES_MAX:
+                raise self.damaged(
+                    position, f"a batch of {header.size} bytes: it reaches beyond the end, or is no batch"
+                )
             yield position, header
             step = _WALK_BYTES if following - position < _WALK_BYTES else HEADER_SIZE
             position = following
 
-    def damaged(self, position: int, reason: str) -> KafkaError:
-        """The error for a reader that met bytes that are no batch."""
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, file=self.file.path, position=position)
+    def damaged(self, position: int, reason: str, **figures: int) -> KafkaError:
+        """The error for a reader that met bytes that are no batch, or not the one that was written there."""
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, file=self.file.path, position=position, **figures)
 
     def find(self, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`, or None. An index that points into the void is built anew."""
         index, _ = self.load_indexes(pread)
-        start = index.position_before(offset - self.base_offset)
+        start, end = index.entry_before(offset - self.base_offset)
         try:
-            return self._find_from(start, offset, pread)
+            return self._find_from(start, end, offset, pread)
         except KafkaError:
             if start == 0:
                 raise
         index, _ = self.rebuild_indexes()
-        return self._find_from(index.position_before(offset - self.base_offset), offset, pread)
+        return self._find_from(*index.entry_before(offset - self.base_offset), offset, pread)
 
-    def _find_from(self, start: int, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
-        first = True
+    def _find_from(self, start: int, end: int, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
+        """`start`, `end`: where a batch stands, and its last relative offset; the segment's first one has 0 and -1.
+
+        No CRC covers base offsets and lengths: each batch has to begin where the one before it ended.
+        """
+        following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
-            if first and start and header.base_offset > offset:
-                raise self.damaged(position, "the index names a batch beyond the offset that it was asked for")
-            first = False
-            if header.base_offset + header.last_offset_delta >= offset:
+            if following < 0:
+                if header.last_offset != self.base_offset + end:
+                    raise self.damaged(position, "the index names another batch than the one that stands there")
+            elif header.base_offset != following:
+                found = f"a batch of offset {header.base_offset} stands where {following} must follow"
+                raise self.damaged(position, found, offset=following)
+            if header.last_offset >= offset:
                 return position, header
+            following = header.next_offset
         return None
 
     def end_within(self, start: int, end_max: int, limit_offset: int, pread: Pread) -> tuple[int, int]:

@@ -88,6 +88,7 @@ MARKS: dict[str, str] = {
     "batch-in-pieces": "a leader sent a follower a batch in pieces, since it is larger than a chunk",
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
     "stray-set-aside": "the directory of a partition that is assigned here no longer was renamed aside at a start",
+    "rot-found": "a batch that was read from a log was not the one that was written, and went to nobody",
     "log-offline": "a partition went offline because its log cannot be used",
     "unclean-election-asked-for": "an operator asked for an unclean election of a partition that nobody led",
     "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",

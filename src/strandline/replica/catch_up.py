@@ -90,7 +90,7 @@ class CatchUp:
             read = plog.read(offset, room, plog.log_end_offset, one_batch_bytes=chunk)
             if read is None or read.data or not self._may_go_in_pieces(subscription):
                 return read
-        return plog.read_part(offset, subscription.sent_bytes, chunk)
+        return plog.read_part(offset, subscription.sent_bytes, chunk, subscription.sent_crc)
 
     async def _read_cold(self, subscription: Subscription, room: int) -> None:
         """`_read` off the loop; the others go on meanwhile."""
@@ -111,7 +111,7 @@ class CatchUp:
             read = await plog.read_cold(offset, room, plog.log_end_offset, one_batch_bytes=chunk)
             if read.data or not self._may_go_in_pieces(subscription):
                 return read
-        return await plog.read_part_cold(offset, subscription.sent_bytes, chunk)
+        return await plog.read_part_cold(offset, subscription.sent_bytes, chunk, subscription.sent_crc)
 
     def _may_go_in_pieces(self, subscription: Subscription) -> bool:
         """There is a next batch, and no other's is on its way in pieces."""
@@ -137,8 +137,9 @@ class CatchUp:
     def _sent_part(self, subscription: Subscription, part: BatchPart) -> None:
         self._in_pieces = subscription
         subscription.sent_bytes += len(part.data)
+        subscription.sent_crc = part.crc
         if subscription.sent_bytes == part.batch_size:
             mark("batch-in-pieces")
             self._in_pieces = None
-            subscription.sent_bytes = 0
+            subscription.sent_bytes = subscription.sent_crc = 0
             subscription.next_offset = part.next_offset

@@ -281,3 +281,5 @@ class FollowerLink:
             log.error("a log cannot be read for a follower", partition=name, follower=self.node_id, error=str(error))
         if isinstance(error, StorageError):
             partition.fail(str(error))
+        else:
+            partition.cannot_read(error)

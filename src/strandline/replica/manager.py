@@ -31,6 +31,7 @@ from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
+from strandline.replica.rot import RotWatch
 from strandline.replica.shared import Checkpoints, Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -97,6 +98,7 @@ class ReplicaManager:
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
             checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
+            rot=RotWatch(self.counters),
             on_change=on_change,
             on_fatal=self.fatal,
         )
@@ -106,7 +108,7 @@ class ReplicaManager:
         self._set = PartitionSet(self._shared, log_dir, self._streams, by_id)
         self._partitions = self._set.partitions
         self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
-        retention = Retention(self._shared, self._partitions)
+        retention = Retention(self._shared, self._partitions, log_dir)
         self._upkeep = Upkeep(
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )

@@ -93,6 +93,10 @@ class Partition:
         """What was known to be committed when this broker last wrote it down."""
         self._high_watermark = high_watermark
 
+    def cannot_read(self, error: KafkaError) -> None:
+        """A read of its log ended so: there may be rot in it."""
+        self._shared.rot.found(self.topic_partition, error)
+
     # Roles
 
     def lead(self, core: LeaderCore, channel: int) -> None:

@@ -47,7 +47,7 @@ def read(
             return _outcome(log, high_watermark, b"", offset)
         found = log.read(offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0)
     except KafkaError as failure:
-        return _failed(failure, log, high_watermark)
+        return _failed(partition, failure, log, high_watermark)
     if found is None:
         return None
     return _outcome(log, high_watermark, found.data, found.next_offset)
@@ -74,7 +74,7 @@ async def read_cold(
             offset, max_bytes, _limit(core, log, committed_only), one_batch_bytes=ANY_SIZE if min_one_batch else 0
         )
     except KafkaError as failure:
-        return _failed(failure, log, high_watermark)
+        return _failed(partition, failure, log, high_watermark)
     if (partition.leader or partition.follower) is not core:
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the disk was read")
     return _outcome(log, high_watermark, found.data, found.next_offset)
@@ -84,7 +84,8 @@ def _outcome(log: PartitionLog, high_watermark: int, data: bytes, next_offset: i
     return ReadOutcome(ErrorCode.NONE, "", high_watermark, log.log_start_offset, high_watermark, data, next_offset)
 
 
-def _failed(failure: KafkaError, log: PartitionLog, high_watermark: int) -> ReadOutcome:
+def _failed(partition: Partition, failure: KafkaError, log: PartitionLog, high_watermark: int) -> ReadOutcome:
+    partition.cannot_read(failure)
     return ReadOutcome(failure.code, str(failure), high_watermark, log.log_start_offset, high_watermark)
 
 
@@ -108,6 +109,7 @@ def list_offset(partition: Partition, timestamp: int, current_leader_epoch: int)
         else:
             found = log.offset_for_timestamp(timestamp, core.high_watermark)
     except KafkaError as failure:
+        partition.cannot_read(failure)
         return ListedOffset(failure.code, str(failure))
     if found is not None:
         return ListedOffset(ErrorCode.NONE, "", found.offset, found.timestamp_ms, found.leader_epoch)

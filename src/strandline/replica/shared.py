@@ -15,6 +15,7 @@ from strandline.proto.tasks import Report
 from strandline.replica.disk_health import DiskRoom
 from strandline.replica.isr_changes import IsrChanges
 from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.rot import RotWatch
 from strandline.replica.states import ReplicaConfig, ReplicaCounters
 
 
@@ -77,6 +78,7 @@ class Shared:
         syncer: makes logs durable; it calls `Partition.synced` by way of the manager.
         watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
         checkpoints: makes log starts durable, and what else a start relies on.
+        rot: hears of batches on the disk that are not what was written.
         on_change: the controller is to hear at once of something that heartbeats say.
         on_fatal: the node has to stop.
     """
@@ -92,6 +94,7 @@ class Shared:
     isr_changes: IsrChanges
     watermarks: Delayed
     checkpoints: Checkpoints
+    rot: RotWatch
     on_change: Callable[[], None]
     on_fatal: Report
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH

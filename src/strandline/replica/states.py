@@ -156,6 +156,7 @@ class ReplicaCounters:
     failed_isr_updates: int = 0
     truncations_below_high_watermark: int = 0
     offline_logs: int = 0
+    corrupt_batches: int = 0
     expired_records: int = 0
     expired_bytes: int = 0
     connections: int = 0

@@ -32,7 +32,7 @@ class Subscription:
 
     Invariants:
     - everything below `next_offset` was queued or sent to the follower; of what is beyond, `sent_bytes` of the batch
-      that begins there, which goes in pieces;
+      that begins there, which goes in pieces, and whose CRC-32C is `sent_crc` so far;
     - unless `lagging`, `next_offset` is the log's end;
     - it is `live` while it is among the partition's subscriptions: the leadership stands, and the follower has not
       fetched anew.
@@ -49,6 +49,7 @@ class Subscription:
         "log",
         "next_offset",
         "sent_bytes",
+        "sent_crc",
         "sent_high_watermark",
     )
 
@@ -61,6 +62,7 @@ class Subscription:
         self.follower: FollowerProgress = core.followers[link.node_id]
         self.next_offset = 0
         self.sent_bytes = 0
+        self.sent_crc = 0
         self.sent_high_watermark = -1
         self.lagging = False
         self.live = True

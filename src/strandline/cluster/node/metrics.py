@@ -188,6 +188,11 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         "Replicas here whose log cannot be used.",
         sum(bool(status.reason) for status in hosted),
     )
+    yield _counter(
+        "strandline_corrupt_batches",
+        "Batches that were read from this broker's disk and are not what was written: nobody got them.",
+        counters.corrupt_batches,
+    )
     yield _counter(prefix + "isrshrinks", "Times a replica left the ISR of a partition led here.", counters.isr_shrinks)
     yield _counter(prefix + "isrexpands", "Times a replica joined the ISR.", counters.isr_expands)
     yield _counter(prefix + "failedisrupdates", "ISR changes that the controller refused.", counters.failed_isr_updates)

@@ -9,7 +9,7 @@ from strandline.controller.quorum.control_records import leader_change, read_vot
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
-from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
 from strandline.log.partition_log import PartitionLog
@@ -19,6 +19,7 @@ from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking
 from strandline.proto.ensure import ensure
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.marks import mark
@@ -228,54 +229,50 @@ class MetadataLog:
 
     def read(self, offset: int, max_bytes: int) -> bytes | None:
         """Whole batches from `offset`, one at least; None if they are not in memory. Raises CorruptLogError."""
-        found = self.partition_log.read(offset, max_bytes, self.end_offset)
-        if found is None:
-            return None
-        self._verify(found.data)
-        return found.data
+        found = self._read(offset, max_bytes, self.end_offset)
+        return None if found is None else found.data
 
     async def read_cold(self, offset: int, max_bytes: int) -> bytes:
         """As `read`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
-        found = await self._read_cold(offset, max_bytes, self.end_offset)
-        self._verify(found.data)
-        return found.data
+        return (await self._read_cold(offset, max_bytes, self.end_offset)).data
 
     def committed(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int] | None:
         """Batches in [offset, limit) and their size in bytes; None if they are not in memory. Control batches come
         without records, so that no offset is missing. Raises CorruptLogError."""
-        found = self.partition_log.read(offset, max_bytes, limit)
-        return None if found is None else self._decoded(found.data)
+        found = self._read(offset, max_bytes, limit)
+        return None if found is None else (decode_batches(found.data), len(found.data))
 
     async def committed_cold(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
         """As `committed`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
         found = await self._read_cold(offset, max_bytes, limit)
-        return self._decoded(found.data)
+        return decode_batches(found.data), len(found.data)
 
-    def _decoded(self, data: bytes) -> tuple[list[CommittedBatch], int]:
-        self._verify(data)
-        return decode_batches(data), len(data)
-
-    def _verify(self, data: bytes) -> None:
-        """What was read is what was written: a bit that turned over since must reach no image, and no other node.
-
-        Raises:
-            CorruptLogError: the CRC of a batch does not hold.
-        """
-        for header, view in iter_batches(data):
-            try:
-                verify_crc(view)
-            except KafkaError as error:
-                mark("metadata-rot-found")
-                where = self.partition_log.directory
-                raise CorruptLogError(where, 0, header.base_offset, error.message, DAMAGE_ADVICE) from error
+    def _read(self, offset: int, max_bytes: int, limit: int) -> LogRead | None:
+        try:
+            return self.partition_log.read(offset, max_bytes, limit)
+        except KafkaError as error:
+            self._refuse_rot(error)
+            raise
 
     async def _read_cold(self, offset: int, max_bytes: int, limit: int) -> LogRead:
         try:
             return await self.partition_log.read_cold(offset, max_bytes, limit)
-        except (KafkaError, FileNotFoundError):
+        except (KafkaError, FileNotFoundError) as error:
             if offset < self.start_offset:
                 return LogRead(b"", Offset(offset), Offset(offset))
+            self._refuse_rot(error)
             raise
+
+    def _refuse_rot(self, error: Exception) -> None:
+        """What was read is what was written: a bit that turned over since must reach no image, and no other node.
+
+        Raises:
+            CorruptLogError: that is why the log could not be read.
+        """
+        if isinstance(error, KafkaError) and error.code is ErrorCode.CORRUPT_MESSAGE:
+            mark("metadata-rot-found")
+            where, position = str(error.figures["file"]), int(error.figures["position"])
+            raise CorruptLogError(where, position, None, error.message, DAMAGE_ADVICE) from error
 
 
 def _with_advice(error: CorruptLogError) -> CorruptLogError:
