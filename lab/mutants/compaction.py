@@ -62,7 +62,7 @@ TABLE: tuple[Mutant, ...] = (
         "swaps-are-leftovers",
         "schedule 75: a start finishes a swap that was cut short",
         "log.recovery:_Opening._tidy_names",
-        "finish_swaps(self.disk, self.directory)",
+        "finish_swaps(self.disk, self.directory, names)",
         "False",
         f"{_SWAP}[killed]",
     ),

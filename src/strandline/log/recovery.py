@@ -283,8 +283,10 @@ class _Opening:
 
     def _tidy_names(self) -> tuple[list[int], set[str]]:
         """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
-        self.names_changed |= finish_swaps(self.disk, self.directory)
         names = self.disk.listdir(self.directory)
+        if finish_swaps(self.disk, self.directory, names):
+            self.names_changed = True
+            names = self.disk.listdir(self.directory)
         for name in [name for name in names if name.endswith(_LEFTOVERS)]:
             self.disk.unlink(f"{self.directory}/{name}")
             self.names_changed = True

@@ -142,14 +142,13 @@ def remove(disk: Disk, segment: Segment) -> None:
             disk.unlink(segment.path(part))
 
 
-def finish_swaps(disk: Disk, directory: str) -> bool:
-    """At a start: finish what a crash cut short. True if anything changed.
+def finish_swaps(disk: Disk, directory: str, names: list[str]) -> bool:
+    """At a start: finish what a crash cut short in a directory of these names. True if anything changed.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE where a segment that was swapped in is damaged; nothing was changed.
         DiskError: the disk failed.
     """
-    names = disk.listdir(directory)
     swapped = [int(match[1]) for name in names if (match := _SWAP.fullmatch(name))]
     for base in swapped:
         mark("swap-finished-at-start")

@@ -91,6 +91,12 @@ class Figures:
         return 100 * self.last.written_bytes // max(1, self.last.read_bytes)
 
 
+def _has_closed_segments(partition: Partition) -> bool:
+    """Whether it is of a compacted topic, and its log has more than the active segment."""
+    plog = partition.log
+    return plog is not None and plog.config.compacted and plog.failure is None and len(plog.segments) > 1
+
+
 class Compactor:
     """Looks every `log.cleaner.backoff.ms` for a log that is to be compacted, and compacts it.
 
@@ -104,6 +110,7 @@ class Compactor:
         self._partitions = partitions
         self._log_dir = log_dir
         self._clock = RetentionClock()
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unlinking: set[asyncio.Task[None]] = set()
         self._without_room: set[PartitionLog] = set()
@@ -116,21 +123,33 @@ class Compactor:
     def start(self) -> None:
         """Compact from now on."""
         self._read_checkpoint()
-        self._task = spawn(self._run(), self._shared.on_fatal)
+        self._look_later()
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Compact no more; the tasks that end now. What is half done is finished, or dropped, by the next start."""
+        if self._timer is not None:
+            self._timer.cancel()
         ending = [*self._unlinking] + ([self._task] if self._task is not None else [])
         for task in ending:
             task.cancel()
         return ending
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._shared.config.cleaner_backoff_ms / 1_000)
-            while (found := await self._most_dirty()) is not None:
-                if not await self._compact(*found):
-                    break
+    def _look_later(self) -> None:
+        delay_ms = self._shared.config.cleaner_backoff_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, self._look)
+
+    def _look(self) -> None:
+        if any(map(_has_closed_segments, self._partitions.values())):
+            self._task = spawn(self._compact_what_is_due(), self._shared.on_fatal)
+        else:
+            self._look_later()
+
+    async def _compact_what_is_due(self) -> None:
+        while (found := await self._most_dirty()) is not None:
+            if not await self._compact(*found):
+                break
+        self._task = None
+        self._look_later()
 
     # Which
 
@@ -143,9 +162,7 @@ class Compactor:
         self.uncleanable = {plog: why for plog, why in self.uncleanable.items() if plog.failure is None}
         for partition in list(self._partitions.values()):
             plog = partition.log
-            if plog is None or not plog.config.compacted or plog.failure is not None or plog in self.uncleanable:
-                continue
-            if len(plog.segments) == 1:
+            if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
                 continue
             try:
                 found = await plog.find_cleanable(now_ms, partition.high_watermark)
