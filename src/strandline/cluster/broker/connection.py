@@ -80,6 +80,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_alone",
         "_broken",
         "_charged",
         "_exchanges",
@@ -104,6 +105,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._exchanges: deque[Exchange] = deque()
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._alone = False
+        """A request is being answered that others wait for."""
         self._broken = False
         """The peer is gone, as a write has shown: nobody takes the answers to what else it asked."""
         self._charged = 0
@@ -310,6 +313,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))
 
+    def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """`run`, with reading paused until it has ended, so that the frame stays where it is in the buffer."""
+
+        async def alone() -> None:
+            try:
+                await work
+            finally:
+                self._alone = False
+                self._go_on_later()
+
+        self._alone = True
+        self.run(exchange, alone())
+
     def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if task.cancelled():
@@ -392,6 +408,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         config = self.listener.config
         return (
             self._write_paused
+            or self._alone
             or len(self._exchanges) >= config.requests_in_flight_max
             or self._queued_bytes >= config.queued_bytes_max
             or self._answers_must_wait()
