@@ -250,6 +250,8 @@ class ReplicaConfig:
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
         retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
+        cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
+            log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
         stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 
@@ -264,6 +266,9 @@ class ReplicaConfig:
     stream_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
     retention_check_interval_ms: int = 300_000
+    cleaner_backoff_ms: int = 15_000
+    cleaner_dedupe_buffer_bytes: int = 128 * 1024 * 1024
+    cleaner_io_max_bytes_per_second: float = float("inf")
     stray_delete_delay_ms: int = 3_600_000
 
     @property
