@@ -28,9 +28,6 @@ from strandline.replica.shared import Shared
 
 log = structlog.get_logger("strandline.replica")
 
-UNBOUNDED = float("inf")
-"""A rate: as fast as it goes."""
-
 _ROOM = 2
 """A log is compacted while the disk has room for so many times what is written anew."""
 
@@ -159,6 +156,7 @@ class Compactor:
         best: tuple[Partition, PartitionLog, Cleanable] | None = None
         figures = self.figures
         figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
+        self._without_room = {plog for plog in self._without_room if plog.failure is None}
         self.uncleanable = {plog: why for plog, why in self.uncleanable.items() if plog.failure is None}
         for partition in list(self._partitions.values()):
             plog = partition.log
