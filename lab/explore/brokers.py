@@ -158,7 +158,7 @@ def refuse(error: BaseException) -> None:
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
 LOG_STARTS: Any = _LogStarts()
-ROT = RotWatch(ReplicaCounters())
+ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 
 
 class _Syncs:

@@ -52,6 +52,8 @@ class ModelLog:
     __slots__ = ("_syncing_to", "config", "disk", "durable_offset", "entries", "epochs", "syncing", "unsynced")
 
     log_start_offset = durable_log_start_offset = 0
+    rot = ()
+    """Nothing of it rots."""
     topic_id = TOPIC_ID
     topic_partition = TOPIC_PARTITION
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import BATCH_BYTES_MAX, LogConfig
@@ -31,6 +32,17 @@ _WALK_BYTES = 8 << 10
 
 Pread = Callable[[File, int, int], bytes]
 """Reads (file, size, position): blocking, or raising ColdRead where it would block."""
+
+
+class Hole(NamedTuple):
+    """A range of a segment that is not what was written, between batches that are."""
+
+    position: int
+    end: int
+    """Position after it."""
+    offset: int
+    """The first one that is missing."""
+    next_offset: int
 
 
 class ColdRead(Exception):
@@ -85,6 +97,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "file",
+        "holes",
         "max_timestamp",
         "max_timestamp_offset",
         "size",
@@ -106,6 +119,8 @@ class Segment:
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._bytes_since_entry = 0
+        self.holes: tuple[Hole, ...] = ()
+        """What is known to have rotted, in order: readers pass it over."""
         self.max_timestamp = -1
         """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
         self.max_timestamp_offset = base_offset
@@ -227,6 +242,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
+        self.holes = tuple(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
         last = time_index.last()
@@ -318,9 +334,14 @@ class Segment:
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
         """From the batches' headers, blocking, and write them out. Their CRCs are not looked at."""
+        before = self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset
         self.reset_indexes()
-        for position, header in self.headers(0, pread_blocking):
-            self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        try:
+            for position, header in self.headers(0, pread_blocking):
+                self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        except KafkaError:  # it is the log that is damaged: the old ones still tell where its batches were
+            self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset = before
+            raise
         index, time_index = self.active_indexes()
         if self.size:
             time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -331,7 +352,7 @@ class Segment:
     # ------------------------------------------------------------------ reading
 
     def headers(self, position: int, pread: Pread) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from the boundary `position` on: (position, header).
+        """Each batch from the boundary `position` on, but for the holes: (position, header).
 
         Raises KafkaError (CORRUPT_MESSAGE) with file and byte where there is no batch.
         """
@@ -339,7 +360,11 @@ class Segment:
         chunk = b""
         start = position
         step = _WALK_BYTES
+        holes = {hole.position: hole.end for hole in self.holes}
         while position < size:
+            if position in holes:
+                position = holes[position]
+                continue
             if position + HEADER_SIZE > start + len(chunk):
                 chunk = pread(self.file, min(step, size - position), position)
                 start = position
@@ -379,7 +404,9 @@ class Segment:
         """
         following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
-            if following < 0:
+            if self.hole_before(position) is not None:
+                pass  # the survey that found the hole knows this batch
+            elif following < 0:
                 if header.last_offset != self.base_offset + end:
                     raise self.damaged(position, "the index names another batch than the one that stands there")
             elif header.base_offset != following:
@@ -389,6 +416,18 @@ class Segment:
                 return position, header
             following = header.next_offset
         return None
+
+    def hole_before(self, position: int) -> Hole | None:
+        """The hole that ends here."""
+        return next((hole for hole in self.holes if hole.end == position), None)
+
+    def hole_at(self, offset: int) -> Hole | None:
+        """The hole in which the record at `offset` was."""
+        return next((hole for hole in self.holes if hole.offset <= offset < hole.next_offset), None)
+
+    def hole_after(self, offset: int) -> int:
+        """The offset from `offset` on at which the next hole begins; far beyond the end if there is none."""
+        return next((hole.offset for hole in self.holes if hole.offset >= offset), 1 << 63)
 
     def end_within(self, start: int, end_max: int, limit_offset: int, pread: Pread) -> tuple[int, int]:
         """Where whole batches end that begin at `start`, end by `end_max` and lie below `limit_offset`: (position, next

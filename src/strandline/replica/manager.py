@@ -31,6 +31,7 @@ from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
 from strandline.replica.rot import RotWatch
+from strandline.replica.scrub import Scrub
 from strandline.replica.shared import Delayed, DurableLogStarts, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -97,7 +98,7 @@ class ReplicaManager:
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
             log_starts=DurableLogStarts(log_dir, disk, self.fatal),
-            rot=RotWatch(self.counters),
+            rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
         )
@@ -111,6 +112,7 @@ class ReplicaManager:
         self._upkeep = Upkeep(
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )
+        self._scrub = Scrub(self._shared, self._partitions)
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life
@@ -120,6 +122,7 @@ class ReplicaManager:
         self.disk_room.look()
         self._streams.start()
         self._upkeep.start()
+        self._scrub.start()
 
     async def close(self, clean: bool) -> None:
         """Stop serving: end the streams, answer who waits, finish syncs and deletions; write the high watermarks down
@@ -127,6 +130,8 @@ class ReplicaManager:
         self._upkeep.stop()
         shared = self._shared
         shared.watermarks.stop()
+        shared.rot.stop()
+        self._scrub.stop()
         ending = [*self._streams.stop()]
         ending += [task for task in (shared.isr_changes.stop(), shared.log_starts.stop()) if task is not None]
         if ending:
