@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from lab.explore.brokers import (
+    CHECKPOINTS,
     CLOCK,
     CLUSTER,
     CONFIG,
     CREDIT_BYTES,
     ENDPOINT,
-    LOG_STARTS,
     LONG_AGO_MS,
     NOW_MS,
     RNG,
@@ -73,7 +73,7 @@ def broker_codec() -> Codec:
         (Shared, "early_refusals"): Fresh(EarlyRefusals),
         (Shared, "disk_room"): ROOM,
         (Shared, "syncer"): SYNCER,
-        (Shared, "log_starts"): LOG_STARTS,
+        (Shared, "checkpoints"): CHECKPOINTS,
         (Shared, "rot"): ROT,
         (Shared, "on_change"): nothing,
         (Shared, "on_fatal"): refuse,

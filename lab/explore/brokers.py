@@ -127,10 +127,10 @@ class _Syncer:
         log.mark()
 
 
-class _LogStarts:
+class _Checkpoints:
     """Nothing is ever deleted here."""
 
-    def raised(self, durable: object) -> None:
+    def log_start_raised(self, durable: object) -> None:
         raise AssertionError("a log start rose")
 
 
@@ -157,7 +157,7 @@ def refuse(error: BaseException) -> None:
 
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
-LOG_STARTS: Any = _LogStarts()
+CHECKPOINTS: Any = _Checkpoints()
 ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 
 
@@ -258,7 +258,7 @@ class Broker:
             syncer=SYNCER,
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
-            log_starts=LOG_STARTS,
+            checkpoints=CHECKPOINTS,
             rot=ROT,
             on_change=nothing,
             on_fatal=refuse,
@@ -299,7 +299,7 @@ class Broker:
         self._ruin(kept, LogCondition.LACKING)
 
     def _ruin(self, kept: int, condition: LogCondition) -> None:
-        self.log.rot(kept)
+        self.log.lose_end(kept)
         self.ruined = True
         self.found = max(self.found, int(condition))
 
@@ -449,7 +449,7 @@ class Broker:
         assert fetcher is not None
         return fetcher._next_frame()
 
-    def told_by_follower(self, follower: NodeId, frame: bytes) -> None:
+    def receive_requests(self, follower: NodeId, frame: bytes) -> None:
         """A follower's frame arrives."""
         assert self.streams is not None
         link = self.streams._links.get(follower)
@@ -462,7 +462,7 @@ class Broker:
         self._parts.watermarks.run()
         return self.streams._links[follower]._next_frame() or b""
 
-    def told_by_leader(self, frame: bytes) -> None:
+    def receive_replies(self, frame: bytes) -> None:
         """The leader's frame arrives."""
         fetcher = self.fetcher
         if fetcher is not None and fetcher._stream is not None:

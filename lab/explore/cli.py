@@ -191,16 +191,16 @@ def _run(
             path = retrace(model, found.broken)
         _tell_found(case, found, path, output)
         if path is not None:
-            told = output if output == "table" else ""
-            _tell_trace(case, model, path, html=html, scenario=scenario, output=told)
+            shown = output if output == "table" else ""
+            _tell_trace(case, model, path, html=html, scenario=scenario, output=shown)
             sys.exit(1)
 
 
 def _search(model: Model, limits: Limits, jobs: int) -> Found:
     from lab.explore.workers import explore as run
 
-    with _progress() as told:
-        return run(model, limits, jobs=jobs, told=told)
+    with _progress() as on_level:
+        return run(model, limits, jobs=jobs, on_level=on_level)
 
 
 @contextmanager
@@ -214,20 +214,20 @@ def _progress() -> Iterator[Any]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("the first states", total=None)
 
-        def told(depth: int, ahead: int, states: int, steps: int) -> None:
+        def on_level(depth: int, ahead: int, states: int, steps: int) -> None:
             rate = states / (bar.tasks[task].elapsed or 1.0)
             words = f"depth {depth}: {ahead:,} states; {states:,} in all, {steps:,} steps, {rate:,.0f} states/s"
             bar.update(task, description=words)
 
-        yield told
+        yield on_level
 
 
 def _tell_found(case: Case, found: Found, path: Trace | None, output: str) -> None:
     if output == "json":
         from lab.explore.story import facts
 
-        told = {
-            **_told(case),
+        answer = {
+            **_facts_of(case),
             "complete": found.complete,
             "stopped": found.stopped,
             "depth": found.depth,
@@ -239,7 +239,7 @@ def _tell_found(case: Case, found: Found, path: Trace | None, output: str) -> No
             "path": None if path is None else facts(path),
             "replay": None if path is None else case.command(path.names),
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(answer))
         return
     click.echo(f"{'depth':>5}  {'states':>10}  {'in all':>12}  {'steps':>12}  {'s':>8}")
     for level in found.levels:
@@ -254,7 +254,7 @@ def _tell_found(case: Case, found: Found, path: Trace | None, output: str) -> No
         click.echo(f"stopped by {found.stopped}: every state less than {found.depth} steps deep holds")
 
 
-def _told(case: Case) -> dict[str, Any]:
+def _facts_of(case: Case) -> dict[str, Any]:
     return {"model": case.model, "bounds": asdict(case.bounds), "after": case.after, "break": case.break_name}
 
 
@@ -279,7 +279,7 @@ def _tell_trace(case: Case, model: Model, path: Trace, *, html: str | None, scen
     command = case.command(path.names)
     story = story_of(model, path, [command])
     if output == "json":
-        click.echo(json.dumps({**_told(case), **facts(path)}))
+        click.echo(json.dumps({**_facts_of(case), **facts(path)}))
     elif output == "table":
         click.echo("")
         for line in text.render(story, lines_max=200):

@@ -46,7 +46,7 @@ DIRECTORY = UUID(int=7)
 """The directory id of every broker's disk: none is ever another one's."""
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What a broker's heartbeats say of its replica: that it cannot serve it; and the leader epoch that it knows, the
     epoch of its last record and its log end, -1 where it says nothing of them."""
 
@@ -72,7 +72,7 @@ class Told(NamedTuple):
         )
 
 
-NOTHING_TOLD = Told(False, -1, -1, -1)
+NOTHING_REPORTED = Reported(False, -1, -1, -1)
 
 
 class Found(NamedTuple):
@@ -89,11 +89,11 @@ class Metadata(NamedTuple):
     brokers: dict[NodeId, BrokerInfo]
     partition: PartitionInfo
     min_isr: int
-    told: dict[NodeId, Told]
+    reported: dict[NodeId, Reported]
 
-    def counts(self, told: Told) -> Told:
+    def counts(self, reported: Reported) -> Reported:
         """What of a heartbeat counts under these metadata: where a log ends only while nobody leads."""
-        return told if self.partition.leader == NO_NODE else NOTHING_TOLD._replace(unserved=told.unserved)
+        return reported if self.partition.leader == NO_NODE else NOTHING_REPORTED._replace(unserved=reported.unserved)
 
 
 def first_metadata(min_isr: int) -> Metadata:
@@ -103,7 +103,7 @@ def first_metadata(min_isr: int) -> Metadata:
         for node in NODES
     }
     partition = PartitionInfo(0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
-    return Metadata(infos, partition, min_isr, dict.fromkeys(NODES, NOTHING_TOLD))
+    return Metadata(infos, partition, min_isr, dict.fromkeys(NODES, NOTHING_REPORTED))
 
 
 def image_of(metadata: Metadata, order: tuple[NodeId, ...] = NODES) -> MetadataImage:
@@ -135,7 +135,7 @@ def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata
         except (KafkaError, FatalError) as error:
             answer = error
         after = _metadata_of(state, metadata.min_isr)
-        key = (tuple(sorted(after.brokers.items())), after.partition, tuple(after.told.items()), _plain(answer))
+        key = (tuple(sorted(after.brokers.items())), after.partition, tuple(after.reported.items()), _plain(answer))
         if repr(key) not in met:
             met[repr(key)] = None
             yield after, answer
@@ -144,9 +144,9 @@ def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata
 def _machine(metadata: Metadata, order: tuple[NodeId, ...]) -> MachineState:
     """The product's machine, with what it was told."""
     state = MachineState(image_of(metadata, order), RESOLVER, random.Random(0), MachineSettings(), NOW_MS)
-    for node, told in metadata.told.items():
+    for node, reported in metadata.reported.items():
         epoch = metadata.brokers[node].broker_epoch
-        said = told.heartbeat(node, epoch)
+        said = reported.heartbeat(node, epoch)
         assert said.unserved is not None
         state.offsets.report(node, epoch, said.offsets, NOW_MS)
         state.unserved.replace(node, said.unserved)
@@ -168,12 +168,12 @@ def _metadata_of(state: MachineState, min_isr: int) -> Metadata:
         eligible_leader_replicas=tuple(sorted(partition.eligible_leader_replicas)),
         last_known_elr=tuple(sorted(partition.last_known_elr)),
     )
-    told = {}
+    reported = {}
     for node in NODES:
         position = state.position(node, topic, partition)
         where = (-1, -1, -1) if position is None else (int(partition.leader_epoch), *map(int, position))
-        told[node] = Told(not state.can_serve(node, topic, partition), *where)
-    return Metadata(dict(image.brokers), sorted_, min_isr, told)
+        reported[node] = Reported(not state.can_serve(node, topic, partition), *where)
+    return Metadata(dict(image.brokers), sorted_, min_isr, reported)
 
 
 def _run(state: MachineState, result: Result[Any]) -> Any:
@@ -190,20 +190,20 @@ def fence(node: NodeId) -> Command:
     return lambda state: _run(state, Result(None, brokers.fence(state, node, "explored")))
 
 
-def unfence(node: NodeId, epoch: int, told: Told) -> Command:
+def unfence(node: NodeId, epoch: int, reported: Reported) -> Command:
     """A broker that knows its registration sends a heartbeat."""
-    return report(node, epoch, told)
+    return report(node, epoch, reported)
 
 
-def report(node: NodeId, epoch: int, told: Told) -> Command:
+def report(node: NodeId, epoch: int, reported: Reported) -> Command:
     """A broker has something new to say of its replica, and sends a heartbeat."""
-    beat = told.heartbeat(node, epoch)
+    beat = reported.heartbeat(node, epoch)
     return lambda state: _run(state, brokers.heartbeat(state, beat, 0, NOW_MS))
 
 
-def stop(node: NodeId, epoch: int, told: Told, late: tuple[NodeId, ...]) -> Command:
+def stop(node: NodeId, epoch: int, reported: Reported, late: tuple[NodeId, ...]) -> Command:
     """A broker asks to be let go; `late` are those that have not heard of all that is committed."""
-    beat = told.heartbeat(node, epoch, want_shutdown=True)
+    beat = reported.heartbeat(node, epoch, want_shutdown=True)
 
     def command(state: MachineState) -> Any:
         for other, broker in state.image.brokers.items():

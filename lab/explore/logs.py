@@ -167,7 +167,7 @@ class ModelLog:
         before it counts."""
         self._recover(after(self.disk, self.unsynced[:kept]))
 
-    def rot(self, kept: int) -> None:
+    def lose_end(self, kept: int) -> None:
         """While no process runs: of what was synced the first `kept` records are left."""
         self._recover(self.disk[:kept])
 

@@ -153,7 +153,7 @@ class PartitionModel(ControllerSteps):
                 yield Internal("metadata", node, partial(self._learn, node=node))
             if now.syncing:
                 yield Internal("sync", node, partial(self._sync, node=node))
-            if self.has_news(state, node, now):
+            if self.has_report(state, node, now):
                 yield Internal("report", node, partial(self.report, node=node))
             leader = now.follows
             if leader is None or not self.acts.look(state[leader]).up:
@@ -187,7 +187,7 @@ class PartitionModel(ControllerSteps):
         """What a follower has to say arrives, or is held back."""
         said = self.acts.one(state[node], node, "say")
         event = (name, node, leader)
-        for heard in self.acts.of(state[leader], leader, "told_by_follower", node, said.out):
+        for heard in self.acts.of(state[leader], leader, "receive_requests", node, said.out):
             yield self._after(event, state, {node: said, leader: heard}, state[0])
         if state[0] & ANY:
             held = self.acts.put_message(Frame(node, leader, self.acts.look(said.broker).life, said.out))
@@ -197,7 +197,7 @@ class PartitionModel(ControllerSteps):
     def _offer(self, state: State, node: NodeId, follower: NodeId) -> Iterator[Step]:
         """What a leader has for a follower arrives. To hold it back would be to send it later."""
         offered = self.acts.one(state[node], node, "offer", follower)
-        for heard in self.acts.of(state[follower], follower, "told_by_leader", offered.out):
+        for heard in self.acts.of(state[follower], follower, "receive_replies", offered.out):
             yield self._after(("offer", node, follower), state, {node: offered, follower: heard}, state[0])
 
     # Processes
@@ -278,7 +278,7 @@ class PartitionModel(ControllerSteps):
             return
         now = self.acts.look(state[follower])
         gone = now.life != message.life or not (now.connected and now.follows == leader)
-        for heard in self.acts.of(state[leader], leader, "told_by_follower", follower, message.frame):
+        for heard in self.acts.of(state[leader], leader, "receive_requests", follower, message.frame):
             ended = heard.violation is None and gone
             then = self.acts.one(heard.broker, leader, "hang_up", follower) if ended else heard
             yield self._after(event, state, {leader: then}, state[0])

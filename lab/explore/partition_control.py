@@ -31,8 +31,8 @@ class ControllerSteps(PartitionSteps):
         budget = state[0]
         if info.fenced:
             if now.up and now.knows is not None and int(info.broker_epoch) == now.life:
-                told = metadata.counts(now.told)
-                yield from self._command(("unfence", node), state, "unfence", node, now.life, told)
+                reported = metadata.counts(now.reported)
+                yield from self._command(("unfence", node), state, "unfence", node, now.life, reported)
         elif not now.up:
             yield from self._command(("fence", node), state, "fence", node)
         else:
@@ -46,21 +46,24 @@ class ControllerSteps(PartitionSteps):
             if budget // FAILOVERS & ANY:
                 yield from self._command(("failover",), state, "failover", cost=FAILOVERS)
 
-    def has_news(self, state: State, node: NodeId, now: Look) -> bool:
+    def has_report(self, state: State, node: NodeId, now: Look) -> bool:
         """A broker has something to say to the controller that counts now, and was not said yet."""
         metadata = self.acts.world(state[SHARED]).metadata
         info = metadata.brokers[node]
         active = not info.fenced and int(info.broker_epoch) == now.life and now.knows is not None
-        told = metadata.counts(now.told)
-        if not active or told == metadata.told[node]:
+        reported = metadata.counts(now.reported)
+        if not active or reported == metadata.reported[node]:
             return False
-        return told.unserved != metadata.told[node].unserved or told.leader_epoch == metadata.partition.leader_epoch
+        return (
+            reported.unserved != metadata.reported[node].unserved
+            or reported.leader_epoch == metadata.partition.leader_epoch
+        )
 
     def report(self, state: State, node: NodeId) -> Iterator[Step]:
         """It says so with a heartbeat."""
         now = self.acts.look(state[node])
-        told = self.acts.world(state[SHARED]).metadata.counts(now.told)
-        return self._command(("report", node), state, "report", node, now.life, told)
+        reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)
+        return self._command(("report", node), state, "report", node, now.life, reported)
 
     def _command(self, event: tuple[Any, ...], state: State, *command: Any, cost: int = 0) -> Iterator[Step]:
         """A command of the controller that no broker waits for."""
@@ -73,9 +76,9 @@ class ControllerSteps(PartitionSteps):
     def _stop(self, state: State, node: NodeId, now: Look, cost: int) -> Iterator[Step]:
         """A broker asks to be let go; when it may, it ends."""
         newest = self.acts.published(state[SHARED])
-        told = self.acts.world(state[SHARED]).metadata.counts(now.told)
+        reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)
         late = tuple(other for other in NODES if self.acts.look(state[other]).knows != newest)
-        for name, there, answer in self._commanded(("stop", node), state, "stop", node, now.life, told, late):
+        for name, there, answer in self._commanded(("stop", node), state, "stop", node, now.life, reported, late):
             if isinstance(answer, Violation):
                 yield Step(name, None, answer)
             elif self.acts.world(there[SHARED]).metadata.brokers[node].fenced:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from lab.explore.brokers import NOTHING, Broker
-from lab.explore.controllers import NOTHING_TOLD, Metadata, Told
+from lab.explore.controllers import NOTHING_REPORTED, Metadata, Reported
 from lab.explore.logs import Entry
 from lab.explore.model import NODES, Violation
 from strandline.cluster.node.replica_feed import replica_offsets, unserved_replicas
@@ -26,7 +26,7 @@ class Look(NamedTuple):
         proposes: a change of the ISR waits to be sent; asked: one is on its way.
         lagging: members of the ISR that are behind the leader's log end.
         retries: a refused fetch is to be tried again.
-        slow: what takes longer here than elsewhere; told: what its heartbeats say.
+        slow: what takes longer here than elsewhere; reported: what its heartbeats say.
         found, ruined: see `Broker`.
         torn: how many unsynced writes may be whole where the next one is half done.
     """
@@ -52,7 +52,7 @@ class Look(NamedTuple):
     asked: bool
     lagging: tuple[NodeId, ...]
     slow: tuple[str, ...]
-    told: Told
+    reported: Reported
     found: LogCondition
     ruined: bool
     torn: tuple[int, ...]
@@ -61,7 +61,7 @@ class Look(NamedTuple):
     def place(self) -> tuple[Any, ...]:
         """When its turn is, where several brokers can do something: not by their names, which mean nothing."""
         state = (len(self.entries), len(self.disk), self.unsynced, self.high_watermark, self.connected, self.says)
-        return (self.leads < 0, self.life, *state, self.retries, self.slow, self.told)
+        return (self.leads < 0, self.life, *state, self.retries, self.slow, self.reported)
 
     @property
     def up(self) -> bool:
@@ -91,7 +91,7 @@ DOWN = Look(
     asked=False,
     lagging=(),
     slow=(),
-    told=NOTHING_TOLD,
+    reported=NOTHING_REPORTED,
     found=LogCondition.INTACT,
     ruined=False,
     torn=(),
@@ -125,17 +125,17 @@ def look(broker: Broker) -> Look:
         maximal_isr=() if core is None else tuple(core.maximal_isr),
         proposes=broker.proposes,
         lagging=() if core is None else _lagging(core),
-        told=_told(broker),
+        reported=_reported(broker),
         **_streams(broker),
     )
 
 
-def _told(broker: Broker) -> Told:
+def _reported(broker: Broker) -> Reported:
     hosted: Any = broker
     unserved = bool(unserved_replicas(hosted).topics)
     for one in replica_offsets(hosted):
-        return Told(unserved, int(one.leader_epoch), int(one.last_epoch), int(one.log_end_offset))
-    return NOTHING_TOLD._replace(unserved=unserved)
+        return Reported(unserved, int(one.leader_epoch), int(one.last_epoch), int(one.log_end_offset))
+    return NOTHING_REPORTED._replace(unserved=unserved)
 
 
 def _known(broker: Broker) -> Any:
@@ -323,7 +323,7 @@ def _logs_match(looks: tuple[Look, ...]) -> Violation | None:
     return None
 
 
-# What is told
+# What is reported
 
 
 def tell(entries: tuple[Entry, ...]) -> str:
@@ -347,9 +347,9 @@ def tell_metadata(world: World) -> str:
     fenced = [node for node, broker in world.metadata.brokers.items() if broker.fenced]
     more.append(f", fenced {_nodes(fenced)}" if fenced else "")
     more.append(", RECOVERING" if one.recovering else "")
-    for node, told in world.metadata.told.items():
-        more.append(f", n{int(node)} says that it cannot serve" if told.unserved else "")
-        more.append(f", n{int(node)} says that its log ends at {told.log_end}" if told.log_end >= 0 else "")
+    for node, reported in world.metadata.reported.items():
+        more.append(f", n{int(node)} says that it cannot serve" if reported.unserved else "")
+        more.append(f", n{int(node)} says that its log ends at {reported.log_end}" if reported.log_end >= 0 else "")
     epochs = f"leader epoch {one.leader_epoch}, partition epoch {one.partition_epoch}"
     return f"leader {leader}, {epochs}, ISR {_nodes(one.isr)}{''.join(more)}"
 

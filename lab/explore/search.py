@@ -179,8 +179,8 @@ class Shard:
         return self._spool / f"{depth}-{source}-{owner}.{kind}"
 
 
-def search(model: Model, limits: Limits, told: Any = None) -> Found:
-    """Search in this process. `told(depth, ahead, states, steps)` is called now and then."""
+def search(model: Model, limits: Limits, on_level: Any = None) -> Found:
+    """Search in this process. `on_level(depth, ahead, states, steps)` is called now and then."""
     began = time.monotonic()
     shard = Shard(model)
     shard.begin()
@@ -188,8 +188,8 @@ def search(model: Model, limits: Limits, told: Any = None) -> Found:
     while shard.ahead:
         ahead = shard.ahead
         for _ in shard.expand():
-            if told is not None:
-                told(len(found.levels), ahead, shard.states, shard.steps)
+            if on_level is not None:
+                on_level(len(found.levels), ahead, shard.states, shard.steps)
             found.memory_mb = memory_mb()
             found.stopped = reached(limits, len(found.levels), shard.states, time.monotonic() - began, found.memory_mb)
             if found.stopped:

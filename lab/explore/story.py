@@ -68,12 +68,12 @@ def golden(model: Model, trace: Trace, after: str) -> str:
 
 def changes(model: Model, state: State, shown: dict[str, str]) -> list[str]:
     """What differs from what was `shown` last, a line each."""
-    told = []
+    lines = []
     for what, text in model.view(state).words.items():
         if shown.get(what) != text:
             shown[what] = text
-            told.append(f"{what}: {text}")
-    return told
+            lines.append(f"{what}: {text}")
+    return lines
 
 
 def facts(trace: Trace) -> dict[str, Any]:

@@ -21,15 +21,15 @@ _LOOK_S = 0.2
 """How often progress is looked at."""
 
 
-def explore(model: Model, limits: Limits, *, jobs: int = 1, told: Any = None) -> Found:
+def explore(model: Model, limits: Limits, *, jobs: int = 1, on_level: Any = None) -> Found:
     """Search with `jobs` processes. Which of several counterexamples of one depth is found depends on their number,
     and on nothing else."""
     if jobs == 1:
-        return search(model, limits, told)
+        return search(model, limits, on_level)
     with tempfile.TemporaryDirectory(prefix="strandline-explore-") as spool:
         crew = _Crew(model, jobs, Path(spool))
         try:
-            return crew.search(limits, told)
+            return crew.search(limits, on_level)
         finally:
             crew.dismiss()
 
@@ -50,7 +50,7 @@ class _Crew:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def search(self, limits: Limits, told: Any) -> Found:
+    def search(self, limits: Limits, on_level: Any) -> Found:
         began = time.monotonic()
         self._all("begin")
         found = Found([], self._sum(_STATES), 0, 0.0, complete=False)
@@ -63,8 +63,8 @@ class _Crew:
                 return found
 
             def watch(depth: int = depth, ahead: int = ahead) -> None:
-                if told is not None:
-                    told(depth, ahead, self._sum(_STATES), self._sum(_STEPS))
+                if on_level is not None:
+                    on_level(depth, ahead, self._sum(_STATES), self._sum(_STEPS))
                 found.stopped = found.stopped or self._reached(limits, depth, began)
                 if found.stopped:
                     self._stop()
@@ -126,7 +126,7 @@ class _Crew:
 
 
 def _work(pipe: Connection, shard: Shard, index: int, counts: Any) -> None:
-    """One process: does what it is told until nobody is there any more."""
+    """One process: does what it is asked until nobody is there any more."""
     import gc
     import traceback
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, Patch, one_change
 
 _DELETIONS = "tests/replica/test_deletions.py"
+_LOG_DIR = "tests/log/test_log_dir.py"
+_WRITER = "tests/log/test_checkpoint_writer.py"
 _STRAYS = "tests/log/test_strays.py"
 _RETURN = "tests/chaos/test_strays.py::test_a_broker_comes_back_after_topics_were_deleted"
 
@@ -50,10 +52,58 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "an-old-log-start-comes-back",
         "B15: DeleteRecords: a checkpoint that a truncation has overtaken is gathered anew",
-        "log.log_starts:LogStarts._write",
-        "if log_dir.writes == writes:",
+        "log.log_dir:LogDir.has_taken_back",
+        "self._promises.changes != gathered.changes",
+        "False",
+        f"{_WRITER}::test_a_log_that_is_cut_meanwhile_keeps_its_lower_start",
+    ),
+    one_change(
+        "a-promise-is-lowered-and-not-counted",
+        "schedule 48: a checkpoint that was gathered before a cut lowered it is gathered anew, whatever the files say",
+        "log.promises:Promises.lower",
+        "self.changes += 1",
+        "pass",
+        f"{_WRITER}::test_a_log_that_is_cut_meanwhile_promises_no_more_than_it_has",
+    ),
+    one_change(
+        "a-promise-is-forgotten-and-not-counted",
+        "schedule 48: a checkpoint that was gathered before a deletion is gathered anew, though no file named the log",
+        "log.promises:Promises.forget",
+        "self.changes += 1",
+        "pass",
+        f"{_WRITER}::test_a_log_that_is_deleted_meanwhile_is_not_missed",
+    ),
+    one_change(
+        "what-was-on-the-disk-is-taken-for-what-is",
+        "schedule 48: while a checkpoint is being replaced, a cut writes the lowered one whatever was there before",
+        "log.log_dir:LogDir.replacing",
+        "self._promises.replacing(gathered.data)",
+        "pass",
+        f"{_WRITER}::test_a_log_that_is_cut_meanwhile_promises_no_more_than_it_has",
+    ),
+    one_change(
+        "a-start-is-durable-that-was-lowered",
+        "B15: log start: durable once a checkpoint has it that no cut has lowered since",
+        "log.checkpoint_writer:CheckpointWriter._write",
+        "if not log_dir.has_taken_back(gathered):",
         "if True:",
-        f"{_DELETIONS}::test_a_log_that_is_cut_meanwhile_keeps_its_lower_start",
+        f"{_WRITER}::test_a_log_start_raised_anew_after_a_cut_is_not_durable_yet",
+    ),
+    one_change(
+        "a-checkpoint-that-hangs-holds-up-the-end",
+        "schedule 58: a node that ends because its disk hangs does not wait for its checkpoints",
+        "replica.manager:ReplicaManager.close",
+        "shared.checkpoints.abandon()",
+        "pass",
+        f"{_DELETIONS}::test_58_a_broker_on_a_disk_that_hangs_ends_without_its_checkpoints",
+    ),
+    one_change(
+        "what-is-removed-after-a-cut-goes-with-what-was-before",
+        "schedule 16: a file that was removed during the delay of others waits for its own log start",
+        "log.log_dir:LogDir._delete_removed",
+        "while count and _deletable(log):",
+        "while count and log.removed:",
+        f"{_LOG_DIR}::test_retention_deletes_what_lies_below_the_durable_start",
     ),
     one_change(
         "strays-stay",
@@ -113,6 +163,14 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_retention.py::test_nothing_goes_above_the_high_watermark",
     ),
     one_change(
+        "retention-counts-what-is-not-committed",
+        "schedule 79: retention.bytes counts what lies below the high watermark",
+        "log.retention:find_expired",
+        "log.size_bytes - _bytes_from(log, limit_offset, pread) - config",
+        "log.size_bytes - config",
+        "tests/log/test_retention.py::test_79_size_is_that_of_committed_records",
+    ),
+    one_change(
         "retention-keeps-less-than-it-may",
         "schedule 16: retention.bytes takes no more than what is too much",
         "log.retention:find_expired",
@@ -139,9 +197,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "files-go-before-the-next-ones-name-is-durable",
         "schedule 16: a file goes once the name of the segment behind it is durable",
-        "log.log_dir:LogDir._sweep",
-        "log.removed and log.recovery_point is not None and",
-        "log.removed and",
+        "log.log_dir:_deletable",
+        "not log.removed or log.recovery_point is None",
+        "not log.removed",
         "tests/log/test_retention.py::test_files_stay_until_the_name_of_the_next_is_durable",
     ),
 )

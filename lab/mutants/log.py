@@ -124,9 +124,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "deleted-before-the-start-is-durable",
         "B15: log start: files go only once the new start is durable",
-        "log.log_dir:LogDir.write_checkpoints",
-        "self._write_checkpoints()\n        self._sweep()",
-        "self._sweep()",
+        "log.log_dir:_deletable",
+        "bisect_right(ends, log.durable_log_start_offset)",
+        "len(ends)",
         f"{_LOG_DIR}::test_retention_deletes_after_the_checkpoint",
     ),
     one_change(

@@ -153,7 +153,8 @@ def test_consistent_committed_data_and_a_leader_that_has_it() -> None:
 
 @pytest.fixture
 def disks() -> dict[int, SimDisk]:
-    """Node 3 has offsets 0 to 6 of the metadata log, a snapshot that ends at 4, and no process; the others nothing."""
+    """Node 3 has offsets 0 to 6 of the metadata log, a snapshot that ends at 4, and no process. Node 2 has an empty
+    segment of a partition, which begins at 8."""
     world = World(1)
     for number in (1, 2, 3):
         world.add_machine(f"n{number}")
@@ -170,7 +171,12 @@ def disks() -> dict[int, SimDisk]:
 
     found = {number: world.machines[f"n{number}"].disk for number in (1, 2, 3)}
 
+    async def emptied(ports: Ports) -> None:
+        ports.disk.mkdir("/data/t-0")
+        ports.disk.open(f"/data/t-0/{8:020d}.log", create=True)
+
     async def story() -> None:
+        world.spawn("n2", emptied)
         world.spawn("n3", main)
         await world.sleep_ms(1)
 
@@ -271,6 +277,15 @@ def test_no_committed_record_lost_globally(disks: dict[int, SimDisk]) -> None:
     checks.check_somewhere(Known("t-0", committed_end=7), {1: 6}, {3: disks[3]}, DIRECTORY)
     with pytest.raises(InvariantViolated, match="NoCommittedRecordLostGlobally"):
         checks.check_somewhere(Known("t-0", committed_end=8), {1: 6}, {2: disks[2], 3: disks[3]}, DIRECTORY)
+
+
+def test_what_was_deleted_leaves_an_empty_segment_behind_it(disks: dict[int, SimDisk]) -> None:
+    """All records were deleted: who has the name behind them has everything. As long as some are there it has not."""
+    deleted = Known("t-0", committed_end=8, log_start=8)
+    CopyChecks().check_somewhere(deleted, {1: 6}, {2: disks[2], 3: disks[3]}, "/data/t-0")
+    for known in (Known("t-0", committed_end=8, log_start=7), Known("t-0", committed_end=9, log_start=9)):
+        with pytest.raises(InvariantViolated, match="NoCommittedRecordLostGlobally"):
+            CopyChecks().check_somewhere(known, {1: 6}, {2: disks[2], 3: disks[3]}, "/data/t-0")
 
 
 def test_members_in_doubt_have_it_between_them(disks: dict[int, SimDisk]) -> None:

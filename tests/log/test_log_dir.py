@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir, format_log_dir, read_meta_properties
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
-from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.ids import NodeId, Offset, TopicPartition
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, ManualClock, all_records, client_batch, fill
 
 OTHER = TopicPartition("a.b_c-d", 12)
@@ -272,7 +273,10 @@ def test_retention_deletes_after_the_checkpoint(disk: FailingDisk, tmp_path: Pat
     before = len(list(directory.glob("*.log")))
 
     async def checkpoint() -> None:
+        log_dir.sweep()
+        assert not log_dir._deletions
         log_dir.write_checkpoints({TP: 40})
+        log_dir.sweep()
         assert (Path(path) / "log-start-offset-checkpoint").read_bytes() == encode_offsets({TP: 30})
         while log_dir._deletions:
             await asyncio.sleep(0)
@@ -282,6 +286,43 @@ def test_retention_deletes_after_the_checkpoint(disk: FailingDisk, tmp_path: Pat
     log_dir.close(1)
     again = opened(disk, path).logs[TP]
     assert (again.log_start_offset, again.log_end_offset) == (30, 40)
+
+
+def test_retention_deletes_what_lies_below_the_durable_start(disk: FailingDisk, tmp_path: Path) -> None:
+    """No more than that, also where the log was cut as a whole during the delay, and filled and deleted from anew."""
+    log_dir = opened(disk, formatted(disk, tmp_path))
+    log = log_dir.create(TP, TOPIC_ID)
+    fill(log, 60, size=200)
+    log.sync_now()
+    bases = [segment.base_offset for segment in log.segments]
+    log.delete_records_before(50)
+    log.sync_now()
+
+    async def swept(then: Callable[[], None] = lambda: None) -> list[int]:
+        log_dir.sweep()
+        then()
+        while log_dir._deletions:
+            await asyncio.sleep(0)
+        return [segment.base_offset for segment in log.removed]
+
+    def anew() -> None:
+        log.truncate_fully_and_start_at(100)
+        fill(log, 60, size=200)
+        log.sync_now()
+        log.delete_records_before(150)
+        log.sync_now()
+
+    async def scenario() -> None:
+        removed = [segment.base_offset for segment in log.removed]
+        assert len(removed) > 3
+        assert await swept() == removed
+        log.durable_log_start_offset = Offset(bases[2] - 1)
+        assert await swept() == removed[1:]
+        log.durable_log_start_offset = Offset(bases[3])
+        left = await swept(anew)
+        assert left[0] == 100, "their log start is not durable"
+
+    asyncio.run(scenario())
 
 
 def test_partition_metadata_lost(disk: FailingDisk, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import pytest
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.checkpoint_writer import CheckpointWriter
 from strandline.log.config import LogConfig
+from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.producer_state import ProducerStates
@@ -32,6 +34,7 @@ from tests.log.helpers import TOPIC_ID, decode_all
 TPS = [TopicPartition("a", 0), TopicPartition("b", 1)]
 LIVES = 6
 RECORDS_MAX = 4
+BATCH_MAX = 6
 
 
 class Expectation:
@@ -43,6 +46,8 @@ class Expectation:
         self.ever: dict[int, set[tuple[bytes, int]]] = {}  # everything written at an offset in any life
         self.end = 0
         self.start = 0
+        self.jump = 0  # where a log that is cut as a whole begins
+        self.start_guaranteed = 0  # told durable, and not lowered since
         self.guaranteed = 0  # told durable, and not cut since: survives everything
         self.kept = 0  # completely written: survives a mere kill
         self.epoch = 0
@@ -56,6 +61,7 @@ class Expectation:
     def cuts(self, offset: int) -> None:
         """Everything from `offset` on may go from now on."""
         self.guaranteed = min(self.guaranteed, offset)
+        self.start_guaranteed = min(self.start_guaranteed, offset)
         self.kept = min(self.kept, offset)
 
 
@@ -115,6 +121,9 @@ class Lives:
             await self.format(ports)
         log_dir = LogDir.open(ports.disk, "/d", ports.clock, self.config)
         assert log_dir.offline == {}, f"refused: {log_dir.offline}"
+        lacking = [tp for tp, found in log_dir.findings.all.items() if found.condition is LogCondition.LACKING]
+        assert not lacking, f"checkpoints promise more than is there: {lacking}"
+        log_dir.findings.committed()
         logs = {tp: self.check(tp, log_dir) for tp in TPS}
         self.power_lost = False
         failed: list[Any] = []
@@ -129,6 +138,7 @@ class Lives:
         self, log_dir: LogDir, logs: dict[TopicPartition, PartitionLog], syncer: Syncer, failed: list[Any]
     ) -> None:
         """Some steps with each log, until a sync fails."""
+        self.writer = CheckpointWriter(log_dir, lambda: self.started(logs), lambda: None, failed.append)
         for _ in range(self.rng.randint(0, 40)):
             for tp in TPS:
                 self.step(self.expected[tp], logs[tp], log_dir)
@@ -142,6 +152,9 @@ class Lives:
     async def stop(self, log_dir: LogDir) -> None:
         """Cleanly, a second later: what was written is durable."""
         await asyncio.sleep(1)
+        writing = self.writer.stop()
+        if writing is not None:
+            await asyncio.wait([writing])
         log_dir.close(3)
         for tp in TPS:
             self.expected[tp].guaranteed = self.expected[tp].end
@@ -158,6 +171,10 @@ class Lives:
             assert log.durable_offset <= log.log_end_offset
             expected.guaranteed = max(expected.guaranteed, int(log.durable_offset))
 
+    def started(self, logs: dict[TopicPartition, PartitionLog]) -> None:
+        for tp, log in logs.items():
+            self.expected[tp].start_guaranteed = int(log.durable_log_start_offset)
+
     def check(self, tp: TopicPartition, log_dir: LogDir) -> PartitionLog:
         """The log of a new life against what may be left of the old one; it becomes what is expected from now on."""
         expected = self.expected[tp]
@@ -167,6 +184,9 @@ class Lives:
             assert least == 0, f"{tp} is gone with {least} records"
             log = log_dir.create(tp, TOPIC_ID, self.config)
         assert log.log_end_offset >= least, (log, least)
+        assert log.log_start_offset >= min(expected.start_guaranteed, log.log_end_offset), "deleted records are back"
+        if expected.guaranteed > expected.start:
+            assert log.log_start_offset <= max(expected.start, expected.jump), f"{log} hides what is durable"
         assert log.durable_offset == log.log_end_offset
         found: dict[int, tuple[bytes, int]] = {}
         offset: int = log.log_start_offset
@@ -188,7 +208,8 @@ class Lives:
         expected.values = {at: value for at, (value, _) in found.items()}
         expected.epochs = {at: epoch for at, (_, epoch) in found.items()}
         expected.end = expected.guaranteed = expected.kept = int(log.log_end_offset)
-        expected.start = int(log.log_start_offset)
+        expected.start = expected.start_guaranteed = int(log.log_start_offset)
+        expected.jump = 0
         expected.epoch = max(expected.epoch, int(log.latest_epoch)) + 1
         return log
 
@@ -211,7 +232,7 @@ class Lives:
         elif dice < 0.85:
             offset = self.rng.randint(max(expected.start, expected.end - 12), expected.end)
             told = expected.guaranteed
-            expected.cuts(max(0, offset - RECORDS_MAX))  # a batch that reaches over the cut goes as a whole
+            expected.cuts(max(0, offset - BATCH_MAX))  # a batch that reaches over the cut goes as a whole
             assert log.truncate_to(offset) <= offset
             expected.end = int(log.log_end_offset)
             expected.guaranteed = min(told, expected.end)
@@ -223,9 +244,11 @@ class Lives:
         elif dice < 0.92:
             expected.start = self.rng.randint(expected.start, max(expected.start, expected.guaranteed))
             log.delete_records_before(expected.start)
+            self.writer.log_start_raised()
         elif dice < 0.94:
             expected.cuts(0)
             offset = expected.end + self.rng.randint(0, 20)
+            expected.jump = offset
             log.truncate_fully_and_start_at(offset)
             expected.values.clear()
             expected.start = expected.end = expected.kept = offset
@@ -235,7 +258,9 @@ class Lives:
             log.assign_epoch_start(expected.epoch + 1, log.log_end_offset)
             expected.epoch += 1
         else:
-            log_dir.write_checkpoints({})
+            log_dir.tell({log.topic_partition: expected.end})
+            self.writer.write_all()
+            log_dir.sweep()
 
     def begin_inside(self, expected: Expectation, log: PartitionLog) -> None:
         """The leader's log begins inside a batch, and so does this one, which is empty."""

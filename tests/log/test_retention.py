@@ -75,6 +75,17 @@ def test_size_takes_what_is_too_much_and_never_more(disk: FailingDisk, tmp_path:
         )
 
 
+def test_79_size_is_that_of_committed_records(disk: FailingDisk, tmp_path: Path) -> None:
+    """Schedule 79: the next leader may lack what is not committed. It must not have made room for itself: below the
+    high watermark what retention.bytes keeps is left, wherever in a segment that lies."""
+    log = filled(disk, tmp_path, keeps(), [T0] * 5)
+    log.config = keeps(retention_bytes=log.segments[0].size)
+    log.append_as_leader(client_batch(3), 1, T0)  # into the fifth segment, behind its record
+    for high_watermark, gone in ((8, 4), (7, 4), (5, 4), (4, 3), (3, 2), (2, 1), (1, 0), (0, 0)):
+        found = expired(log, T0, limit=high_watermark)
+        assert (0 if found is None else found.offset) == gone, high_watermark
+
+
 def test_a_quiet_topic_keeps_nothing_for_ever(disk: FailingDisk, tmp_path: Path) -> None:
     """The active segment goes too: a new one begins at the log end, offsets go on, and a start finds it so."""
     log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0, T0])
@@ -180,6 +191,7 @@ def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp
 
     async def look() -> int:
         log_dir.write_checkpoints({TP: 1})
+        log_dir.sweep()
         while log_dir._deletions:
             await asyncio.sleep(0)
         return len(list(Path(log.directory).glob("*.log")))

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from strandline.log.checkpoints import LOG_STARTS, decode_offsets
-from strandline.log.disk import DiskError, DiskFull
-from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.log_starts import LogStarts
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError
-from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.ids import NodeId
 from strandline.replica.waiting import PendingDeletion
-from tests.log.helpers import TOPIC_ID, FailingDisk, ManualClock, client_batch
 from tests.replica.helpers import TP, batch
 from tests.replica.simulated import PATH
 from tests.schedules.replication.bench import Bench
@@ -156,126 +151,24 @@ def test_many_deletions_are_written_in_few_groups() -> None:
     bench.play(scenario)
 
 
-# The group commit itself
+def test_58_a_broker_on_a_disk_that_hangs_ends_without_its_checkpoints() -> None:
+    """Schedule 58: the disk is why it ends; what hangs there never will."""
+    bench = Bench()
 
-OTHER = TopicPartition("other", 0)
+    async def scenario(bench: Bench) -> None:
+        await filled(bench)
+        machine = bench.world.machines["n1"]
+        machine.disk.hang()
+        Asked(bench, 1, 15)
+        await bench.world.sleep_ms(7_000)
+        ended: list[bool] = []
 
+        async def end() -> None:
+            await bench.manager(1).close(clean=False)
+            ended.append(True)
 
-class Starts:
-    """A log directory with two logs of twenty records each."""
+        bench.broker(1).run(lambda _: asyncio.ensure_future(end()))
+        await bench.until(lambda: bool(ended), within_ms=5_000)
+        assert on_disk(bench, 1) == 0
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.disk = FailingDisk()
-        format_log_dir(self.disk, str(path), "c", NodeId(1), TOPIC_ID)
-        self.log_dir = LogDir.open(self.disk, str(path), ManualClock())
-        self.durable: list[tuple[int, int]] = []
-        self.failed: list[BaseException] = []
-        for tp in (TP, OTHER):
-            log = self.log_dir.create(tp, TOPIC_ID)
-            log.append_as_leader(client_batch(10), 0, 0)
-            log.append_as_leader(client_batch(10), 0, 0)
-        self.log_dir.write_checkpoints({})
-        self.starts = LogStarts(self.log_dir, self.disk, self._durable, self.failed.append)
-
-    def _durable(self) -> None:
-        logs = self.log_dir.logs
-        self.durable.append((int(logs[TP].durable_log_start_offset), int(logs[OTHER].durable_log_start_offset)))
-
-    def raise_to(self, tp: TopicPartition, offset: int) -> None:
-        self.log_dir.logs[tp].delete_records_before(offset)
-        self.starts.raised()
-
-    def stored(self) -> dict[TopicPartition, int]:
-        return decode_offsets("file", (self.path / LOG_STARTS).read_bytes())
-
-    async def end(self) -> None:
-        task = self.starts.stop()
-        if task is not None:
-            await asyncio.wait([task])
-        assert self.failed == []
-
-
-def test_log_starts_go_in_groups(tmp_path: Path) -> None:
-    """What is raised while one group is written goes with the next; nothing is told before its group is durable."""
-
-    async def scenario() -> None:
-        site = Starts(tmp_path / "data")
-        site.raise_to(TP, 5)
-        site.raise_to(OTHER, 3)
-        await asyncio.sleep(0)
-        site.raise_to(TP, 7)
-        assert site.durable == []
-        while len(site.durable) < 2:
-            await asyncio.sleep(0.001)
-        assert site.durable[-1] == (7, 3)
-        assert site.stored() == {TP: 7, OTHER: 3}
-        await site.end()
-
-    asyncio.run(scenario())
-
-
-def test_a_log_that_is_cut_meanwhile_keeps_its_lower_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that was gathered before a truncation lowered the start must not put the old one back: it would hide
-    what is written next."""
-
-    async def scenario() -> None:
-        site = Starts(tmp_path / "data")
-        real = site.disk.sync
-        cut: list[int] = []
-
-        async def sync(files: object, directories: object = (), wait_ms: float = 0.0) -> None:
-            if files and not cut:
-                cut.append(1)
-                site.log_dir.logs[TP].truncate_to(12)
-                site.log_dir.logs[TP].truncate_to(2)
-            await real(files, directories)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(site.disk, "sync", sync)
-        site.raise_to(TP, 15)
-        site.raise_to(OTHER, 3)
-        while not site.durable:
-            await asyncio.sleep(0.001)
-        assert site.log_dir.logs[TP].log_end_offset == 0
-        assert site.stored() == {OTHER: 3}
-        assert site.durable == [(0, 3)]
-        await site.end()
-
-    asyncio.run(scenario())
-
-
-def test_a_full_disk_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is told before it has gone; who waits meanwhile is answered REQUEST_TIMED_OUT by the deadline."""
-    monkeypatch.setattr("strandline.log.log_starts.RETRY_S", 0.01)
-
-    async def scenario() -> None:
-        site = Starts(tmp_path / "data")
-        for error in (DiskFull(28, "No space left on device", "x"), DiskError(5, "Input/output error", "x")):
-            site.disk.write_error = error
-            site.raise_to(TP, int(site.log_dir.logs[TP].log_start_offset) + 4)
-            await asyncio.sleep(0.1)
-            told = len(site.durable)
-            site.disk.write_error = None
-            while len(site.durable) == told:
-                await asyncio.sleep(0.001)
-        assert site.durable == [(4, 0), (8, 0)]
-        assert site.stored() == {TP: 8}
-        await site.end()
-
-    asyncio.run(scenario())
-
-
-def test_a_stop_ends_it_with_what_is_being_written(tmp_path: Path) -> None:
-    """Nothing more is begun: the log directory writes its own checkpoints last."""
-
-    async def scenario() -> None:
-        site = Starts(tmp_path / "data")
-        site.raise_to(TP, 5)
-        await asyncio.sleep(0)
-        site.raise_to(OTHER, 3)
-        await site.end()
-        assert site.durable == [(5, 0)]
-        site.log_dir.close(1)
-        assert site.stored() == {TP: 5, OTHER: 3}
-
-    asyncio.run(scenario())
+    bench.play(scenario)

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 from pyspark import SparkFiles, TaskContext
 
 from strandline.spark import handover
-from strandline.spark.handover import BATCH_ID, QUERY_ID, Fed, PlannedRange, tell, told
+from strandline.spark.handover import BATCH_ID, QUERY_ID, Fed, PlannedRange, note_range, read_notes
 from strandline.spark.planner import OffsetRange
 
 PART = OffsetRange(TopicPartition("t", 3), 20, 60, "id")
@@ -45,34 +45,34 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
 
 def test_a_range_is_named_as_it_was_planned(task: Enter) -> None:
     task(11)
-    assert told() is None
-    tell(PART, 0)
-    assert told() == Fed((NAME,), 0)
+    assert read_notes() is None
+    note_range(PART, 0)
+    assert read_notes() == Fed((NAME,), 0)
     task(12)
-    assert told() is None, "of another task"
-    tell(PART.without(45), 0)
-    assert told() == Fed((NAME,), 0, lost=True)
+    assert read_notes() is None, "of another task"
+    note_range(PART.without(45), 0)
+    assert read_notes() == Fed((NAME,), 0, lost=True)
     task(13)
-    tell(PART.without(100), 0)
-    assert told() == Fed((NAME,), 0, lost=True)
+    note_range(PART.without(100), 0)
+    assert read_notes() == Fed((NAME,), 0, lost=True)
 
 
 def test_what_is_lost_later_and_what_is_joined_is_added(task: Enter) -> None:
     task(11, 5)
-    tell(PART, 3)
-    lost = tell(OffsetRange(TopicPartition("t", 4), 0, 9, "id"), 4)
-    tell(PART, 3)
-    assert told() == Fed((NAME, PlannedRange("t", "id", 4, 0, 9)), 2)
+    note_range(PART, 3)
+    lost = note_range(OffsetRange(TopicPartition("t", 4), 0, 9, "id"), 4)
+    note_range(PART, 3)
+    assert read_notes() == Fed((NAME, PlannedRange("t", "id", 4, 0, 9)), 2)
     lost()
-    assert told() == Fed((NAME, PlannedRange("t", "id", 4, 0, 9)), 2, lost=True)
+    assert read_notes() == Fed((NAME, PlannedRange("t", "id", 4, 0, 9)), 2, lost=True)
 
 
 def test_notes_are_left_in_tasks_of_streams_alone_and_do_not_pile_up(task: Enter, tmp_path: Path) -> None:
     task(1, properties={})
-    tell(PART, 0)()
+    note_range(PART, 0)()
     TaskContext._setTaskContext(None)
-    tell(PART, 0)()
-    assert told() is None
+    note_range(PART, 0)()
+    assert read_notes() is None
     assert list(tmp_path.iterdir()) == []
     directory = tmp_path / handover._DIRECTORY
     directory.mkdir()
@@ -82,8 +82,8 @@ def test_notes_are_left_in_tasks_of_streams_alone_and_do_not_pile_up(task: Enter
         os.utime(directory / name, (then, then))
     for attempt in range(200):
         task(attempt)
-        tell(PART, 0)
-        assert told() == Fed((NAME,), 0)
+        note_range(PART, 0)
+        assert read_notes() == Fed((NAME,), 0)
     names = {path.name for path in directory.iterdir()}
     assert "young" in names
     assert "old" not in names
@@ -96,6 +96,6 @@ def test_a_directory_that_cannot_be_written_costs_the_note_alone(
     task(1)
     (tmp_path / handover._DIRECTORY).write_text("a file is in its place")
     with caplog.at_level(logging.WARNING, "strandline.spark"):
-        tell(PART, 0)()
-        assert told() is None
+        note_range(PART, 0)()
+        assert read_notes() is None
     assert "goes by its number" in caplog.text

@@ -92,7 +92,7 @@ class Query:
     def write(self, run: str, task: int, rows: Rows, fed: Fed | None, dies_after: int | None = None) -> TaskReport:
         given = {"kafka.bootstrap.servers": self.cluster.bootstrap, "topic": f"{self.name}-out"}
         given |= {"failOnRepeats": "false"} if self.tolerant else {}
-        feed = Feed(run, strict=True, told=lambda: fed)
+        feed = Feed(run, strict=True, notes=lambda: fed)
         key = TaskKey(f"query-{self.name}", 0, task)
         return write_rows(parse_sink_options(given), key, arrow(rows, dies_after), feed=feed)
 
@@ -338,14 +338,14 @@ def test_ranges_that_are_joined_are_known_once_they_have_come(cluster: DevCluste
                 come += batch.num_rows
                 yield batch
 
-        def told() -> Fed:
+        def fed_so_far() -> Fed:
             return Fed(ranges if come > len(TEN) else ranges[:1], 0)
 
-        write_rows(options, key, joined(), feed=Feed(run, strict=True, told=told))
+        write_rows(options, key, joined(), feed=Feed(run, strict=True, notes=fed_so_far))
 
     with pytest.raises(Killed):
         write("one", dies_after=15)
-    alone = Feed("two", strict=True, told=lambda: Fed(ranges[:1], 0))
+    alone = Feed("two", strict=True, notes=lambda: Fed(ranges[:1], 0))
     with pytest.raises(RowsChanged, match="cut otherwise"):
         write_rows(options, key, arrow(TEN), feed=alone)
     write("three")

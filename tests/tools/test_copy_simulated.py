@@ -41,7 +41,7 @@ def copier(env: Env, count: int) -> UserProcess:
         engine = Engine(
             env.bootstrap, "orders", "orders2",
             group=GROUP, wish=Wish(partitions=TARGETS), transform=None, follow=False, accept_deleted=False,
-            settings={"request_timeout_ms": 3000}, told=lambda _done, _all: None,
+            settings={"request_timeout_ms": 3000}, on_progress=lambda _done, _all: None,
         )  # fmt: skip
         await engine.run()
         return engine.tally

@@ -85,7 +85,7 @@ def copy(
             work = TopicCopy(
                 wanted.bootstrap, source, target, partitions=partitions, replication_factor=replication,
                 configs=parse_pairs(configs, "--config"), group=group, follow=follow, append=append,
-                accept_deleted=accept_deleted, settings=settings, told=report,
+                accept_deleted=accept_deleted, settings=settings, on_progress=report,
             )  # fmt: skip
             if dry_run:
                 _show_preview(work.preview(), output)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Set
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
@@ -283,40 +285,52 @@ class LogDir:
     # ------------------------------------------------------------------ checkpoints
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write what a restart needs: high watermarks, recovery points, log starts; blocking for two syncs at most, and
-        for nothing where nothing has changed. Every few seconds; then deletes what retention left and forgets silent
-        producers.
+        """Write what a restart needs: high watermarks, recovery points, log starts; blocking for two syncs, and for
+        nothing where nothing has changed. At the end of a life: before that it is the `CheckpointWriter` who writes.
 
         Raises DiskError.
         """
-        self._promises.tell(high_watermarks)
+        self.tell(high_watermarks)
         self._write_checkpoints()
-        self._sweep()
 
-    def gather_log_starts(self) -> tuple[bytes, dict[PartitionLog, Offset]]:
-        """The checkpoint of the present log starts, and which log is in it with what; for `LogStarts`."""
-        starts = self._log_starts()
-        for log in starts:
-            self._promises.note_start(log)
-        return self._promises.encoded_log_starts(self._kept()), starts
+    def tell(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """The high watermarks that replicas know now. The next checkpoint has them, as far as they are durable here."""
+        self._promises.tell(high_watermarks)
 
-    @property
-    def writes(self) -> int:
-        """How often checkpoints were written, blocking."""
-        return self._promises.writes
+    def gather(self, names: tuple[str, ...]) -> Gathered:
+        """What the checkpoints `names` are to say now; for the `CheckpointWriter`."""
+        if names == (LOG_STARTS,):
+            for log in self.logs.values():
+                self._promises.note_start(log)
+        else:
+            self._note_all()
+        starts = self._log_starts() if LOG_STARTS in names else {}
+        return Gathered(self._promises.changes, self._promises.gather(names, self._kept()), starts)
 
-    def log_starts_replaced(self) -> None:
-        """Somebody else replaces that checkpoint: the next `write_checkpoints` writes it, whatever is in it."""
-        self._promises.forget_written(LOG_STARTS)
+    def has_taken_back(self, gathered: Gathered) -> bool:
+        """A promise was lowered or forgotten since, or checkpoints were written: it must not replace them."""
+        return self._promises.changes != gathered.changes
+
+    def replacing(self, gathered: Gathered) -> None:
+        """From now on the disk may have what was gathered, or what it had before."""
+        self._promises.replacing(gathered.data)
+
+    def replaced(self, gathered: Gathered) -> None:
+        """The disk has what was gathered, and nothing of it was taken back."""
+        self._promises.replaced(gathered.data)
+        settle(gathered.starts)
 
     def _write_checkpoints(self) -> None:
+        self._note_all()
+        starts = self._log_starts()
+        self._promises.write(self._kept())
+        settle(starts)
+
+    def _note_all(self) -> None:
         """Of logs that are offline, or missing and not yet reported so, what was written before still stands: it proves
         what they held."""
         for tp, log in self.logs.items():
             self._promises.note(tp, log)
-        starts = self._log_starts()
-        self._promises.write(self._kept())
-        settle(starts)
 
     def _kept(self) -> Set[TopicPartition]:
         """What the checkpoints are to name."""
@@ -325,20 +339,22 @@ class LogDir:
     def _log_starts(self) -> dict[PartitionLog, Offset]:
         return {log: log.log_start_offset for log in self.logs.values()}
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Delete the files that retention left, after their delay, and forget silent producers. Every few seconds."""
         now_ms = self._clock.wall_ms()
         for log in self.logs.values():
             log.expire_producers(now_ms)
-            if log.removed and log.recovery_point is not None and log not in self._deletions.values():
-                task = spawn(self._delete_removed(log, len(log.removed)), self.on_fatal)
+            if log.removed and log not in self._deletions.values() and (count := _deletable(log)):
+                task = spawn(self._delete_removed(log, count), self.on_fatal)
                 self._deletions[task] = log
                 task.add_done_callback(self._deletions.pop)
 
     async def _delete_removed(self, log: PartitionLog, count: int) -> None:
-        """The `count` oldest: those whose log start is durable, and the name of the segment that follows them."""
+        """The `count` oldest, but for what was cut meanwhile."""
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
         try:
-            for _ in range(min(count, len(log.removed))):
+            while count and _deletable(log):
+                count -= 1
                 await log.delete_oldest_removed()
         except (DiskError, FileNotFoundError) as error:
             name = str(log.topic_partition)
@@ -369,6 +385,29 @@ class LogDir:
         finally:
             for log in logs:
                 log.close_files()
+
+
+class Gathered(NamedTuple):
+    """What checkpoints are to say.
+
+    Attributes:
+        changes: counts what was taken back, or written, before.
+        data: the checkpoints that have changed, by name.
+        starts: the log starts that are in them.
+    """
+
+    changes: int
+    data: Mapping[str, bytes]
+    starts: Mapping[PartitionLog, Offset]
+
+
+def _deletable(log: PartitionLog) -> int:
+    """How many of the oldest removed segments may go from the disk: a start after a power cut must neither look for
+    them (their log start is durable) nor miss the next one (its name is)."""
+    if not log.removed or log.recovery_point is None:
+        return 0
+    ends = [*(segment.base_offset for segment in log.removed[1:]), log.bases[0]]
+    return bisect_right(ends, log.durable_log_start_offset)
 
 
 def settle(starts: Mapping[PartitionLog, Offset]) -> None:

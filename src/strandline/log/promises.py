@@ -6,7 +6,7 @@ to be scanned after a crash, and a log that ends below either of them has lost s
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, decode_offsets, encode_offsets
 from strandline.log.disk import Disk, DiskFull, File, read_file
@@ -28,8 +28,9 @@ class Promises:
         self._directory = directory
         self._written: dict[str, bytes] = {}
         self._must_forget = False
-        self.writes = 0
-        """How often any was written."""
+        self.changes = 0
+        """How often a promise was taken back (lowered, forgotten), or a checkpoint was written here. What was gathered
+        before must not be written after."""
         self._told: dict[TopicPartition, int] = {}
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.recovery_points = self._read(RECOVERY_POINTS)
@@ -66,21 +67,30 @@ class Promises:
         """Where a log starts now."""
         self.log_starts[plog.topic_partition] = plog.log_start_offset
 
-    def encoded_log_starts(self, kept: Container[TopicPartition]) -> bytes:
-        """The checkpoint of the log starts, of the partitions `kept`, for whoever writes it himself."""
-        self.log_starts = {tp: at for tp, at in self.log_starts.items() if tp in kept and at}
-        return encode_offsets(self.log_starts)
+    def gather(self, names: Iterable[str], kept: Container[TopicPartition]) -> dict[str, bytes]:
+        """Those of the checkpoints `names` that have changed, for the `CheckpointWriter`."""
+        self._keep(kept)
+        by_name = self._by_name()
+        return self._changed({name: by_name[name] for name in names})
 
-    def forget_written(self, name: str) -> None:
-        """Somebody else replaces that checkpoint: the next `write` writes it, whatever is in it."""
-        self._written.pop(name, None)
+    def replacing(self, names: Iterable[str]) -> None:
+        """Somebody else replaces these checkpoints: until `replaced`, nobody knows which content the disk has."""
+        for name in names:
+            self._written.pop(name, None)
+
+    def replaced(self, data: Mapping[str, bytes]) -> None:
+        """These are durable."""
+        self._written.update(data)
 
     def write(self, kept: Container[TopicPartition]) -> None:
         """Write those of the partitions `kept`; nothing where nothing has changed. Raises DiskError."""
+        self._keep(kept)
+        self._write(self._by_name())
+
+    def _keep(self, kept: Container[TopicPartition]) -> None:
         self.high_watermarks = {tp: at for tp, at in self.high_watermarks.items() if tp in kept}
         self.recovery_points = {tp: at for tp, at in self.recovery_points.items() if tp in kept and at}
         self.log_starts = {tp: at for tp, at in self.log_starts.items() if tp in kept and at}
-        self._write(self._by_name())
 
     def lower(self, plog: PartitionLog, offset: int) -> None:
         """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
@@ -93,6 +103,7 @@ class Promises:
         for offsets in promising.values():
             offsets[tp] = offset
         if promising:
+            self.changes += 1
             try:
                 self._write(promising)
             except DiskFull:
@@ -102,6 +113,7 @@ class Promises:
 
     def forget(self, tp: TopicPartition) -> bool:
         """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""
+        self.changes += 1
         self._told.pop(tp, None)
         for offsets in self._by_name().values():
             self._must_forget |= offsets.pop(tp, 0) > 0
@@ -124,16 +136,17 @@ class Promises:
             LOG_STARTS: self.log_starts,
         }
 
+    def _changed(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> dict[str, bytes]:
+        """Those that do not say what is on the disk, encoded."""
+        encoded = {name: encode_offsets(values) for name, values in checkpoints.items()}
+        return {name: data for name, data in encoded.items() if self._written.get(name) != data}
+
     def _write(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""
-        changed = {
-            name: data
-            for name, values in checkpoints.items()
-            if self._written.get(name) != (data := encode_offsets(values))
-        }
+        changed = self._changed(checkpoints)
         if not changed:
             return
-        self.writes += 1
+        self.changes += 1
         files: list[File] = []
         try:
             for name, data in changed.items():

@@ -1,7 +1,8 @@
 """Which records age and size take from the front of a log (Kafka's `retention.ms` and `retention.bytes`).
 
 Whole segments go, oldest first, never one that reaches beyond the high watermark. The active segment goes too once
-all of it may: a quiet topic keeps nothing for ever.
+all of it may: a quiet topic keeps nothing for ever. The size is that of what lies below the high watermark: what is
+not committed may be cut by the next leader, and the topic would keep less than it shall (schedule 79).
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, pread: Pread) ->
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
     config = log.config
-    excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+    excess = -1
+    if 0 <= config.retention_bytes < log.size_bytes:
+        excess = log.size_bytes - _bytes_from(log, limit_offset, pread) - config.retention_bytes
     ends = [*log.bases[1:], log.log_end_offset]
     found, size_bytes = None, 0
     for i, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
@@ -84,6 +87,17 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, pread: Pread) ->
         size_bytes += segment.size
         found = Expired(Offset(end), i + 1, size_bytes, by)
     return found
+
+
+def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
+    """The size of the batches that reach `offset` or lie after it."""
+    size_bytes = 0
+    for segment in reversed(log.segments):
+        if segment.base_offset < offset:
+            found = segment.find(offset, pread) if offset < log.log_end_offset else None
+            return size_bytes + (0 if found is None else segment.size - found[0])
+        size_bytes += segment.size
+    return size_bytes
 
 
 def _newest_ms(log: LogState, segment: Segment, now_ms: int, pread: Pread) -> int:

@@ -32,7 +32,7 @@ from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
 from strandline.replica.rot import RotWatch
 from strandline.replica.scrub import Scrub
-from strandline.replica.shared import Delayed, DurableLogStarts, Shared
+from strandline.replica.shared import Checkpoints, Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
     EpochEnd,
@@ -97,7 +97,7 @@ class ReplicaManager:
             syncer=self._syncer,
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
-            log_starts=DurableLogStarts(log_dir, disk, self.fatal),
+            checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
             rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
@@ -133,13 +133,15 @@ class ReplicaManager:
         shared.rot.stop()
         self._scrub.stop()
         ending = [*self._streams.stop()]
-        ending += [task for task in (shared.isr_changes.stop(), shared.log_starts.stop()) if task is not None]
+        if not clean:
+            shared.checkpoints.abandon()  # the disk may be why, and wait for ever
+        ending += [task for task in (shared.isr_changes.stop(), shared.checkpoints.stop()) if task is not None]
         if ending:
             await asyncio.wait(ending)
         for partition in self._partitions.values():
             if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
                 partition.idle()
-        if not clean:  # the disk may be why, and wait for ever
+        if not clean:
             self._syncer.abandon()
             self._set.abandon_deletions()
         await self._set.finish_deletions()

@@ -446,7 +446,7 @@ class Partition:
 
     def _log_start_raised(self) -> None:
         if self.log is not None and self.log.durable_log_start_offset < self.log.log_start_offset:
-            self._shared.log_starts.raised(self.log_start_durable)
+            self._shared.checkpoints.log_start_raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
         """The log start is durable, or a part of the way to it: answer who waited, or tell the leader."""

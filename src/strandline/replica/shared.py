@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.log.disk import Disk
+from strandline.log.checkpoint_writer import CheckpointWriter
 from strandline.log.log_dir import LogDir
-from strandline.log.log_starts import LogStarts
 from strandline.log.syncer import Syncer
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.ports import Clock
@@ -47,21 +46,20 @@ class Delayed:
             self._timer.cancel()
 
 
-class DurableLogStarts:
-    """Makes raised log starts durable, many in one write, and calls back who raised them."""
+class Checkpoints:
+    """The offset checkpoints, written without blocking. Calls back who raised a log start."""
 
-    def __init__(self, log_dir: LogDir, disk: Disk, on_fatal: Report) -> None:
+    def __init__(self, log_dir: LogDir, on_full: Callable[[], None], on_fatal: Report) -> None:
         self._raised: dict[Callable[[], None], None] = {}
-        self._log_starts = LogStarts(log_dir, disk, self._durable, on_fatal)
+        self._writer = CheckpointWriter(log_dir, self._durable, on_full, on_fatal)
+        self.write_all = self._writer.write_all
+        self.stop = self._writer.stop
+        self.abandon = self._writer.abandon
 
-    def raised(self, durable: Callable[[], None]) -> None:
+    def log_start_raised(self, durable: Callable[[], None]) -> None:
         """A log start was raised; `durable` is called once it, or a part of the way to it, is durable."""
         self._raised[durable] = None
-        self._log_starts.raised()
-
-    def stop(self) -> asyncio.Task[None] | None:
-        """Write nothing more down; returns the task that ends with it, if any."""
-        return self._log_starts.stop()
+        self._writer.log_start_raised()
 
     def _durable(self) -> None:
         raised, self._raised = self._raised, {}
@@ -79,7 +77,7 @@ class Shared:
         isr_changes: takes proposals to the controller.
         syncer: makes logs durable; it calls `Partition.synced` by way of the manager.
         watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
-        log_starts: makes log starts durable.
+        checkpoints: makes log starts durable, and what else a start relies on.
         rot: hears of batches on the disk that are not what was written.
         on_change: the controller is to hear at once of something that heartbeats say.
         on_fatal: the node has to stop.
@@ -95,7 +93,7 @@ class Shared:
     syncer: Syncer
     isr_changes: IsrChanges
     watermarks: Delayed
-    log_starts: DurableLogStarts
+    checkpoints: Checkpoints
     rot: RotWatch
     on_change: Callable[[], None]
     on_fatal: Report

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
-from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_dir import LogDir
 from strandline.log.strays import Strays
 from strandline.proto.errors import FatalError
+from strandline.proto.ids import TopicPartition
 from strandline.proto.tasks import spawn
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.retention import Retention
 from strandline.replica.shared import Shared
 from strandline.replica.streams import Streams
-
-log = structlog.get_logger("strandline.replica")
 
 SWEEP_INTERVAL_MS = 1_000
 """Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
@@ -76,12 +72,9 @@ class Upkeep:
         due = now_ms - self._checkpointed_ms >= self._shared.config.high_watermark_checkpoint_interval_ms
         if due and not self._log_dir.disk.busy:
             self._checkpointed_ms = now_ms
-            try:
-                self.checkpoint()
-            except DiskError as error:
-                log.warning("high watermarks could not be written down", error=str(error))
-                if isinstance(error, DiskFull):
-                    self._shared.disk_room.ran_out()
+            self._log_dir.tell(self._high_watermarks())
+            self._shared.checkpoints.write_all()
+            self._log_dir.sweep()
             if not self._shared.config.sync_before_ack:
                 self._sync_all()
 
@@ -92,14 +85,15 @@ class Upkeep:
             self._removal = None
 
     def checkpoint(self) -> None:
-        """Write the high watermarks down. One that is too low after a crash costs nothing but a moment after an
-        election; those of logs that are not hosted (yet) are kept.
+        """Write the checkpoints for the last time, blocking. Raises DiskError."""
+        self._log_dir.write_checkpoints(self._high_watermarks())
 
-        Raises DiskError.
-        """
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        """One that is too low after a crash costs nothing but a moment after an election; those of logs that are not
+        hosted (yet) are kept."""
         known = dict(self._log_dir.high_watermarks)
         known.update((tp, partition.high_watermark) for tp, partition in self._partitions.items())
-        self._log_dir.write_checkpoints(known)
+        return known
 
     def _sync_all(self) -> None:
         """flush.policy = replicate: no ack waits for a sync, but a restart shall not have to scan everything."""

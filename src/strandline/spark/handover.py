@@ -75,7 +75,7 @@ class Fed(NamedTuple):
 _written: deque[Path] = deque()
 
 
-def tell(part: OffsetRange, number: int) -> Callable[[], None]:
+def note_range(part: OffsetRange, number: int) -> Callable[[], None]:
     """Note that this task reads a range, and the range's number in the plan.
 
     Returns:
@@ -105,7 +105,7 @@ def tell(part: OffsetRange, number: int) -> Callable[[], None]:
     return lambda: _append(place, lost)
 
 
-def told() -> Fed | None:
+def read_notes() -> Fed | None:
     """What the source of this very task has told so far; None where the task has none of ours, or an earlier stage."""
     context = TaskContext.get()
     if context is None:

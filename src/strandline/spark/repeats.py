@@ -67,7 +67,7 @@ class Feed:
     """The run of the query, or the batch write: in one run a task's number means the same rows throughout."""
     strict: bool = False
     """Whether the rows are held against those of earlier runs; else the caller vouches that the key names them."""
-    told: Callable[[], Fed | None] = field(default=lambda: None)
+    notes: Callable[[], Fed | None] = field(default=lambda: None)
     """What the source has told by now; None where it tells nothing."""
 
 
@@ -157,7 +157,7 @@ class Found:
         """Look, once every row was held against it, for signs that these are not the rows of the earlier runs.
 
         Args:
-            lost: the source told that records of this very task are gone.
+            lost: the source noted that records of this very task are gone.
             tolerated: such signs are a warning alone.
 
         Raises:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from strandline.proto.system import system_rng
-from strandline.spark.handover import BATCH_ID, QUERY_ID, RUN_ID, told
+from strandline.spark.handover import BATCH_ID, QUERY_ID, RUN_ID, read_notes
 from strandline.spark.ledger import TaskKey
 from strandline.spark.repeats import Feed, RowsChanged, SinkError
 from strandline.spark.sink_options import SinkOptions, check_columns, parse_sink_options
@@ -45,7 +45,7 @@ class StreamSink(DataSourceStreamArrowWriter):
                 f"Spark gives this task no {QUERY_ID}, {BATCH_ID} and {RUN_ID}: not the task of a streaming query"
             )
         key = TaskKey(query, int(epoch), context.partitionId())
-        return write_rows(self._options, key, iterator, feed=Feed(run, strict=True, told=told))
+        return write_rows(self._options, key, iterator, feed=Feed(run, strict=True, notes=read_notes))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Every task has written its rows: note that the epoch is whole."""

@@ -27,7 +27,7 @@ except ImportError as error:  # the newest part of Spark's Python data source AP
     raise ImportError(f"format strandline needs Spark 4.2 or later, and this is {pyspark.__version__}") from error
 
 from strandline.proto.system import SystemClock
-from strandline.spark.handover import tell
+from strandline.spark.handover import note_range
 from strandline.spark.options import SourceOptions
 from strandline.spark.reader import RangePartition, read_range
 from strandline.spark.stream_offsets import StreamOffset
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Arrow batches of one range, in the order of offsets. Raises as `read_range`."""
         assert isinstance(partition, RangePartition), partition
         part = partition.range
-        on_loss = tell(part, partition.number)
+        on_loss = note_range(part, partition.number)
         if part.size:
             yield from read_range(self._options, part, self._schema, on_loss)
 

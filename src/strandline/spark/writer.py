@@ -138,7 +138,7 @@ class _TaskRun:
         self._feed = feed
         self._report = report
         self._clock = SystemClock()
-        self._attempt = Attempt(f"{system_rng().getrandbits(64):016x}", feed.run, key.task, feed.told())
+        self._attempt = Attempt(f"{system_rng().getrandbits(64):016x}", feed.run, key.task, feed.notes())
         self._before: list[Attempt] = []
         """Attempts at tasks of this epoch that began before this one."""
         self._begun: set[str] = set()
@@ -199,7 +199,7 @@ class _TaskRun:
     def _note_ranges(self) -> None:
         """One task may read several ranges, one after the other (coalesce): before rows of the next one are sent, the
         ledger says so."""
-        fed, known = self._feed.told(), self._attempt.fed
+        fed, known = self._feed.notes(), self._attempt.fed
         if fed is None or (known is not None and fed.ranges == known.ranges):
             return
         self._attempt.fed = fed
@@ -246,7 +246,7 @@ class _TaskRun:
         options, run = self._connections.options, self._feed.run
         spool = Spool(batches)
         try:
-            fed, known = self._feed.told(), self._attempt.fed
+            fed, known = self._feed.notes(), self._attempt.fed
             self._attempt.fed = fed
             if fed is not None and (known is None or fed.ranges != known.ranges):
                 self._say(())

@@ -101,12 +101,12 @@ def test_the_command_tells_a_path_and_walks_it_again(tmp_path: Path) -> None:
 
 def test_the_command_in_figures() -> None:
     result = run("partition", "--delays", "0", "--crashes", "0", "--records", "1", "--jobs", "1", "--output", "json")
-    told = json.loads(result.stdout)
-    assert told["complete"]
-    assert told["memory_mb"] > 10
-    assert told["path"] is None
-    assert told["states"] == told["levels"][-1]["states"]
-    assert told["bounds"]["delays"] == 0
+    answer = json.loads(result.stdout)
+    assert answer["complete"]
+    assert answer["memory_mb"] > 10
+    assert answer["path"] is None
+    assert answer["states"] == answer["levels"][-1]["states"]
+    assert answer["bounds"]["delays"] == 0
 
 
 def test_mistakes_on_the_command_line() -> None:

@@ -286,7 +286,7 @@ SMALL = {"request_timeout_ms": 3000}
 def copying(env: Env) -> Engine:
     return Engine(
         env.bootstrap, "t", "copy", group="copier", wish=Wish(partitions=1), transform=None, follow=True,
-        accept_deleted=False, settings=SMALL, told=lambda _done, _all: None,
+        accept_deleted=False, settings=SMALL, on_progress=lambda _done, _all: None,
     )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.history import Partition, Poll, Value
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.partitions import Known
-from strandline.chaos.checkers.stored import stored_headers
+from strandline.chaos.checkers.stored import find_directory, segments_in, stored_headers
 from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.disk_names import DirNode
 
 
 class CopyChecks:
@@ -59,11 +60,17 @@ class CopyChecks:
         self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, SimDisk], directory: str
     ) -> bool:
         return max(log_ends.values(), default=0) >= known.committed_end or any(
-            _has(disk, directory, known.committed_end) for disk in others.values()
+            _has(disk, directory, known) for disk in others.values()
         )
 
 
-def _has(disk: SimDisk, directory: str, end: int) -> bool:
+def _has(disk: SimDisk, directory: str, known: Known) -> bool:
+    """The last committed batch; where all of them were deleted, the empty segment that begins behind them."""
+    end = known.committed_end
+    if known.log_start >= end:
+        node = find_directory(disk, directory)
+        if isinstance(node, DirNode) and any(base >= end for base, _ in segments_in(node)):
+            return True
     try:
         return any(header.next_offset >= end for header, _ in stored_headers(disk, directory, start=end - 1))
     except NotABatch:

@@ -28,6 +28,8 @@ class Known:
     """leader epoch -> node."""
     committed_end: int = 0
     """The highest high watermark that any leader had."""
+    log_start: int = 0
+    """The highest log start that any leader had: what lies below was deleted."""
     committed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """base offset -> (leader epoch, CRC, next offset) of batches below some replica's high watermark."""
     written: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -105,8 +107,9 @@ class PartitionChecks:
         if high_watermark > log.log_end_offset:
             facts = {"node": node, "partition": known.name, "now": high_watermark, "log_end": log.log_end_offset}
             raise InvariantViolated("MonotonicHighWatermark", "a high watermark passed the log end", **facts)
-        if isinstance(core, LeaderCore) and high_watermark > known.committed_end:
-            known.committed_end = high_watermark
+        if isinstance(core, LeaderCore):
+            known.committed_end = max(known.committed_end, high_watermark)
+            known.log_start = max(known.log_start, log.log_start_offset)
 
     def _known(self, key: TopicIdPartition, partition: Partition) -> Known:
         known = self.partitions.get(key)

@@ -147,7 +147,7 @@ class Services:
         settings = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 20_000}
         return Engine(
             self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=Wish(partitions=2, configs=SAFE), transform=None,
-            follow=follow, accept_deleted=False, settings=settings, told=lambda _done, _all: None,
+            follow=follow, accept_deleted=False, settings=settings, on_progress=lambda _done, _all: None,
             clock=ports.clock, rng=ports.rng,
         )  # fmt: skip
 

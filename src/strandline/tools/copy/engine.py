@@ -56,7 +56,7 @@ class Engine:
     """Runs on one event loop, once.
 
     Args:
-        told: called with the offsets done in this run, and how many there are to do.
+        on_progress: called with the offsets done in this run, and how many there are to do.
         clock, rng: the world; the machine's own when left out.
     """
 
@@ -72,7 +72,7 @@ class Engine:
         follow: bool,
         accept_deleted: bool,
         settings: Mapping[str, object],
-        told: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
@@ -89,7 +89,7 @@ class Engine:
         self._group = group
         self._wish = wish
         self._follow = follow
-        self._told = told
+        self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
@@ -379,7 +379,7 @@ class Engine:
     def _tell(self) -> None:
         done = sum(self.positions.values()) - sum(self.starts.values())
         left = sum(max(self._goals.get(number, 0) - position, 0) for number, position in self.positions.items())
-        self._told(done, done + left)
+        self._on_progress(done, done + left)
 
 
 async def _is_there(record: ConsumerRecord, written: Mapping[int, Written], partitions: int) -> bool:

@@ -64,8 +64,8 @@ async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish
     if isinstance(found, Target):
         return found
     await _make(admin, found)
-    [told] = await admin.describe_topics([name])
-    return await _checked(admin, told, wish)
+    [there] = await admin.describe_topics([name])
+    return await _checked(admin, there, wish)
 
 
 async def find_target(
@@ -75,32 +75,32 @@ async def find_target(
     `prepare_target`."""
     if wish.configs.get(TIMESTAMP_TYPE, "CreateTime") != "CreateTime":
         raise CopyRefused(f"{TIMESTAMP_TYPE}={wish.configs[TIMESTAMP_TYPE]} would give the records new times")
-    told = await _described(admin, name)
-    if told is None:
+    there = await _described(admin, name)
+    if there is None:
         if begun:
             raise CopyRefused(
                 f"topic {name} is gone, and a part of {source.name} had been copied into it: {_anew(name)}"
             )
         return await _wanted(admin, source, name, wish)
     if not begun and not wish.append:
-        await _refuse_unless_empty(admin, told)
-    return await _checked(admin, told, wish)
+        await _refuse_unless_empty(admin, there)
+    return await _checked(admin, there, wish)
 
 
-async def _checked(admin: Admin, told: TopicDescription, wish: Wish) -> Target:
-    entries = await _configs(admin, told.name)
-    _compare(told, entries, wish)
+async def _checked(admin: Admin, there: TopicDescription, wish: Wish) -> Target:
+    entries = await _configs(admin, there.name)
+    _compare(there, entries, wish)
     largest = int(entries[MAX_MESSAGE_BYTES].value or 0) if MAX_MESSAGE_BYTES in entries else 1 << 20
-    batch_bytes = max(1, min(BATCH_BYTES, OPEN_BYTES // len(told.partitions), largest // 4))
-    return Target(str(told.topic_id or ""), len(told.partitions), batch_bytes, largest + batch_bytes)
+    batch_bytes = max(1, min(BATCH_BYTES, OPEN_BYTES // len(there.partitions), largest // 4))
+    return Target(str(there.topic_id or ""), len(there.partitions), batch_bytes, largest + batch_bytes)
 
 
 async def _described(admin: Admin, name: str) -> TopicDescription | None:
     try:
-        [told] = await admin.describe_topics([name])
+        [there] = await admin.describe_topics([name])
     except UnknownTopic:
         return None
-    return told
+    return there
 
 
 async def _configs(admin: Admin, name: str) -> dict[str, ConfigEntry]:
@@ -136,33 +136,33 @@ async def _make(admin: Admin, wanted: NewTopic) -> None:
             raise
 
 
-async def _refuse_unless_empty(admin: Admin, told: TopicDescription) -> None:
-    ends = await admin.list_offsets({(told.name, part.partition): LATEST for part in told.partitions})
+async def _refuse_unless_empty(admin: Admin, there: TopicDescription) -> None:
+    ends = await admin.list_offsets({(there.name, part.partition): LATEST for part in there.partitions})
     used = [str(place.partition) for place, end in sorted(ends.items()) if end.offset]
     if used:
         raise CopyRefused(
-            f"topic {told.name} is there and has had records (partitions {', '.join(used)}), and the group notes no "
-            f"copy into it. Copy into another topic, or delete it first (strandline topic delete {told.name} --yes); "
+            f"topic {there.name} is there and has had records (partitions {', '.join(used)}), and the group notes no "
+            f"copy into it. Copy into another topic, or delete it first (strandline topic delete {there.name} --yes); "
             "--append (append=True) writes behind what is there"
         )
 
 
-def _compare(told: TopicDescription, entries: Mapping[str, ConfigEntry], wish: Wish) -> None:
+def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: Wish) -> None:
     """What was asked for against what is there."""
-    count, replicas = len(told.partitions), max((len(part.replicas) for part in told.partitions), default=1)
+    count, replicas = len(there.partitions), max((len(part.replicas) for part in there.partitions), default=1)
     if wish.partitions not in (None, count):
         raise CopyRefused(
-            f"topic {told.name} is there with {count} partitions, not {wish.partitions}: leave --partitions out, copy "
-            f"into another topic, or delete it first: strandline topic delete {told.name} --yes"
+            f"topic {there.name} is there with {count} partitions, not {wish.partitions}: leave --partitions out, copy "
+            f"into another topic, or delete it first: strandline topic delete {there.name} --yes"
         )
     if wish.replication_factor not in (None, replicas):
-        raise CopyRefused(f"topic {told.name} is there with {replicas} replicas, not {wish.replication_factor}")
+        raise CopyRefused(f"topic {there.name} is there with {replicas} replicas, not {wish.replication_factor}")
     wanted = {TIMESTAMP_TYPE: "CreateTime", **wish.configs}
     for key, value in wanted.items():
         found = entries[key].value if key in entries else value
         if found != value:
             raise CopyRefused(
-                f"topic {told.name} is there with {key}={found}, not {value}: strandline topic alter {told.name} "
+                f"topic {there.name} is there with {key}={found}, not {value}: strandline topic alter {there.name} "
                 f"--config {key}={value}"
             )
 
@@ -172,8 +172,8 @@ async def bounds(admin: Admin, topic: str, partitions: list[int], when: int) -> 
     if not partitions:
         return {}
     asked: dict[TopicPartition | tuple[str, int], int] = {TopicPartition(topic, number): when for number in partitions}
-    told = await admin.list_offsets(asked, read_committed=True)
-    return {place.partition: found.offset for place, found in told.items()}
+    found_at = await admin.list_offsets(asked, read_committed=True)
+    return {place.partition: found.offset for place, found in found_at.items()}
 
 
 def _anew(name: str) -> str:

@@ -75,7 +75,7 @@ class TopicCopy:
     """One run of a copy; see `copy_topic` for its arguments.
 
     Args:
-        told: called now and then, in another thread, with the offsets done and how many there are to do.
+        on_progress: called now and then, in another thread, with the offsets done and how many there are to do.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TopicCopy:
         append: bool = False,
         accept_deleted: bool = False,
         settings: Mapping[str, object],
-        told: Callable[[int, int], None] = lambda _done, _all: None,
+        on_progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
         self._source = source
         self._target = target
@@ -107,7 +107,8 @@ class TopicCopy:
                 lambda: Engine(
                     bootstrap, source, target, group=self._group,
                     wish=Wish(partitions, replication_factor, configs or {}, append),
-                    transform=transform, follow=follow, accept_deleted=accept_deleted, settings=settings, told=told,
+                    transform=transform, follow=follow, accept_deleted=accept_deleted, settings=settings,
+                    on_progress=on_progress,
                 )
             )  # fmt: skip
         except BaseException:
