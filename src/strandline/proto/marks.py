@@ -90,6 +90,7 @@ MARKS: dict[str, str] = {
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
     "stray-set-aside": "the directory of a partition that is assigned here no longer was renamed aside at a start",
     "rot-found": "a batch that was read from a log was not the one that was written, and went to nobody",
+    "rotten-log-set-aside": "a log that recovery had refused was set aside and fetched again",
     "scrubbed": "a broker has read all its logs and looked for rot",
     "rot-healed": "a log that had rotted is whole again",
     "rot-stays": "a leader could not give a replica what had rotted there",
