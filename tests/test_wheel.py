@@ -12,9 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES_MAX = 87_600
-"""Lines of Python in the wheel, without what protoc writes. The bound rises with a reason in
-docs/design.md only."""
+LINES_MAX = 87_700
+"""Lines of Python in the wheel, without what protoc writes. The bound rises with a reason in docs/design.md only."""
 
 IMPORT_ALL = """
 import importlib, pathlib, pkgutil, sys

@@ -187,6 +187,23 @@ TABLE: tuple[Mutant, ...] = (
         "tests/replica/test_retention.py::test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early",
     ),
     one_change(
+        "what-expired-unread-is-not-told",
+        "B15: log start: what a group had not read when it was deleted is told",
+        "cluster.node.metrics_groups:of_groups",
+        "replica.log is not None and offset < replica.log.log_start_offset",
+        "False",
+        "tests/cluster/node/test_metrics_groups.py::test_what_expired_unread_is_told_where_it_is_known",
+    ),
+    one_change(
+        "a-start-believes-any-clock",
+        "schedule 72: a start with a clock of the future goes by the last life's time for a day",
+        "log.retention:RetentionClock.read",
+        "wall_ms - self._last_ms > AWAY_MS",
+        "False",
+        "tests/replica/test_retention.py::"
+        "test_72_a_broker_that_starts_with_a_clock_of_the_future_deletes_nothing_too_early",
+    ),
+    one_change(
         "the-future-holds-the-disk",
         "schedule 72: a time of the future counts from when the segment was written",
         "log.retention:_newest_ms",

@@ -244,7 +244,12 @@ def test_group_commands(bootstrap: str, make_topic: MakeTopic) -> None:
     assert [one["log_start"] for one in trimmed["partitions"]] == [6, 2]
     assert reset("--to-earliest") == [6, 2]
     run(bootstrap, "topic", "trim", topic, "--everything", "-y")
-    assert "7 of them deleted" in run(bootstrap, "group", "describe", group).output
+    words = run(bootstrap, "group", "describe", group).output
+    assert "7 records expired unread" in words
+    assert "! 18 records expired unread: " in words
+    (told,) = json.loads(run(bootstrap, "group", "describe", group, "-o", "json").stdout)
+    assert told["expired_unread"] == 18
+    assert all(part["expired_unread"] == max(part["start"] - part["committed"], 0) for part in told["partitions"])
     reader = Reader(bootstrap, group, topic, client_id="cook")
     try:
         eventually(lambda: len(reader.consumer.assignment()) == 2)

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from strandline.log.config import LogConfig
 from strandline.log.retention import BELIEVED_AFTER_MS
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 from tests.replica.helpers import TP
 from tests.replica.simulated import PATH
 from tests.replica.test_faults import Scene
@@ -115,5 +116,38 @@ def test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early() -> None:
         assert scene.status(1).log_start_offset == 1
         await scene.world.sleep_ms(BELIEVED_AFTER_MS / 12)
         assert scene.status(1).log_start_offset == 2
+
+    scene().play(scenario)
+
+
+def test_72_a_broker_that_starts_with_a_clock_of_the_future_deletes_nothing_too_early() -> None:
+    """Schedule 72: the wall clock is a year ahead when the process starts, and again when it starts anew. What the last
+    life went by holds for a day; a broker that was away for hours believes its clock at once."""
+    day_ms = 24 * 60 * MINUTE_MS
+
+    async def scenario(scene: Scene) -> None:
+        clock = scene.world.machines["n1"].clock
+        await keep(scene, retention_ms=2 * day_ms)
+        await scene.append(1, b"." * 300)
+        await scene.world.sleep_ms(2_000)
+
+        async def start_anew(away_ms: float) -> None:
+            scene.world.kill("n1")
+            clock.jump_wall(away_ms)
+            scene.broker(1).start()
+            await scene.until(lambda: len(scene.isr) == 3 and scene.hosted(1) is not None)
+            scene.controller.elect(TP, NodeId(1))
+            await scene.until(lambda: scene.leads(1))
+
+        for away_ms in (365 * day_ms, day_ms):
+            await start_anew(away_ms)
+            await scene.world.sleep_ms(MINUTE_MS)
+            assert scene.status(1).log_start_offset == 0, "deleted too early"
+        clock.jump_wall(-366 * day_ms)
+        await scene.world.sleep_ms(MINUTE_MS)
+        for _ in range(3):
+            await start_anew(day_ms * 0.9)
+            await scene.world.sleep_ms(2_000)
+        assert scene.status(1).log_start_offset == 1
 
     scene().play(scenario)

@@ -92,6 +92,13 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
         idle = [member["client_id"] for member in one["members"] if not member["partitions"]]
         if idle:
             click.echo(f"without a partition: {', '.join(idle)}")
+        if one["expired_unread"]:
+            click.echo(
+                f"! {plural(one['expired_unread'], 'record')} expired unread: {one['group']} had not read them when "
+                "retention, or somebody, deleted them. What it does at such an offset is its auto.offset.reset; "
+                "retention.ms and retention.bytes of the topic say how long records stay",
+                err=True,
+            )
 
 
 def lag_words(committed: int | None, start: int | None, end: int | None) -> str:
@@ -101,10 +108,15 @@ def lag_words(committed: int | None, start: int | None, end: int | None) -> str:
     if committed is None:
         return "no committed offset"
     if committed < start:
-        return f"! {end - committed} behind, {start - committed} of them deleted"
+        return f"! {end - committed} behind, {plural(start - committed, 'record')} expired unread"
     if committed > end:
         return f"! {committed - end} past the end of the log"
     return "caught up" if committed == end else f"{end - committed} behind"
+
+
+def expired_unread(committed: int | None, start: int | None) -> int | None:
+    """How many offsets lie between what a group has committed and where the log begins by now; None: not known."""
+    return None if committed is None or start is None else max(start - committed, 0)
 
 
 def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
@@ -123,8 +135,10 @@ def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
                 "topic": item.topic,
                 "partition": item.partition,
                 "committed": committed,
+                "start": start.get(item),
                 "end": end.get(item),
                 "lag": behind,
+                "expired_unread": expired_unread(committed, start.get(item)),
                 "lag_words": lag_words(committed, start.get(item), end.get(item)),
                 "member": None if member is None else member.client_id or member.member_id,
                 "metadata": offsets[item].metadata if item in offsets else "",
@@ -132,6 +146,7 @@ def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
         )
     lags: list[int] = [part["lag"] for part in partitions if part["lag"] is not None]
     words = "nothing committed" if not lags else f"{sum(lags)} behind in all" if sum(lags) else "caught up"
+    expired = sum(part["expired_unread"] or 0 for part in partitions)
     return {
         "group": one.group_id,
         "state": one.state,
@@ -140,6 +155,7 @@ def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
         "coordinator": one.coordinator.node_id,
         "lag": sum(lags),
         "lag_words": words,
+        "expired_unread": expired,
         "members": [
             {
                 "member_id": member.member_id,

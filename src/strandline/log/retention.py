@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from strandline.log.disk import Disk, read_file
 from strandline.log.log_state import LogState
 from strandline.log.segment import LOG_SUFFIX, Pread, Segment
 from strandline.proto.ids import Offset
@@ -21,14 +22,25 @@ BELIEVED_AFTER_MS = 24 * 3_600_000
 """So long a wall clock that was set ahead by more has to stand before records are deleted by it."""
 
 
+AWAY_MS = 24 * 3_600_000
+"""A start at which the wall clock is further ahead of the last life's counts as a clock that was set ahead: most
+nodes are back within a day, and for one that was away for longer the day costs nothing but room."""
+
+CLOCK_FILE = ".retention-clock"
+"""In a log directory: the time that its last life went by, in milliseconds."""
+
+
 class RetentionClock:
     """Wall time for retention: a clock that jumps deletes nothing too early (schedule 72).
 
     Time set back is believed at once, for it only delays. Time set ahead by more than a minute is believed after a day:
-    until then time goes on from where it was, and somebody can put the clock right.
+    until then time goes on from where it was, and somebody can put the clock right. So is time that has gone on by more
+    than a day since the last life.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last_ms: int | None = None) -> None:
+        """`last_ms`: what `read` returned last in the life before; None: not known."""
+        self._last_ms = last_ms
         self._offset_ms: float | None = None
         """Wall time at monotonic time 0."""
         self._ahead: tuple[float, float] | None = None
@@ -37,6 +49,8 @@ class RetentionClock:
     def read(self, wall_ms: int, monotonic_ms: float) -> int:
         """The wall time to go by, in milliseconds; to be asked every few minutes at least."""
         offset_ms = wall_ms - monotonic_ms
+        if self._offset_ms is None and self._last_ms is not None and wall_ms - self._last_ms > AWAY_MS:
+            self._offset_ms = self._last_ms - monotonic_ms
         if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
             self._offset_ms, self._ahead = offset_ms, None
         elif self._ahead is None or abs(offset_ms - self._ahead[0]) > JUMP_MS:
@@ -50,6 +64,23 @@ class RetentionClock:
     def ahead_ms(self) -> int:
         """How far the wall clock was set ahead and is not believed; 0 where it is."""
         return 0 if self._ahead is None or self._offset_ms is None else int(self._ahead[0] - self._offset_ms)
+
+
+def last_time(disk: Disk, directory: str) -> int | None:
+    """The time that the last life of a log directory went by; None: nobody knows. Raises DiskError."""
+    try:
+        return int(read_file(disk, f"{directory}/{CLOCK_FILE}"))
+    except (FileNotFoundError, ValueError):
+        return None  # a torn one too: it is not synced, and an older time deletes nothing too early
+
+
+def note_time(disk: Disk, directory: str, now_ms: int) -> None:
+    """Write down the time to go by, not durably. Raises DiskError."""
+    file = disk.open(f"{directory}/{CLOCK_FILE}", create=True)
+    try:
+        file.pwrite(b"%013d\n" % now_ms, 0)
+    finally:
+        file.close()
 
 
 class Expired(NamedTuple):

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import structlog
 
 from strandline.log.disk import DiskError
-from strandline.log.retention import RetentionClock
+from strandline.log.log_dir import LogDir
+from strandline.log.retention import RetentionClock, last_time, note_time
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
@@ -30,10 +31,11 @@ class Retention:
     """Deletes what is older than `retention.ms` or beyond `retention.bytes`, every
     `log.retention.check.interval.ms`."""
 
-    def __init__(self, shared: Shared, partitions: Mapping[TopicPartition, Partition]) -> None:
+    def __init__(self, shared: Shared, partitions: Mapping[TopicPartition, Partition], log_dir: LogDir) -> None:
         self._shared = shared
         self._partitions = partitions
-        self._clock = RetentionClock()
+        self._log_dir = log_dir
+        self._clock = RetentionClock(last_time(log_dir.disk, log_dir.path))
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)
@@ -56,14 +58,15 @@ class Retention:
         now_ms = self._clock.read(self._shared.clock.wall_ms(), self._shared.clock.monotonic_ms())
         if self._clock.ahead_ms and not before_ms:
             log.warning(
-                "the wall clock was set ahead; for a day retention goes by the time before, so that nothing is deleted "
-                "too early. Put the clock right if it is wrong; a restart of the broker believes it at once",
+                "the wall clock was set ahead, or this broker was away for more than a day; for a day retention goes "
+                "by the time before, so that nothing is deleted too early. Put the clock right if it is wrong",
                 ahead_ms=self._clock.ahead_ms,
             )
         return now_ms
 
     async def _expire_all(self) -> None:
         try:
+            self._note_time()
             for partition in list(self._partitions.values()):
                 try:
                     await self._expire(partition)
@@ -73,6 +76,12 @@ class Retention:
                 await asyncio.sleep(0)
         finally:
             self._pass = None
+
+    def _note_time(self) -> None:
+        try:
+            note_time(self._log_dir.disk, self._log_dir.path, self._read_clock())
+        except DiskError as error:
+            log.warning("retention's time was not written down", error=str(error))
 
     async def _expire(self, partition: Partition) -> None:
         core, plog = partition.leader, partition.log

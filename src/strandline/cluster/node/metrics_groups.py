@@ -29,10 +29,15 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     states: Counter[GroupState] = Counter()
     phases: Counter[Phase] = Counter()
     consumer_states: Counter[ConsumerGroupState] = Counter()
-    offsets = left_out = 0
+    offsets = left_out = elsewhere = 0
     lag = GaugeMetricFamily(
         "strandline_consumergroup_lag",
         "Committed records that the group has not read, of partitions with a replica here.",
+        labels=("group", "topic", "partition"),
+    )
+    expired = GaugeMetricFamily(
+        "strandline_records_expired_unread",
+        "Offsets between what the group has committed and the log start, of partitions with a replica here.",
         labels=("group", "topic", "partition"),
     )
     for hosted in runtime.hosted():
@@ -45,9 +50,13 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
             offsets += 1
             replica = broker.replicas.partition(TopicPartition(topic, number))
             if replica is None:
+                elsewhere += 1
                 continue
             if len(lag.samples) < LAG_SERIES_MAX:
                 lag.add_metric((group_id, topic, str(number)), max(replica.high_watermark - offset, 0))
+                if replica.log is not None and offset < replica.log.log_start_offset:
+                    unread = replica.log.log_start_offset - offset
+                    expired.add_metric((group_id, topic, str(number)), unread)
             else:
                 left_out += 1
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
@@ -65,6 +74,12 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         by_state.add_metric((consumer_state.value.lower(),), consumer_states[consumer_state])
     yield by_state
     yield lag
+    yield expired
+    yield GaugeMetricFamily(
+        "strandline_consumergroup_offsets_elsewhere",
+        "Committed offsets of partitions without a replica here: their lag, and what expired unread, are not told.",
+        value=elsewhere,
+    )
     yield GaugeMetricFamily(
         "strandline_consumergroup_lag_left_out",
         f"Lags that are left out, beyond the first {LAG_SERIES_MAX}.",
