@@ -19,7 +19,7 @@ from lab.explore.logs import TOPIC_ID, TOPIC_PARTITION
 from lab.explore.model import NODES
 from strandline.cluster.node.replica_feed import ReplicaFeed
 from strandline.controller import broker_api
-from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, ReplicaSet, TopicReplicaSet
+from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings, TopicReplicaSet
 from strandline.controller.machine import brokers, isr
 from strandline.controller.machine.partition_change import Election
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas

@@ -29,7 +29,7 @@ from strandline.controller import methods
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.replica.fetcher import STREAM_METHOD
-from tests.acceptance.helpers import QUICK, describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, read_all, send_all, wait_isr
 
 
 @contextmanager

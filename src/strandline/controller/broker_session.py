@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 import structlog
 
 from strandline.controller import methods
-from strandline.controller.broker_api import Heartbeat, HeartbeatReply, RegisterBrokerRequest, ReplicaOffsets, ReplicaSet
+from strandline.controller.broker_api import (
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBrokerRequest,
+    ReplicaOffsets,
+    ReplicaSet,
+)
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage

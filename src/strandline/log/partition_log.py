@@ -20,8 +20,8 @@ from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
-from strandline.log.rot import Rot
 from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
+from strandline.log.rot import Rot
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches

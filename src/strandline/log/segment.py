@@ -340,7 +340,9 @@ class Segment:
             for position, header in self.headers(0, pread_blocking):
                 self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
         except KafkaError:  # it is the log that is damaged: the old ones still tell where its batches were
-            self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset = before
+            self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset = (
+                before
+            )
             raise
         index, time_index = self.active_indexes()
         if self.size:

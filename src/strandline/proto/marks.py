@@ -100,6 +100,7 @@ MARKS: dict[str, str] = {
     "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",
     # the log
     "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",
+    "log-start-to-be-made-durable-again": "a log began inside a batch, before a start that was durable",
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",
     "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api, broker_api
-from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, ReplicaSet, TopicReplicaSet
+from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings, TopicReplicaSet
 from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.methods import REGISTER_BROKER

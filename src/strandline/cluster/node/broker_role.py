@@ -20,8 +20,8 @@ from strandline.cluster.node.replica_feed import (
     assigned_partitions,
     isr_proposer,
     replica_offsets,
-    topic_findings,
     rotten_replicas,
+    topic_findings,
     unserved_replicas,
 )
 from strandline.controller.broker_api import RegisterBrokerRequest

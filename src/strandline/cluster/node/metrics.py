@@ -192,7 +192,9 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         "Parts of logs on this broker's disk, a batch or more each, that are not what was written: nobody gets them.",
         counters.corrupt_batches,
     )
-    yield _counter("strandline_mended_holes", "Such parts of logs that were healed from a leader.", counters.mended_holes)
+    yield _counter(
+        "strandline_mended_holes", "Such parts of logs that were healed from a leader.", counters.mended_holes
+    )
     yield _counter("strandline_scrubbed_bytes", "Bytes of logs that the scrub has read.", counters.scrubbed_bytes)
     yield _gauge(
         "strandline_rotten_replicas",
