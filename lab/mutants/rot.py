@@ -127,7 +127,7 @@ TABLE: tuple[Mutant, ...] = (
         "rot-is-not-surveyed",
         "schedule 80: what a read met is looked into",
         "replica.rot:RotWatch._note",
-        "if self._work is None:",
+        "if self._work is None and not self._stopped:",
         "if False:",
         f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",
     ),

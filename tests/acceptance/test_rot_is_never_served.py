@@ -77,8 +77,8 @@ def test_the_only_copy_serves_everything_but_the_rot(tmp_path: Path) -> None:
 
 
 def test_a_leader_with_rot_steps_aside_and_is_healed(tmp_path: Path) -> None:
-    """Schedule 80: no wrong value; the leadership moves; the replica gets its bytes back from the new leader, in the same
-    place, and is in the ISR again, by itself."""
+    """Schedule 80: no wrong value; the leadership moves; the replica gets its bytes back from the new leader, in the
+    same place, and is in the ISR again, by itself."""
     with DevCluster(tmp_path, nodes=3, settings=QUICK) as cluster:
         make_topic(cluster, "healed", replication=3)
         send_all(cluster, "healed", VALUES, batch_size=3_000)

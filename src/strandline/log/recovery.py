@@ -55,8 +55,9 @@ RECORD_BYTES_MIN = 7
 
 ADVICE = (
     "Nothing was changed. Once another replica leads this partition, its directory is set aside and the partition is "
-    "fetched again. If it has other replicas and none of them leads, move its directory away and restart. If this is the only copy, restore the file from a backup, or cut it at that byte and "
-    "accept that everything from that offset on is lost."
+    "fetched again. If it has other replicas and none of them leads, move its directory away and restart. If this is "
+    "the only copy, restore the file from a backup, or cut it at that byte and accept that everything from that offset "
+    "on is lost."
 )
 
 

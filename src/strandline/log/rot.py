@@ -67,7 +67,7 @@ class Rot:
                     yield segment, hole
 
     def mend(self, segment: Segment, hole: Hole, batches: memoryview) -> Hole | None:
-        """Write over a hole, from its beginning on, the batches that another replica of the same leader epochs has there.
+        """Write over a hole, from its beginning on, the batches that another replica of the same leader epochs has.
         What of `batches` lies behind it is left alone. Returns what is left of the hole.
 
         Raises:

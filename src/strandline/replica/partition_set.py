@@ -206,9 +206,9 @@ class PartitionSet:
             self._apply(partition.state)
 
     def _may_begin_anew(self, state: PartitionState) -> bool:
-        """The log was found damaged when it was opened, and another replica leads. The registration of this process said
-        that it lacks what it had: so the replica is in no ISR, not eligible, and joins once it has fetched all again
-        (schedule 81). `state` is from after that."""
+        """The log was found damaged when it was opened, and another replica leads. The registration of this process
+        said that it lacks what it had: so the replica is in no ISR, not eligible, and joins once it has fetched all
+        again (schedule 81). `state` is from after that."""
         damaged = isinstance(self._log_dir.offline.get(state.topic_partition), CorruptLogError)
         me = self._shared.node_id
         led = state.leader not in (NO_NODE, me) and me not in state.isr

@@ -66,19 +66,16 @@ class RotWatch:
         self._rotten: dict[Replica, None] = {}
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     def stop(self) -> None:
         """Survey and heal nothing more."""
+        self._stopped = True
         if self._work is not None:
             self._work.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    @property
-    def rotten(self) -> int:
-        """How many replicas here have rotted and are not healed."""
-        return len(self._rotten)
 
     def found(self, replica: Replica, error: KafkaError) -> None:
         """A read of the replica's log ended so; nothing is done about another error than CORRUPT_MESSAGE."""
@@ -86,7 +83,7 @@ class RotWatch:
         if error.code is not ErrorCode.CORRUPT_MESSAGE or plog is None:
             return
         before = len(plog.rot.suspects)
-        plog.rot.suspect(str(error.figures["file"]), int(error.figures["position"]))
+        plog.rot.suspect(str(error.figures.get("file", "")), int(error.figures.get("position", 0)))
         if len(plog.rot.suspects) > before:
             name, why = str(replica.topic_partition), str(error)
             log.error("a part of a log is not what was written, and nobody gets it", partition=name, found=why)
@@ -120,7 +117,7 @@ class RotWatch:
     def _note(self, replica: Replica) -> None:
         self._rotten[replica] = None
         self._on_change()
-        if self._work is None:
+        if self._work is None and not self._stopped:
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _look_after(self) -> None:

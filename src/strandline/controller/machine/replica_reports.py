@@ -1,4 +1,5 @@
-"""The last reports of brokers about their replicas: offsets, and which cannot be served or have rotted. Soft state with its age."""
+"""The last reports of brokers about their replicas: offsets with their age, and which cannot be served or have rotted.
+Soft state."""
 
 from __future__ import annotations
 
