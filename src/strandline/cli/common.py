@@ -101,8 +101,23 @@ class Target:
         return merged
 
 
+_FILE = f"{__name__}.command_config"
+
+
 def _target(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    return parse_pairs(pairs, "-X")
+    return {**context.meta.get(_FILE, {}), **parse_pairs(pairs, "-X")}
+
+
+def _command_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Keep the settings of the file for `_target`, which click calls later."""
+    if path is not None:
+        from strandline.cluster.node.config_values import parse_properties
+
+        try:
+            with open(path, encoding="utf-8") as file:
+                context.meta[_FILE] = parse_properties(file.read(), path)
+        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            raise click.BadParameter(str(error), param=parameter) from error
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
@@ -121,7 +136,7 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 
 def target_options(command: F) -> F:
-    """``--bootstrap`` and ``-X``; the command takes them as `bootstrap` and `settings`."""
+    """``--bootstrap``, ``--command-config`` and ``-X``; the command takes them as `bootstrap` and `settings`."""
     bootstrap = click.option(
         "-b", "--bootstrap", envvar="STRANDLINE_BOOTSTRAP", default="127.0.0.1:9092", show_default=True,
         show_envvar=True, metavar="HOST:PORT,...", help="One or more brokers; they tell of the others.",
@@ -130,7 +145,12 @@ def target_options(command: F) -> F:
         "-X", "settings", multiple=True, callback=_target, metavar="KEY=VALUE",
         help="Any client setting under Kafka's name, as -X request.timeout.ms=5000.",
     )  # fmt: skip
-    return bootstrap(extra(command))
+    config = click.option(
+        "--command-config", envvar="STRANDLINE_COMMAND_CONFIG", show_envvar=True, metavar="FILE", expose_value=False,
+        is_eager=True, callback=_command_config,
+        help="Client settings, as Kafka's tools read them: a file of key=value lines. -X wins over it.",
+    )  # fmt: skip
+    return bootstrap(config(extra(command)))
 
 
 def output_option(command: F) -> F:

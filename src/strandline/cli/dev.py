@@ -43,6 +43,11 @@ WATCH_INTERVAL_S = 0.2
     show_default=True,
     help="Clients' port of node 1; the next nodes have the next ports. gRPC is 10000 higher, HTTP 1000 lower. 0: any.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Speak TLS on every listener, with a CA of its own; clients need a certificate, which is made for them.",
+)
 @settings_option
 @output_option
 def dev(
@@ -52,6 +57,7 @@ def dev(
     data_dir: str | None,
     fresh: bool,
     port_base: int,
+    secure: bool,
     overrides: dict[str, str],
     output: str,
 ) -> None:
@@ -63,6 +69,7 @@ def dev(
     \b
     strandline dev
     strandline dev --nodes 5 --controllers 3 --port-base 0
+    strandline dev --secure
     strandline dev --data-dir ./cluster -X num.partitions=3
     """
     from strandline.cluster.node.dev import DevCluster
@@ -79,7 +86,9 @@ def dev(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     with plain_errors():
-        cluster = DevCluster(data_dir, nodes=nodes, controllers=controllers, port_base=port_base, settings=overrides)
+        cluster = DevCluster(
+            data_dir, nodes=nodes, controllers=controllers, port_base=port_base, secure=secure, settings=overrides
+        )
         if output == "table":
             count = len({*cluster.broker_ids, *cluster.controller_ids})
             click.echo(f"Starting {plural(count, 'node')}; Ctrl-C stops them.", err=True)
@@ -115,14 +124,18 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
             }
             for node_id in cluster.node_ids
         ]
-        click.echo(json.dumps({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": places}))
+        ready = {"event": "ready", "bootstrap": cluster.bootstrap, "nodes": places}
+        if cluster.client_properties is not None:
+            ready["client_properties"] = str(cluster.client_properties)
+        click.echo(json.dumps(ready))
         return
+    scheme = "http" if cluster.client_properties is None else "https"
     rows = [
         (
             node_id,
             cluster.roles(node_id),
             cluster.client(node_id) if node_id in cluster.broker_ids else "-",
-            f"http://{cluster.http(node_id)}/metrics",
+            f"{scheme}://{cluster.http(node_id)}/metrics",
             cluster.pid(node_id),
         )
         for node_id in cluster.node_ids
@@ -131,8 +144,24 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
     how_long = "kept" if kept else "deleted at the end; --data-dir keeps it"
     click.echo(f"Data and logs: {cluster.root} ({how_long})")
     bootstrap = cluster.client(cluster.broker_ids[0])
+    if cluster.client_properties is not None:
+        _tell_how_to_connect(bootstrap, cluster.client_properties)
+        return
     where = "" if bootstrap == f"127.0.0.1:{PORT_BASE}" else f" -b {bootstrap}"
     click.echo(f"Try: strandline topic create orders{where}    or: kcat -b {bootstrap} -L    Ctrl-C stops the cluster.")
+
+
+def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
+    """To a secure cluster: with our commands, with kcat, with Kafka's tools, with curl."""
+    ca, pem = properties.with_name("ca.pem"), properties.with_name("client-dev.pem")
+    click.echo("Clients show a certificate:")
+    click.echo(f"  strandline topic create orders -b {bootstrap} --command-config {properties}")
+    click.echo(
+        f"  kcat -b {bootstrap} -L -X security.protocol=ssl -X ssl.ca.location={ca}"
+        f" -X ssl.certificate.location={pem} -X ssl.key.location={pem}"
+    )
+    click.echo(f"  kafka-topics.sh --bootstrap-server {bootstrap} --command-config {properties} --list")
+    click.echo(f"  curl --cacert {ca} https://... of the table. Ctrl-C stops the cluster.")
 
 
 def _watch(cluster: DevCluster, stopping: threading.Event, output: str) -> None:

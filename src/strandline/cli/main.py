@@ -12,6 +12,7 @@ _HERE = "strandline.cli"
 
 COMMANDS = {
     "bench": f"{_HERE}.bench:bench",
+    "certs": f"{_HERE}.certs:certs",
     "cluster": f"{_HERE}.cluster:cluster",
     "completion": f"{_HERE}.completion:completion",
     "config": f"{_HERE}.configs:config",

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
+from strandline.proto.secrets import resolved, shown
+from strandline.proto.tls import TlsSettings
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """A partitioner of one's own: (topic, key, value, number of partitions) -> partition."""
@@ -27,9 +29,16 @@ _UNLIMITED = 2**31 - 1
 
 
 def _setting(
-    default: object, sentence: str, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()
+    default: object,
+    sentence: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] = (),
+    secret: bool = False,
 ) -> Any:
-    return field(default=default, metadata={"sentence": sentence, "low": low, "high": high, "choices": tuple(choices)})
+    metadata = {"sentence": sentence, "low": low, "high": high, "choices": tuple(choices)}
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 def kafka_name(python_name: str) -> str:
@@ -45,7 +54,34 @@ class CommonConfig:
 
     client_id: str = _setting("", "Name of this client in the brokers' logs and quotas.")
     security_protocol: str = _setting(
-        "PLAINTEXT", "How to talk to the brokers; encrypted listeners are not served yet.", choices=("PLAINTEXT",)
+        "PLAINTEXT", "How to talk to the brokers: PLAINTEXT, or SSL for TLS.", choices=("PLAINTEXT", "SSL")
+    )
+    ssl_truststore_location: str = _setting(
+        "", "With SSL: a PEM file of the CAs whose brokers are trusted; without one those of the system are."
+    )
+    ssl_truststore_certificates: str = _setting("", "The same as PEM text, where no file is named.")
+    ssl_truststore_type: str = _setting("PEM", "The format of the truststore: PEM alone.")
+    ssl_endpoint_identification_algorithm: str = _setting(
+        "https", "https: the broker's certificate must name the host that is connected to. Empty: no such check.",
+        choices=("https", ""),
+    )  # fmt: skip
+    ssl_keystore_location: str = _setting(
+        "", "A PEM file with this client's private key and certificate chain, where brokers ask for one."
+    )
+    ssl_keystore_certificate_chain: str = _setting(
+        "", "The client's certificate chain as PEM text, where no file is named."
+    )
+    ssl_keystore_key: str = _setting("", "The private key of that chain as PEM text.", secret=True)
+    ssl_keystore_type: str = _setting("PEM", "The format of the keystore: PEM alone.")
+    ssl_key_password: str = _setting(
+        "",
+        "The password of the private key: best ${env:NAME}, ${file:/path/file.properties:key} or ${dir:/path:file}, so "
+        "that it stands in no program and on no command line.",
+        secret=True,
+    )
+    ssl_enabled_protocols: str = _setting("TLSv1.2,TLSv1.3", "The versions of TLS: TLSv1.2, TLSv1.3 or both.")
+    ssl_cipher_suites: str = _setting(
+        "", "Cipher suites of TLS 1.2 by their names in Java or OpenSSL; without: those with forward secrecy."
     )
     request_timeout_ms: int = _setting(
         30_000, "How long a request waits for its answer before it counts as failed.", low=1
@@ -378,7 +414,27 @@ def effective_settings(config: CommonConfig) -> dict[str, tuple[str, bool, str]]
     }
 
 
+def tls_settings(config: CommonConfig) -> TlsSettings | None:
+    """The client's end of TLS; None for a client in plaintext, whose `ssl.` settings have no effect.
+
+    Raises:
+        ConfigError: a setting refers to what is not there.
+    """
+    if config.security_protocol != "SSL":
+        return None
+    texts: dict[str, str] = {}
+    for item in fields(TlsSettings):
+        name = f"ssl_{item.name}"
+        if name in CommonConfig.__dataclass_fields__:
+            try:
+                texts[item.name] = resolved(getattr(config, name))
+            except ValueError as error:
+                raise ConfigError(kafka_name(name), getattr(config, name), str(error)) from None
+    return TlsSettings(**texts)
+
+
 def _shown(item: Field[Any], value: object) -> str:
+    value = shown(item.name, value)
     if value is None:
         return {"enable_idempotence": "true with acks=all"}.get(item.name, "-")
     if isinstance(value, bool):

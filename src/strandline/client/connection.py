@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -35,6 +36,7 @@ from strandline.proto.kafka.frames import (
     request_head,
     response_body,
 )
+from strandline.proto.tls import explain, is_tls_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -220,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer closed, or the network did."""
-        reason = "the broker closed the connection" if exc is None else str(exc)
+        reason = "the broker closed the connection" if exc is None else explain(exc) if is_tls_error(exc) else str(exc)
         self._end(Disconnected(f"lost the connection to {self.endpoint}: {reason}"))
 
     def pause_writing(self) -> None:
@@ -297,10 +299,20 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno)
 
 
+def _tls_reason(error: OSError) -> str:
+    """As `_reason`, and what ended a handshake: a port without TLS closes the connection, or answers anything."""
+    if is_tls_error(error):
+        return explain(error)
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError):
+        return "the connection was closed during the TLS handshake: is that the port of a listener with TLS (SSL)?"
+    return _reason(error)
+
+
 def _not_kafka(endpoint: Endpoint, start: bytes, size: int) -> ProtocolError:
     spoken = foreign_protocol(start)
     if spoken is Foreign.TLS:
-        return ProtocolError(f"{endpoint} speaks TLS; this client connects in plaintext: use its PLAINTEXT listener")
+        advice = "security.protocol=SSL connects so, ssl.truststore.location names the CA"
+        return ProtocolError(f"{endpoint} speaks TLS; this client connects in plaintext: {advice}")
     if spoken is Foreign.HTTP_RESPONSE:
         return ProtocolError(f"{endpoint} speaks HTTP, not Kafka's protocol: use the client listener's port")
     return ProtocolError(f"{endpoint} announced a response of {size} bytes: it does not speak Kafka's protocol")
@@ -313,6 +325,7 @@ async def connect(
     setup_timeout_ms: float,
     request_timeout_ms: float,
     advertised_by: str | None = None,
+    tls: ssl.SSLContext | None = None,
     on_lost: Callable[[Connection], None] | None = None,
 ) -> Connection:
     """Open a connection and settle its versions. `advertised_by` tells in an error where the address came from.
@@ -326,12 +339,13 @@ async def connect(
     try:
         async with asyncio.timeout(setup_timeout_ms / 1000):
             _, connection = await loop.create_connection(
-                lambda: Connection(endpoint, client_id, on_lost), endpoint.host, endpoint.port
+                lambda: Connection(endpoint, client_id, on_lost), endpoint.host, endpoint.port, ssl=tls
             )
     except TimeoutError:
         raise BrokerUnreachable(str(endpoint), f"no connection within {setup_timeout_ms:g} ms", advertised_by) from None
     except OSError as error:
-        raise BrokerUnreachable(str(endpoint), _reason(error), advertised_by) from error
+        reason = _reason(error) if tls is None else _tls_reason(error)
+        raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
     try:
         await connection.settle_versions(min(request_timeout_ms, setup_timeout_ms))
     except (Disconnected, ClientTimeout) as error:

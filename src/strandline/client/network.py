@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strandline.client import logs
-from strandline.client.config import CommonConfig
+from strandline.client.config import CommonConfig, tls_settings
 from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable, ClosedError
 from strandline.client.types import NodeInfo
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import Clock, Rng
+from strandline.proto.tls import client_context
 
 DATA = "data"
 CONTROL = "control"
@@ -44,6 +45,7 @@ class Network:
     """Opens, shares and forgets connections. Runs on one event loop."""
 
     def __init__(self, bootstrap: tuple[Endpoint, ...], config: CommonConfig, clock: Clock, rng: Rng) -> None:
+        """Raises ConfigError: certificates or keys cannot be used."""
         self.bootstrap = bootstrap
         self._config = config
         self._clock = clock
@@ -52,6 +54,11 @@ class Network:
         self._opening: dict[_Key, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Endpoint, _Backoff] = {}
         self._closed = False
+        tls = tls_settings(config)
+        if tls is None and (config.ssl_truststore_location or config.ssl_keystore_location):
+            logs.network.warning("ssl.* settings have no effect with security.protocol=PLAINTEXT: is it to be SSL?")
+        check_host = config.ssl_endpoint_identification_algorithm == "https"
+        self._tls = None if tls is None else client_context(tls, check_host=check_host)
 
     def ready(self, node: NodeInfo, purpose: str) -> Connection | None:
         """The open connection to a broker, if there is one."""
@@ -138,6 +145,7 @@ class Network:
                 setup_timeout_ms=config.socket_connection_setup_timeout_ms,
                 request_timeout_ms=config.request_timeout_ms,
                 advertised_by=advertised_by,
+                tls=self._tls,
                 on_lost=lambda lost: self._forget(key, lost),
             )
         except StrandlineError as error:

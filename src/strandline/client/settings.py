@@ -17,6 +17,17 @@ class CommonSettings(TypedDict, total=False):
 
     client_id: str
     security_protocol: str
+    ssl_truststore_location: str
+    ssl_truststore_certificates: str
+    ssl_truststore_type: str
+    ssl_endpoint_identification_algorithm: str
+    ssl_keystore_location: str
+    ssl_keystore_certificate_chain: str
+    ssl_keystore_key: str
+    ssl_keystore_type: str
+    ssl_key_password: str
+    ssl_enabled_protocols: str
+    ssl_cipher_suites: str
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.secrets import shown
 
 
 class StrandlineError(Exception):
@@ -71,9 +72,10 @@ class ProtocolError(StrandlineError):
 
 
 class ConfigError(StrandlineError):
-    """A configuration value that cannot stand."""
+    """A configuration value that cannot stand. The value of a secret is hidden, in the attribute too."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
+        value = shown(key, value)
         self.key = key
         self.value = value
         self.allowed = allowed

@@ -73,7 +73,7 @@ def test_a_line_that_is_no_setting_is_refused(text: str) -> None:
         ("min.insync.replica", "1", "did you mean min.insync.replicas"),
         ("num.partition", "3", "did you mean num.partitions"),
         ("zookeeper.connect", "localhost:2181", "no ZooKeeper"),
-        ("ssl.keystore.location", "x", "not served yet"),
+        ("ssl.provider", "x", "OpenSSL"),
         ("gibberish", "x", "no setting has this name"),
         ("broker.session.timeout.ms", "soon", "a whole number from 1"),
         ("broker.session.timeout.ms", "0", "a whole number from 1"),

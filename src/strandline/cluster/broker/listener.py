@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -12,6 +12,7 @@ from strandline.cluster.broker.broker import Broker
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
 from strandline.cluster.broker.stats import ListenerStats
+from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.ids import Endpoint
 
 log = structlog.get_logger("strandline.kafka")
@@ -40,15 +41,25 @@ class KafkaListener:
     Args:
         name: the listener's name; answers name brokers by their endpoints of that name.
         endpoint: where to bind; port 0: any free one.
+        tls: who may come in, where it speaks TLS.
     """
 
-    def __init__(self, broker: Broker, *, name: str, endpoint: Endpoint, config: ListenerConfig | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        name: str,
+        endpoint: Endpoint,
+        config: ListenerConfig | None = None,
+        tls: ListenerTls | None = None,
+    ) -> None:
         self.memory = broker.memory
         self.clock = broker.clock
         self.name = name
         self.config = config if config is not None else ListenerConfig()
         self.apis: Mapping[int, ServedApi] = broker.apis
         self.stats = ListenerStats(broker.clock)
+        self.tls = tls
         self._broker = broker
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
@@ -78,7 +89,13 @@ class KafkaListener:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: KafkaConnection(self), self._wanted.host, self._wanted.port)
+        make: Callable[[], asyncio.BaseProtocol] = self._connection
+        if self.tls is not None:
+            make = self.tls.door.wrap(make)
+        self._server = await loop.create_server(make, self._wanted.host, self._wanted.port)
+
+    def _connection(self) -> KafkaConnection:
+        return KafkaConnection(self)
 
     async def close(self) -> None:
         """Stop accepting, let ready answers leave, close every connection. Idempotent."""
@@ -86,6 +103,8 @@ class KafkaListener:
             return
         self._server.close()
         self._server = None
+        if self.tls is not None:
+            self.tls.door.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-ANONYMOUS = "User:ANONYMOUS"
-"""Kafka's name for a client that did not authenticate."""
+from strandline.cluster.security.principal import ANONYMOUS
 
 UNKNOWN_SOFTWARE = "unknown"
 

@@ -13,6 +13,7 @@ from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config_security import listener_setting
 from strandline.cluster.node.config_settings import RACK_AWARE
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
@@ -32,6 +33,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from strandline.proto.secrets import is_secret
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReplicaConfig
@@ -91,7 +93,13 @@ class BrokerRole:
             )
         )
         self.listeners = [
-            KafkaListener(self.kafka, name=listener.name, endpoint=listener.endpoint, config=_listener_config(config))
+            KafkaListener(
+                self.kafka,
+                name=listener.name,
+                endpoint=listener.endpoint,
+                config=_listener_config(config),
+                tls=node.tls.of(listener.name),
+            )
             for listener in config.client_listeners
         ]
         self._unopened = list(self.listeners)
@@ -295,13 +303,15 @@ def _listener_config(config: NodeConfig) -> ListenerConfig:
 
 def _static_settings(config: NodeConfig) -> list[StaticSetting]:
     """What DescribeConfigs tells of settings that cannot change while the node runs."""
+    settings = dict(NODE_SETTINGS)
+    settings |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
     return [
         StaticSetting(
-            name=setting.name,
-            value=config.given.get(setting.name, setting.default),
+            name=name,
+            value=None if is_secret(name) else config.given.get(name, setting.default),
             type=setting.type,
             doc=setting.doc,
-            is_default=setting.name not in config.given,
+            is_default=name not in config.given,
         )
-        for setting in NODE_SETTINGS.values()
+        for name, setting in settings.items()
     ]

@@ -15,6 +15,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from strandline.cluster.node.config_security import (
+    LISTENER_SETTINGS,
+    PER_LISTENER,
+    PLAINTEXT,
+    SSL,
+    Security,
+    check_listeners,
+    listener_setting,
+)
 from strandline.cluster.node.config_settings import (
     BROKER,
     CONTROLLER,
@@ -34,7 +43,7 @@ from strandline.proto.ids import Endpoint, NodeId
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
 
-class NodeConfig(Identity, Limits, Groups):
+class NodeConfig(Identity, Security, Limits, Groups):
     """The settings of one node, parsed and checked as a whole.
 
     Attributes:
@@ -49,7 +58,10 @@ class NodeConfig(Identity, Limits, Groups):
         self.given: Mapping[str, str] = MappingProxyType(dict(given))
         values: dict[str, Any] = {}
         for name in given:
-            if name not in NODE_SETTINGS and name not in BROKER_CONFIGS:
+            of_listener = listener_setting(name)
+            if of_listener is not None:
+                values[name] = of_listener[1].parse(name, given[name])
+            elif name not in NODE_SETTINGS and name not in BROKER_CONFIGS:
                 raise ConfigError(name, given[name], _advice(name))
         for setting in NODE_SETTINGS.values():
             text = given.get(setting.name, setting.default)
@@ -112,6 +124,15 @@ class NodeConfig(Identity, Limits, Groups):
                 return Endpoint(listener.endpoint.host, listener.endpoint.port or bound.port)
         return bound
 
+    def protocol(self, name: str) -> str:
+        """What a listener speaks below its protocol: PLAINTEXT or SSL."""
+        return self.security_protocol_map.get(name, SSL if name == SSL else PLAINTEXT)
+
+    def of_listener(self, name: str) -> dict[str, str]:
+        """The `ssl.` settings that hold for one listener."""
+        own = f"{PER_LISTENER}{name.lower()}."
+        return {key: self.values.get(own + key, self.values[key]) for key in LISTENER_SETTINGS}
+
     @property
     def dynamic(self) -> dict[str, str]:
         """What the file says about settings that may change while the cluster runs, by their broker names."""
@@ -146,6 +167,7 @@ class NodeConfig(Identity, Limits, Groups):
         for advertised in self.advertised_listeners:
             if advertised.name not in names:
                 raise ConfigError("advertised.listeners", advertised.name, "one of " + ", ".join(names))
+        check_listeners(self.given, self.security_protocol_map, self.listeners)
         advertised_names = {listener.name for listener in self.advertised_listeners}
         for listener in self.listeners:
             if listener.name != HTTP and listener.endpoint.host in _ANYWHERE and listener.name not in advertised_names:
@@ -168,7 +190,7 @@ NODE_SETTINGS: Mapping[str, Setting[Any]] = {
     for setting in sorted(
         (
             setting
-            for group in (Identity, Limits, Groups)
+            for group in (Identity, Security, Limits, Groups)
             for setting in vars(group).values()
             if isinstance(setting, Setting)
         ),
@@ -206,8 +228,23 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         "Strandline has no ZooKeeper; the id of a node is node.id",
     ),
     (
+        ("ssl.keystore.password", "ssl.truststore.password"),
+        "a PEM file has no password of its own; that of the private key is ssl.key.password",
+    ),
+    (
+        ("ssl.",),
+        "TLS is OpenSSL's, without Java's providers, engines and algorithms to choose",
+    ),
+    (
+        ("security.inter.broker.protocol",),
+        "nodes reach each other through the listener named INTERNAL; listener.security.protocol.map says how",
+    ),
+    (
+        ("config.providers",),
+        "${env:NAME}, ${file:PATH:KEY} and ${dir:PATH:FILE} are read without providers",
+    ),
+    (
         (
-            "ssl.",
             "sasl.",
             "security.",
             "authorizer.class.name",
@@ -215,11 +252,12 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
             "principal.builder",
             "delegation.token.",
         ),
-        "TLS, SASL and ACLs are not served yet: keep the listeners on a network that you trust",
+        "SASL and ACLs are not served yet: keep the listeners on a network that you trust, or ask clients for "
+        "certificates (docs/security.md)",
     ),
     (
-        ("listener.security.protocol.map", "controller.listener.names", "inter.broker.listener.name"),
-        "nodes reach each other through the listener named INTERNAL, and every other one is PLAINTEXT",
+        ("controller.listener.names", "inter.broker.listener.name"),
+        "nodes reach each other through the listener named INTERNAL",
     ),
     (
         ("num.network.threads", "num.io.threads", "num.replica.fetchers", "background.threads", "num.recovery.threads"),

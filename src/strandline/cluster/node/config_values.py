@@ -16,6 +16,7 @@ from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import decode_id, encode_id
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.secrets import is_secret
 
 T = TypeVar("T")
 
@@ -130,7 +131,8 @@ def one_of(name: str, default: str, doc: str, *allowed: str) -> Setting[str]:
 
 def string(name: str, default: str | None, doc: str) -> Setting[str]:
     """Any text."""
-    return Setting(name, lambda _key, text: text, default, doc)
+    kind = ConfigType.PASSWORD if is_secret(name) else ConfigType.STRING
+    return Setting(name, lambda _key, text: text, default, doc, type=kind)
 
 
 def parse_endpoint(name: str, text: str) -> Endpoint:

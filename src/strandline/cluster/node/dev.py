@@ -25,7 +25,7 @@ from typing import Self
 
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import BROKER, CONTROLLER
-from strandline.cluster.node.dev_layout import HOST, Layout
+from strandline.cluster.node.dev_layout import CLIENT_FILE, HOST, Layout
 from strandline.cluster.node.run_node import END_WITH_INPUT
 from strandline.proto.errors import ConfigError, StrandlineError
 
@@ -71,6 +71,7 @@ class DevCluster:
         data_dir: where the nodes' data lie; kept. Without one, a temporary directory is made, and deleted by `stop`.
         nodes: how many brokers; None: as many as the directory has, or three.
         port_base: the clients' port of node 1 (see `dev_layout.PORT_BASE`); 0: any free ports.
+        secure: every listener speaks TLS, and clients show certificates; `client_properties` has theirs.
         settings: settings of every node, by Kafka's names; `node_settings` those of single nodes.
 
     Not safe for threads.
@@ -83,6 +84,7 @@ class DevCluster:
         nodes: int | None = None,
         controllers: int = 0,
         port_base: int = 0,
+        secure: bool = False,
         settings: Mapping[str, str] | None = None,
         node_settings: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
@@ -90,7 +92,7 @@ class DevCluster:
         self.root = Path(tempfile.mkdtemp(prefix="strandline-")) if data_dir is None else Path(data_dir).absolute()
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
-        self._layout = Layout(self.root, port_base=port_base, host_of=self._host)
+        self._layout = Layout(self.root, port_base=port_base, secure=secure, host_of=self._host)
         there = self._layout.ids(BROKER)
         if nodes is not None and nodes < len(there):
             raise ConfigError("--nodes", nodes, f"at least the {len(there)} nodes whose data are in {self.root}")
@@ -236,6 +238,11 @@ class DevCluster:
         """The clients' address of one broker."""
         return str(self._layout.places[node_id].client)
 
+    @property
+    def client_properties(self) -> Path | None:
+        """The file with the settings of a client of a secure cluster; None where no settings are needed."""
+        return self._layout.certificates / CLIENT_FILE if self._layout.secure else None
+
     def http(self, node_id: int) -> str:
         """The address of one node's HTTP listener."""
         return str(self._layout.places[node_id].http)
@@ -283,6 +290,8 @@ class DevCluster:
         for node_id in self.controller_ids:
             roles[node_id] = "broker,controller" if node_id in roles else "controller"
         self._layout.add(roles)
+        if self._layout.secure:
+            self._layout.make_certificates()
         self._make_directories()
         self._layout.format()
         for node_id in roles:

@@ -16,6 +16,7 @@ from strandline.cluster.node.config_settings import CONTROLLER
 from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.format import format_directory, random_cluster_id, random_id
 from strandline.cluster.node.ports import holder_of, is_free
+from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError, StrandlineError
@@ -36,6 +37,10 @@ may forget the assignment that it was given while it still looked for its topics
 of 32 at 150 ms."""
 
 STATE_FILE = "cluster.json"
+
+CERTIFICATES = "certs"
+CLIENT_FILE = "client.properties"
+"""In that directory: the settings of a client that may come in."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,9 @@ class Place:
         """Where its metrics are."""
         return Endpoint(self.host, self.http_port)
 
-    @property
-    def listeners(self) -> str:
+    def listeners(self, *, secure: bool) -> str:
         """The setting `listeners`."""
-        client = "" if self.client is None else f"PLAINTEXT://{self.client},"
+        client = "" if self.client is None else f"{'SSL' if secure else 'PLAINTEXT'}://{self.client},"
         return f"{client}INTERNAL://{self.internal},HTTP://{self.http}"
 
 
@@ -86,10 +90,13 @@ class Layout:
 
     Args:
         port_base: the first port of clients, see `PORT_BASE`; 0: any free ports, kept from one start to the next.
+        secure: every listener speaks TLS, with certificates that are made in the directory.
         host_of: the address at which a node listens.
     """
 
-    def __init__(self, root: Path, *, port_base: int, host_of: Callable[[int], str] = lambda _: HOST) -> None:
+    def __init__(
+        self, root: Path, *, port_base: int, secure: bool = False, host_of: Callable[[int], str] = lambda _: HOST
+    ) -> None:
         """Read what is there.
 
         Raises:
@@ -98,6 +105,7 @@ class Layout:
         if port_base and port_base not in PORT_BASES:
             raise ConfigError("--port-base", port_base, f"0 or a port from {PORT_BASES[0]} to {PORT_BASES[-1]}")
         self.root = root
+        self.secure = secure
         self._port_base = port_base
         self._host_of = host_of
         self._rng = random.SystemRandom()
@@ -157,10 +165,36 @@ class Layout:
         return {
             "node.id": str(node_id),
             "process.roles": place.roles,
-            "listeners": place.listeners,
+            "listeners": place.listeners(secure=self.secure),
             "log.dirs": str(self.directory(node_id)),
             "controller.quorum.voters": write_voters(self._voters()),
             "group.initial.rebalance.delay.ms": str(REBALANCE_DELAY_MS),
+            **(self._tls(node_id) if self.secure else {}),
+        }
+
+    @property
+    def certificates(self) -> Path:
+        """Where the certificates of a secure cluster lie, and its clients' settings."""
+        return self.root / CERTIFICATES
+
+    def make_certificates(self) -> None:
+        """Make those of nodes that have none, and of a client. Raises ConfigError."""
+        ca = DevCa(self.certificates)
+        for node_id, place in self.places.items():
+            if not self._keystore(node_id).exists():
+                ca.node(node_id, hosts=(place.host,), cluster_id=self.cluster_id)
+        (self.certificates / CLIENT_FILE).write_text(client_properties(ca.file, ca.client("dev")))
+
+    def _keystore(self, node_id: int) -> Path:
+        return self.certificates / f"node-{node_id}.pem"
+
+    def _tls(self, node_id: int) -> dict[str, str]:
+        return {
+            "listener.security.protocol.map": "SSL:SSL,INTERNAL:SSL,HTTP:SSL",
+            "ssl.keystore.location": str(self._keystore(node_id)),
+            "ssl.truststore.location": str(self.certificates / CA_FILE),
+            "ssl.client.auth": "required",
+            "listener.name.http.ssl.client.auth": "none",
         }
 
     def _voters(self) -> tuple[Voter, ...]:

@@ -26,8 +26,11 @@ from strandline.cluster.node.http.pages import commands_of, routes_of
 from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.http.trace import TracePage
 from strandline.cluster.node.internal.health import ReportsHealth
+from strandline.cluster.node.internal.internal_tls import SpeaksTls
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.tls import NodeTls
+from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.machine.sessions import SessionTimes
@@ -38,7 +41,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
-from strandline.proto.errors import FatalError, KafkaError, StorageError
+from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
 from strandline.proto.tasks import spawn
@@ -86,6 +89,13 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
+        self.tls = NodeTls(config, self.cluster_id, clock)
+        if self.tls.internal is not None:
+            if not isinstance(rpc, SpeaksTls):
+                allowed = "PLAINTEXT: what carries calls between nodes here speaks no TLS"
+                raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", allowed)
+            rpc.secure(self.tls.internal)
+        self._certificates = CertificateWatch(self.tls.certificates)
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(
             node_id=config.node,
@@ -128,7 +138,7 @@ class Node:
         self.http: HttpServer | None = None
         if config.http is not None:
             trace = TracePage(self)
-            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace))
+            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace), self.tls.of(HTTP))
         self._health: asyncio.Task[None] | None = None
         self._server: RpcServer | None = None
         self._serving = True
@@ -147,6 +157,7 @@ class Node:
             rng=self.rng,
             rpc=self.rpc,
             hurried=self.hurried,
+            tls=self.tls,
             fatal=self.fatal,
         )
 
@@ -183,6 +194,7 @@ class Node:
         if self.broker is not None:
             await self.broker.bind()
         self.loop_lag.start()
+        self._certificates.start()
         self._sync_watch.start()
         await self.quorum.start()
         if self.broker is not None:
@@ -213,6 +225,7 @@ class Node:
         await self.rpc.close()
         self._serving = False
         self.loop_lag.stop()
+        self._certificates.stop()
         self._sync_watch.stop()
         if self.http is not None:
             await self.http.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.tls import NodeTls
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.log_dir import LogDir
@@ -36,4 +37,5 @@ class NodeParts:
     rng: Rng
     rpc: Rpc
     hurried: asyncio.Event
+    tls: NodeTls
     fatal: Callable[[BaseException], None]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import h11
 
+from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.ids import Endpoint
 
 IDLE_TIMEOUT_S = 30.0
@@ -182,7 +183,14 @@ def _text(status: HTTPStatus, text: str) -> Page:
 class HttpServer:
     """A listener that serves `routes` and takes `commands`."""
 
-    def __init__(self, endpoint: Endpoint, routes: Routes, commands: Commands = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        routes: Routes,
+        commands: Commands = MappingProxyType({}),
+        tls: ListenerTls | None = None,
+    ) -> None:
+        self._tls = tls
         self._wanted = endpoint
         self._routes = routes
         self._commands = commands
@@ -197,14 +205,20 @@ class HttpServer:
 
     async def start(self) -> None:
         """Bind and accept. Raises OSError where the address cannot be bound."""
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: HttpProtocol(self._routes, self._commands, self._connections), self._wanted.host, self._wanted.port
-        )
+        make: Callable[[], asyncio.BaseProtocol] = self._protocol
+        if self._tls is not None:
+            make = self._tls.door.wrap(make)
+        self._server = await asyncio.get_running_loop().create_server(make, self._wanted.host, self._wanted.port)
+
+    def _protocol(self) -> HttpProtocol:
+        return HttpProtocol(self._routes, self._commands, self._connections)
 
     async def close(self) -> None:
         """Stop accepting and end every connection. Idempotent."""
         if self._server is not None:
             self._server.close()
             self._server = None
+        if self._tls is not None:
+            self._tls.door.close()
         for connection in list(self._connections):
             connection.close()

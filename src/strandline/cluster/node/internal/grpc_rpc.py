@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from strandline.cluster.node.internal.grpc_server import GrpcServer, Handlers
 from strandline.cluster.node.internal.grpc_stream import GrpcStream
 from strandline.cluster.node.internal.http2 import Http2Connection
+from strandline.cluster.node.internal.internal_tls import InternalTls
 from strandline.cluster.node.internal.options import CONNECT_TIMEOUT_S, MESSAGE_BYTES_MAX, RECONNECT_BACKOFF_MS
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import (
@@ -27,6 +28,7 @@ from strandline.proto.ports import (
     UnaryHandler,
 )
 from strandline.proto.system import system_rng
+from strandline.proto.tls import explain, is_tls_error
 
 _REFUSED = f"[Errno {errno.ECONNREFUSED}]"
 """In the words of asyncio's error; of a name with several addresses it joins the words of all of them."""
@@ -59,6 +61,11 @@ class GrpcRpc:
         self._peers: dict[Endpoint, _Peer] = {}
         self._connections: dict[Http2Connection, None] = {}
         self._closed = False
+        self._tls: InternalTls | None = None
+
+    def secure(self, tls: InternalTls) -> None:
+        """Speak TLS from now on, with nodes of the cluster alone."""
+        self._tls = tls
 
     async def call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
         """One request, one reply. Raises RpcUnavailable, RpcTimeout, RpcRejected (see the port)."""
@@ -97,11 +104,13 @@ class GrpcRpc:
 
         Raises OSError when the address cannot be bound.
         """
-        return await GrpcServer.start(endpoint, unary, streams, self.handlers)
+        return await GrpcServer.start(
+            endpoint, unary, streams, self.handlers, None if self._tls is None else self._tls.door
+        )
 
     def handlers(self, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]) -> Handlers:
         """What serves calls and streams, on every connection to a listener."""
-        return Handlers(unary, streams, self._message_bytes_max)
+        return Handlers(unary, streams, self._message_bytes_max, None if self._tls is None else self._tls.guard)
 
     async def close(self) -> None:
         """Close every outgoing connection; calls still running end with RpcUnavailable. Idempotent."""
@@ -133,24 +142,39 @@ class GrpcRpc:
         loop = asyncio.get_running_loop()
         if peer.failure is not None and loop.time() < peer.not_before_s:
             raise _again(peer.failure)
+        tls = self._tls
+        refuses = None if tls is None else tls.refuses
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: Http2Connection(message_bytes_max=self._message_bytes_max), endpoint.host, endpoint.port
+                    lambda: Http2Connection(message_bytes_max=self._message_bytes_max, refuses=refuses),
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=None if tls is None else tls.for_connecting,
                 )
         except OSError as error:  # TimeoutError is one
-            words = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
-            peer.failure = RpcUnavailable(f"{endpoint}: {words}", refused=_REFUSED in words)
-            first_s, longest_s = (wait_ms / 1000 for wait_ms in RECONNECT_BACKOFF_MS)
-            peer.backoff_s = min(max(peer.backoff_s * 1.6, first_s), longest_s)
-            peer.not_before_s = loop.time() + peer.backoff_s * self._rng.uniform(0.8, 1.2)
-            raise _again(peer.failure) from None
+            words = _words(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
+            raise self._failed(peer, f"{endpoint}: {words}", refused=_REFUSED in words) from None
+        if connection.broken is not None:  # by us: its other end is no node of this cluster
+            raise self._failed(peer, str(connection.broken), refused=False)
         peer.failure, peer.backoff_s = None, 0.0
         self._connections[connection] = None
         connection.closed.add_done_callback(lambda _: self._connections.pop(connection, None))
         if self._closed:
             connection.close()
         return connection
+
+    def _failed(self, peer: _Peer, words: str, *, refused: bool) -> RpcUnavailable:
+        """An attempt came to nothing: the next one waits."""
+        peer.failure = RpcUnavailable(words, refused=refused)
+        first_s, longest_s = (wait_ms / 1000 for wait_ms in RECONNECT_BACKOFF_MS)
+        peer.backoff_s = min(max(peer.backoff_s * 1.6, first_s), longest_s)
+        peer.not_before_s = asyncio.get_running_loop().time() + peer.backoff_s * self._rng.uniform(0.8, 1.2)
+        return _again(peer.failure)
+
+
+def _words(error: OSError) -> str:
+    return explain(error) if is_tls_error(error) else str(error)
 
 
 def _again(failure: RpcUnavailable) -> RpcUnavailable:

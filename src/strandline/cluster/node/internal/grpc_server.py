@@ -10,10 +10,12 @@ import structlog
 
 from strandline.cluster.node.internal import status
 from strandline.cluster.node.internal.grpc_stream import GrpcStream
+from strandline.cluster.node.internal.guard import Guard
 from strandline.cluster.node.internal.health import Health
 from strandline.cluster.node.internal.http2 import Http2Connection
 from strandline.cluster.node.internal.options import HANDLER_GRACE_S, MESSAGE_BYTES_MAX
 from strandline.cluster.node.internal.reflection import reflection_handlers
+from strandline.cluster.security.tls_door import MakeProtocol, TlsDoor
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcError, StreamHandler, UnaryHandler
 
@@ -31,16 +33,24 @@ class Handlers:
         unary: Mapping[str, UnaryHandler],
         streams: Mapping[str, StreamHandler],
         message_bytes_max: int = MESSAGE_BYTES_MAX,
+        guard: Guard | None = None,
     ) -> None:
+        """`guard`: who may call, where that is known; without one everybody may."""
         self._unary = unary
         self._streams = streams
+        self._guard = guard
+        if guard is not None:
+            self._streams = {method: guard.stream_handler(method, streams[method]) for method in streams}
         self._message_bytes_max = message_bytes_max
         self._connections: dict[Http2Connection, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def connection(self) -> Http2Connection:
         """The server's end of a new connection."""
-        made = Http2Connection(self._accept, self._message_bytes_max)
+        guard = self._guard
+        made = Http2Connection(self._accept, self._message_bytes_max, None if guard is None else guard.refuses)
+        if guard is not None:
+            made.on_refused = guard.note_refused
         self._connections[made] = None
         made.closed.add_done_callback(lambda _: self._connections.pop(made, None))
         return made
@@ -91,6 +101,8 @@ class Handlers:
             request = await stream.read()
             if request is None:
                 raise status.CallError(status.INTERNAL, "the call ended without a request")
+            if self._guard is not None:
+                self._guard.check(method, stream, request)
             reply = await handler(request)
             await stream.send_reply(reply)
         except status.CallError as error:
@@ -118,7 +130,10 @@ def _cancel_later(task: asyncio.Task[None]) -> None:
 class GrpcServer:
     """A bound internal listener. `start` makes one."""
 
-    def __init__(self, server: asyncio.Server, endpoint: Endpoint, handlers: Handlers, health: Health) -> None:
+    def __init__(
+        self, server: asyncio.Server, endpoint: Endpoint, handlers: Handlers, health: Health, door: TlsDoor | None
+    ) -> None:
+        self._door = door
         self._server = server
         self._endpoint = endpoint
         self._handlers = handlers
@@ -136,14 +151,16 @@ class GrpcServer:
         unary: Mapping[str, UnaryHandler],
         streams: Mapping[str, StreamHandler],
         make_handlers: Callable[[Mapping[str, UnaryHandler], Mapping[str, StreamHandler]], Handlers] = Handlers,
+        door: TlsDoor | None = None,
     ) -> GrpcServer:
-        """Bind and listen. Raises OSError when the address cannot be bound."""
+        """Bind and listen; with a `door`, over TLS. Raises OSError when the address cannot be bound."""
         health = Health()
         unary, streams = {**unary, **health.unary}, {**streams, **health.streams}
         streams |= reflection_handlers(sorted({method.split("/")[1] for method in (*unary, *streams)}))
         handlers = make_handlers(unary, streams)
-        server = await asyncio.get_running_loop().create_server(handlers.connection, endpoint.host, endpoint.port)
-        return cls(server, Endpoint(endpoint.host, server.sockets[0].getsockname()[1]), handlers, health)
+        make: MakeProtocol = handlers.connection if door is None else door.wrap(handlers.connection)
+        server = await asyncio.get_running_loop().create_server(make, endpoint.host, endpoint.port)
+        return cls(server, Endpoint(endpoint.host, server.sockets[0].getsockname()[1]), handlers, health, door)
 
     def set_serving(self, serving: bool) -> None:
         """What the health service answers for the server as a whole."""
@@ -152,4 +169,6 @@ class GrpcServer:
     async def close(self) -> None:
         """Stop listening and end every call and stream. Idempotent."""
         self._server.close()
+        if self._door is not None:
+            self._door.close()
         await self._handlers.close()

@@ -7,9 +7,9 @@ A request ends with the end of its half of the stream, a response with trailers 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from h2.connection import H2Connection
@@ -37,6 +37,7 @@ class Connection(Protocol):
     write_paused: bool
     broken: RpcUnavailable | None
     where: str
+    certificate: Mapping[str, Any] | None
 
     def write(self, data: bytes) -> None:
         """Send frames of DATA."""
@@ -103,6 +104,11 @@ class GrpcStream:
     def peer(self) -> str:
         """host:port of the other side."""
         return self._connection.where
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What the other side has shown of itself, where TLS is spoken."""
+        return self._connection.certificate
 
     # What the peer does: called by the connection
 

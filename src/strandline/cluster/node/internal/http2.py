@@ -9,16 +9,16 @@ The windows are kept like this. What we may send stands in h2's own numbers: we 
 peer grants, and ends what overflows. What the peer may send stands here and in the stream: a DATA frame beyond either
 window ends the connection, and what the reader has consumed is granted again.
 
-TLS belongs below: `create_connection` and `create_server` take an SSL context whose ALPN protocols are ``["h2"]``, and
-`connection_made` then ends a connection that has agreed on another. Nothing else here would change.
+TLS is below (`internal_tls`): a connection that has not agreed on h2 by ALPN, or whose peer is no node of the cluster,
+is ended in `connection_made`, before anything is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import cast
+from typing import Any, cast
 
 import structlog
 from h2.errors import ErrorCodes
@@ -69,6 +69,9 @@ _SCRATCH_VIEW = memoryview(_SCRATCH)
 Accept = Callable[[GrpcStream, str], None]
 """A peer has opened a stream for this method."""
 
+Refuses = Callable[[Mapping[str, Any] | None], str | None]
+"""Why the holder of a certificate may not be here; None: it may."""
+
 
 class Http2Connection(asyncio.BufferedProtocol):
     """Frames in and out, flow control, keep-alive.
@@ -79,8 +82,14 @@ class Http2Connection(asyncio.BufferedProtocol):
         * whatever bytes the peer sends, the worst that happens is that this connection ends, with one log line.
     """
 
-    def __init__(self, accept: Accept | None = None, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        """`accept`: what serves the streams of the peer; without it this is the client's end."""
+    def __init__(
+        self,
+        accept: Accept | None = None,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        refuses: Refuses | None = None,
+    ) -> None:
+        """`accept`: what serves the streams of the peer; without it this is the client's end. `refuses`: over TLS, who
+        the peer may be."""
         client = self.is_client = accept is None
         self._accept = accept
         self.message_bytes_max = message_bytes_max
@@ -97,6 +106,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         """How many more frames without data the peer may send for now. Data in either direction pay for more."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.where = "?"
+        self.certificate: Mapping[str, Any] | None = None
+        self.on_refused: Callable[[str, str], None] | None = None
+        """Called with the peer's address and the reason."""
+        self._refuses = refuses
         self._transport: asyncio.Transport | None = None
         self._preface_left = 0 if client else PREFACE_BYTES
         self._corked: list[bytes] | None = None
@@ -124,9 +137,22 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.h2.increment_flow_control_window(CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
         self.flush()
         self._timer = self._loop.call_later(KEEPALIVE_S, self._keep_alive)
+        if self._refuses is not None:
+            self._look_at_peer(transport, self._refuses)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return _SCRATCH
+    def _look_at_peer(self, transport: asyncio.BaseTransport, refuses: Refuses) -> None:
+        """End the connection if it is not what TLS was to make it."""
+        self.certificate = transport.get_extra_info("peercert")
+        tls = transport.get_extra_info("ssl_object")
+        agreed = None if tls is None else tls.selected_alpn_protocol()
+        reason = refuses(self.certificate) if agreed == "h2" else f"it speaks {agreed or 'no protocol by ALPN'}, not h2"
+        if reason is not None:
+            if self.on_refused is not None:
+                self.on_refused(self.where, reason)
+            self._break(reason, ErrorCodes.INADEQUATE_SECURITY, reason)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _SCRATCH_VIEW
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_s = self._loop.time()

@@ -1,0 +1,192 @@
+"""Who may call what between nodes: a caller is the node of its certificate, and speaks for no other.
+
+A connection whose certificate names no node of this cluster is ended before anything that it sent is read. On any other
+each request that introduces its sender (a vote, a fetch, a registration, a heartbeat, a replication stream) must
+introduce the node of the certificate. What is not in the table is served to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from strandline.cluster.node.internal import status
+from strandline.cluster.node.internal.health import CHECK, WATCH
+from strandline.cluster.node.internal.reflection import REFLECTION
+from strandline.cluster.security.node_identity import node_of
+from strandline.cluster.security.tls_door import Notes
+from strandline.controller import methods
+from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
+from strandline.controller.raft import messages as raft
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import NodeId
+from strandline.proto.messages.method import Method
+from strandline.proto.ports import RpcUnavailable, StreamHandler
+from strandline.replica import frames
+from strandline.replica.fetcher import STREAM_METHOD
+
+Introduction = Callable[[bytes], NodeId | None]
+"""The node that a request says it comes from; None: it says nothing, and any node may send it. Raises ProtocolError."""
+
+
+def _anybody(_: bytes) -> None:
+    return None
+
+
+def _of(method: Method[Any, Any], sender: Callable[[Any], NodeId]) -> Introduction:
+    return lambda data: sender(method.request.decode(data))
+
+
+def _node_id(request: Any) -> NodeId:
+    found: NodeId = request.node_id
+    return found
+
+
+_QUORUM: Mapping[type, Callable[[Any], NodeId]] = {
+    raft.VoteRequest: lambda request: request.candidate.node_id,
+    raft.BeginQuorumEpochRequest: lambda request: request.leader_id,
+    raft.EndQuorumEpochRequest: lambda request: request.leader_id,
+    raft.FetchRequest: lambda request: request.replica.node_id,
+    raft.FetchSnapshotRequest: lambda request: request.replica.node_id,
+}
+
+_OWN = (methods.REGISTER_BROKER, methods.ALTER_PARTITION, methods.ALLOCATE_PRODUCER_IDS)
+"""Of the controller's: a broker sends them for itself."""
+
+_FORWARDED = tuple(method for method in methods.METHODS if method not in _OWN)
+"""A broker sends them for a client, or for its own answers: every node may."""
+
+CALLS: Mapping[str, Introduction] = {
+    **{QUORUM_METHODS[kind].path: _of(QUORUM_METHODS[kind], sender) for kind, sender in _QUORUM.items()},
+    **{method.path: _of(method, _node_id) for method in _OWN},
+    **{method.path: _anybody for method in _FORWARDED},
+    methods.PING.path: _anybody,
+    methods.DESCRIBE_QUORUM.path: _anybody,
+    CHECK: _anybody,
+}
+"""By path, of calls."""
+
+EACH_FRAME: Mapping[str, Introduction] = {
+    methods.SESSION.path: _of(methods.SESSION, _node_id),
+    WATCH: _anybody,
+    REFLECTION: _anybody,
+}
+"""By path, of streams whose every frame may introduce its sender."""
+
+FIRST_FRAME: Mapping[str, Introduction] = {STREAM_METHOD: lambda frame: frames.read_hello(frame)[0].node_id}
+"""By path, of streams that are introduced by their first frame."""
+
+
+class Caller(Protocol):
+    """A stream on the serving side (`grpc_stream`)."""
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What the other side has shown of itself."""
+
+    @property
+    def peer(self) -> str:
+        """host:port of the other side."""
+
+    async def read(self) -> bytes | None:
+        """The next frame."""
+
+    async def write(self, frame: bytes) -> None:
+        """Send one."""
+
+    def close(self) -> None:
+        """End it."""
+
+    def finish(self, code: int, words: str) -> None:
+        """End it with a status."""
+
+
+class Guard:
+    """Holds the table against what comes in at one node of one cluster."""
+
+    def __init__(self, cluster_id: str, notes: Notes) -> None:
+        self._cluster_id = cluster_id
+        self._notes = notes
+
+    def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
+        """Why the holder of this certificate is no node of this cluster; None for one that is."""
+        return refusal(certificate, self._cluster_id)
+
+    def note_refused(self, where: str, reason: str) -> None:
+        """Log that a connection was ended."""
+        self._notes.warn("ended an internal connection: its peer is no node of this cluster", peer=where, reason=reason)
+
+    def check(self, method: str, caller: Caller, request: bytes, table: Mapping[str, Introduction] = CALLS) -> None:
+        """Raises CallError: the caller may not send this."""
+        node = _identity(caller)
+        introduction = table.get(method)
+        if introduction is None:
+            words = f"no node may call {method}"
+        else:
+            try:
+                claimed = introduction(request)
+            except ProtocolError as error:
+                raise status.CallError(status.UNKNOWN, str(error)) from None
+            if claimed is None or claimed == node:
+                return
+            words = f"the certificate is node {node}'s, and the request says that it comes from node {claimed}"
+        self._notes.warn("refused an internal call", method=method, peer=caller.peer, reason=words)
+        raise status.CallError(status.PERMISSION_DENIED, words)
+
+    def stream_handler(self, method: str, handler: StreamHandler) -> StreamHandler:
+        """The handler, given a stream whose frames are checked as they are read."""
+
+        async def handle(stream: Any) -> None:
+            await handler(_CheckedStream(self, method, stream))
+
+        return handle
+
+
+def refusal(certificate: Mapping[str, Any] | None, cluster_id: str) -> str | None:
+    """Why the holder of a certificate is no node of a cluster; None for one that is."""
+    node = node_of(certificate)
+    if node is None:
+        return "its certificate names no node (spiffe://.../strandline/node/<id>)"
+    if not node.belongs_to(cluster_id):
+        return f"its certificate is for cluster {node.cluster_id}, this is {cluster_id}"
+    return None
+
+
+def _identity(caller: Caller) -> NodeId:
+    node = node_of(caller.certificate)
+    if node is None:
+        raise status.CallError(status.PERMISSION_DENIED, "no certificate of a node")
+    return node.node_id
+
+
+class _CheckedStream:
+    """A stream of a peer; a frame that it may not send ends it."""
+
+    def __init__(self, guard: Guard, method: str, stream: Caller) -> None:
+        self._guard = guard
+        self._method = method
+        self._stream = stream
+        self._once = method in FIRST_FRAME
+        self._checked = False
+
+    @property
+    def peer(self) -> str:
+        """host:port of the other side."""
+        return self._stream.peer
+
+    async def read(self) -> bytes | None:
+        frame = await self._stream.read()
+        if frame is not None and not (self._once and self._checked):
+            try:
+                self._guard.check(self._method, self._stream, frame, FIRST_FRAME if self._once else EACH_FRAME)
+            except status.CallError as error:
+                self._stream.finish(error.code, str(error))
+                raise RpcUnavailable(f"{self._method} from {self._stream.peer}: {error}") from None
+            self._checked = True
+        return frame
+
+    async def write(self, frame: bytes) -> None:
+        await self._stream.write(frame)
+
+    def close(self) -> None:
+        self._stream.close()

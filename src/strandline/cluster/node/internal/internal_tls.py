@@ -1,0 +1,88 @@
+"""Mutual TLS between nodes: both ends show the certificate of a node, and each is what it says."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from strandline.cluster.node.internal.guard import Guard, refusal
+from strandline.cluster.security.certificates import Certificates
+from strandline.cluster.security.node_identity import node_of
+from strandline.cluster.security.tls_door import Notes, TlsDoor
+from strandline.proto.ids import NodeId
+from strandline.proto.ports import Clock
+from strandline.proto.tls import TlsSettings, client_context, server_context, shake_hands
+
+ALPN = ("h2",)
+
+
+class Contexts(NamedTuple):
+    """Both ends of a node."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+@runtime_checkable
+class SpeaksTls(Protocol):
+    """An Rpc port that can carry its calls over TLS; the simulator's cannot."""
+
+    def secure(self, tls: InternalTls) -> None:
+        """Serve and connect so, from now on."""
+
+
+class InternalTls:
+    """What the internal port needs to serve and to connect.
+
+    Attributes:
+        certificates: looked at while the node runs.
+        check_host: whether a node that is connected to must be named by its host, too.
+    """
+
+    def __init__(
+        self, settings: TlsSettings, clock: Clock, *, node_id: NodeId, cluster_id: str, check_host: bool
+    ) -> None:
+        """Read certificate and key, and try them. Raises ConfigError."""
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self.check_host = check_host
+        self.certificates = Certificates("INTERNAL", settings, self._make)
+        self.door = TlsDoor("INTERNAL", lambda: self.certificates.context.server, clock)
+        self.guard = Guard(cluster_id, Notes(clock))
+
+    @property
+    def for_connecting(self) -> ssl.SSLContext:
+        """The context of new connections to other nodes."""
+        return self.certificates.context.client
+
+    def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
+        """Why a peer that was connected to is no node of this cluster; None for one that is."""
+        return refusal(certificate, self._cluster_id)
+
+    def _make(self, settings: TlsSettings) -> Contexts:
+        """The contexts, if this node comes in at its own door: else no other would let it in."""
+        contexts = Contexts(
+            server_context(settings, client_auth="required", alpn=ALPN),
+            client_context(settings, check_host=self.check_host, alpn=ALPN),
+        )
+        own = "ssl.keystore.location", settings.keystore_location
+        try:
+            certificate = shake_hands(contexts.server, client_context(settings, check_host=False))
+        except ssl.SSLError as error:
+            allowed = f"a certificate that nodes trust, for servers and clients ({error.reason}: {_words(error)})"
+            raise settings.error(*own, allowed) from None
+        node = node_of(certificate)
+        if node is None or node.node_id != self._node_id:
+            named = "no node" if node is None else f"node {node.node_id}"
+            allowed = f"a certificate of node {self._node_id}: an alternative name spiffe://.../strandline/node/"
+            raise settings.error(*own, f"{allowed}{self._node_id}; this one names {named}")
+        if not node.belongs_to(self._cluster_id):
+            raise settings.error(
+                *own, f"a certificate for cluster {self._cluster_id}; this one is for {node.cluster_id}"
+            )
+        return contexts
+
+
+def _words(error: ssl.SSLError) -> str:
+    return getattr(error, "verify_message", "") or str(error)

@@ -1,0 +1,168 @@
+"""asyncio's TLS below a connection that a listener has accepted, with bounds that hold.
+
+`loop.create_server(ssl=...)` builds the same `SSLProtocol` around a connection. It is built here instead, for three
+reasons. The context may change (new certificates). A handshake that fails is seen: asyncio tells nobody, and does not
+send the alert that says why. And memory is bounded: asyncio encrypts whatever is written at once, an answer of 50 MB
+into a buffer of 50 MB that OpenSSL keeps for the life of the connection, and what waits in the socket's transport
+counts nowhere. Here what the socket does not take waits unencrypted and uncopied, and counts
+(tests/cluster/security/test_tls_transport.py holds each of these against the asyncio that runs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import sslproto
+from ssl import SSLWantReadError, SSLWantWriteError
+from typing import Any, Protocol, cast
+
+from strandline.proto.kafka.frames import Foreign, foreign_protocol
+
+_Asyncios: Any = sslproto.SSLProtocol
+_State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed knows asyncio's TLS of Python 3.10
+
+RECORD_BYTES = 64 * 1024
+"""Read from the socket and encrypted at once: four records of TLS."""
+
+SHUTDOWN_S = 10.0
+"""How long a connection that was closed here may take to send what it still holds and the peer to say goodbye."""
+
+_HANDSHAKE = 0x16
+_REFUSAL = bytes((0x15, 3, 1, 0, 2, 2, 10))
+"""A fatal alert, unexpected_message. A Kafka client without TLS reads a length of 352 MB: ours, and librdkafka's, say
+that TLS is spoken there."""
+
+_HTTP_REFUSAL = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"this port speaks TLS: ask for https://\n"
+)
+
+
+class Door(Protocol):
+    """What a connection in handshake reports to (`strandline.cluster.security.tls_door`)."""
+
+    def began(self, connection: TlsConnection) -> None:
+        """A client has connected."""
+
+    def entered(self, connection: TlsConnection) -> None:
+        """The handshake is over; the connection is the listener's."""
+
+    def failed(self, connection: TlsConnection, reason: BaseException | str | None) -> None:
+        """It was lost before."""
+
+
+class TlsConnection(_Asyncios):  # type: ignore[misc]
+    """TLS between a socket's transport and the protocol of a listener.
+
+    Invariants:
+        * until the handshake is over the listener's protocol sees nothing of the connection;
+        * of what the listener writes no more than `RECORD_BYTES` and the socket transport's own limit are held
+          encrypted; `get_write_buffer_size` counts everything that has not left.
+    """
+
+    max_size = RECORD_BYTES
+
+    def __init__(self, door: Door, app: asyncio.BaseProtocol, context: object, handshake_s: float) -> None:
+        super().__init__(
+            asyncio.get_running_loop(),
+            app,
+            context,
+            None,
+            server_side=True,
+            ssl_handshake_timeout=handshake_s,
+            ssl_shutdown_timeout=SHUTDOWN_S,
+        )
+        self._door: Door | None = door
+        self._below: asyncio.Transport | None = None
+        self._view = memoryview(b"")
+        self._looked = False
+        self._spoke: str | None = None
+        self.where = "?"
+        self._set_read_buffer_limits(high=RECORD_BYTES)
+
+    # The handshake
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is here: it may shake hands."""
+        self._below = cast("asyncio.Transport", transport)
+        peername = transport.get_extra_info("peername")
+        self.where = f"{peername[0]}:{peername[1]}" if peername else "?"
+        if self._door is not None:
+            self._door.began(self)
+        super().connection_made(transport)
+
+    def get_buffer(self, n: int) -> memoryview:
+        self._view = super().get_buffer(n)
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._looked:
+            self._looked = True
+            if self._view[0] != _HANDSHAKE:
+                self._refuse_plain(bytes(self._view[: min(nbytes, 4)]))
+                return
+        if self._spoke is None:
+            super().buffer_updated(nbytes)
+
+    def _refuse_plain(self, start: bytes) -> None:
+        """The client does not speak TLS: say so in its own words, as far as they are known."""
+        spoken = foreign_protocol(start)
+        self._spoke = spoken.value if spoken is not None else "plaintext"
+        if self._below is not None:
+            self._below.write(_HTTP_REFUSAL if spoken is Foreign.HTTP_REQUEST else _REFUSAL)
+            self._below.close()
+
+    def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
+        if handshake_exc is not None and self._below is not None and not self._below.is_closing():
+            self._process_outgoing()  # the alert: the peer shall know why
+        super()._on_handshake_complete(handshake_exc)
+        if self._state is not _State.UNWRAPPED and self._door is not None:
+            door, self._door = self._door, None
+            door.entered(self)
+
+    def give_up(self) -> None:
+        """End the handshake now."""
+        if self._below is not None:
+            self._below.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._below = None
+        if self._door is not None:
+            door, self._door = self._door, None
+            door.failed(self, self._spoke or exc)
+
+    # What leaves
+
+    def _get_write_buffer_size(self) -> int:
+        below = 0 if self._below is None else self._below.get_write_buffer_size()
+        return int(super()._get_write_buffer_size()) + below
+
+    def _do_write(self) -> None:
+        """Encrypt what the socket takes; the rest waits as it is."""
+        backlog = self._write_backlog
+        try:
+            while backlog and not self._ssl_writing_paused:
+                data = memoryview(backlog[0])
+                count = self._sslobj.write(data[:RECORD_BYTES])
+                self._write_buffer_size -= count
+                if count < len(data):
+                    backlog[0] = data[count:]
+                else:
+                    backlog.popleft()
+                self._process_outgoing()
+        except (SSLWantReadError, SSLWantWriteError):
+            pass
+        self._process_outgoing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._state is _State.WRAPPED:
+            self._do_write()
+        elif self._state is _State.FLUSHING:
+            self._do_flush()
+
+    def _do_flush(self) -> None:
+        """The goodbye of TLS goes behind all that was written."""
+        self._do_write()
+        if not self._write_backlog:
+            super()._do_flush()

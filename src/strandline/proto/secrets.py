@@ -1,0 +1,62 @@
+"""Settings that hold secrets: which they are, and where their text may stand instead of the file that names it.
+
+A secret is never shown: not by an error, a log line, a description or a repr.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+HIDDEN = "[hidden]"
+"""Kafka's own word for a value that is not shown."""
+
+_SECRET = re.compile(r"pas+w|phrase|secret|keystore\.key$|jaas")
+"""What the name of a secret holds, most mistyped ones included."""
+
+_REFERENCE = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the setting of this name (Kafka's or Python's spelling) may not be shown."""
+    plain = name.lower().replace("_", ".")
+    return _SECRET.search(plain) is not None
+
+
+def shown(name: str, value: object) -> object:
+    """The value as an error or a description may show it."""
+    return HIDDEN if is_secret(name) and value not in ("", None) else value
+
+
+def resolved(text: str) -> str:
+    """The text, or what it refers to: ``${env:NAME}``, ``${file:/path/file.properties:key}``, ``${dir:/path:file}``.
+
+    These are the references of Kafka's three config providers (KIP-297, KIP-421, KIP-887); nothing has to be switched
+    on for them.
+
+    Raises:
+        ValueError: the text refers to what is not there. The message says what is missing, and never a secret.
+    """
+    match = _REFERENCE.fullmatch(text.strip())
+    if match is None:
+        return text
+    kind, where = match.groups()
+    if kind == "env":
+        if where not in os.environ:
+            raise ValueError(f"the environment variable {where}, which is not set")
+        return os.environ[where]
+    path, colon, key = where.rpartition(":")
+    if not colon:
+        raise ValueError(f"${{{kind}:PATH:NAME}}; {text.strip()} lacks the name")
+    try:
+        if kind == "dir":
+            return (Path(path) / key).read_text(encoding="utf-8").rstrip("\r\n")
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"a readable file ({getattr(error, 'strerror', None) or error}: {path})") from None
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == key:
+            return value.strip()
+    raise ValueError(f"the key {key} of {path}, which has none of that name")

@@ -1,0 +1,265 @@
+"""A node whose listeners speak TLS, and our own client: what goes through, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from strandline.client import ConfigResource, NewTopic
+from strandline.client.aio import Admin, Consumer, Producer
+from strandline.client.config import AdminConfig
+from strandline.client.errors import BrokerUnreachable
+from strandline.client.session import Session
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.node import Node
+from strandline.cluster.node.world import system_world
+from strandline.cluster.security.dev_certificates import DevCa
+from strandline.proto.errors import ConfigError, ProtocolError
+
+
+@cache
+def ca() -> DevCa:
+    return DevCa(Path(mkdtemp(prefix="strandline-ca-")))
+
+
+def node_config(path: Path, **more: str) -> NodeConfig:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        internal = probe.getsockname()[1]
+    given = {
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,INTERNAL://127.0.0.1:{internal},HTTP://127.0.0.1:0",
+        "log.dirs": str(path),
+        "controller.quorum.voters": f"1@127.0.0.1:{internal}",
+        "offsets.topic.num.partitions": "1",
+        "ssl.keystore.location": str(ca().node(1)),
+        "ssl.truststore.location": str(ca().file),
+    }
+    return NodeConfig({**given, **{key.replace("_", "."): value for key, value in more.items()}})
+
+
+def run(path: Path, body: Callable[[Node], Awaitable[None]], **more: str) -> None:
+    async def main() -> None:
+        world = system_world()
+        config = node_config(path, **more)
+        format_directory(world.disk, config, cluster_id="a-cluster", rng=world.rng, ignore_formatted=True)
+        node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
+        await node.start()
+        try:
+            async with asyncio.timeout(60):
+                await node.wait_ready()
+                await body(node)
+        finally:
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def at(node: Node, listener: str) -> str:
+    return str(node.describe()[listener])
+
+
+def secure(**more: Any) -> dict[str, Any]:
+    return {"security_protocol": "SSL", "ssl_truststore_location": str(ca().file), **more}
+
+
+async def knock(bootstrap: str, **settings: Any) -> None:
+    """Connect once, without the retries of a whole client."""
+    session = Session(bootstrap, AdminConfig.of(settings))
+    try:
+        (await session.network.to_any([])).close()
+    finally:
+        await session.close()
+
+
+def test_records_go_through_tls(tmp_path: Path) -> None:
+    """Large ones too, in both directions; and each client is told the addresses of the listener that it came by."""
+
+    async def body(node: Node) -> None:
+        values = [bytes([number]) * 700_000 for number in range(8)]
+        async with Admin(at(node, "SSL"), **secure()) as admin:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+            [broker] = (await admin.describe_cluster()).nodes
+            assert f"{broker.host}:{broker.port}" == at(node, "SSL")
+        async with Admin(at(node, "PLAINTEXT")) as admin:
+            [broker] = (await admin.describe_cluster()).nodes
+            assert f"{broker.host}:{broker.port}" == at(node, "PLAINTEXT")
+        async with Producer(at(node, "SSL"), **secure()) as producer:
+            for value in values:
+                await producer.send_and_wait("t", value)
+        async with Consumer(at(node, "SSL"), auto_offset_reset="earliest", **secure()) as consumer:
+            consumer.assign([("t", 0)])
+            read: list[bytes | None] = []
+            while len(read) < len(values):
+                read += [record.value for record in await consumer.poll(1.0)]
+            assert read == values
+
+    run(tmp_path, body, min_insync_replicas="1")
+
+
+def test_a_client_certificate_is_the_principal(tmp_path: Path) -> None:
+    async def body(node: Node) -> None:
+        alice = str(ca().client("Alice"))
+        async with Admin(at(node, "SSL"), **secure(ssl_keystore_location=alice)) as admin:
+            await admin.describe_cluster()
+            assert node.broker is not None
+            [listener] = [each for each in node.broker.listeners if each.name == "SSL"]
+            assert {connection.peer.principal for connection in listener.connections} == {"User:alice"}
+            assert listener.connections[0].identity()["principal"] == "User:alice"
+        with pytest.raises(BrokerUnreachable, match="asks for a certificate of the client"):
+            await knock(at(node, "SSL"), **secure())
+        bob = str(ca().client("bob"))
+        with pytest.raises(BrokerUnreachable):
+            await knock(at(node, "SSL"), **secure(ssl_keystore_location=bob))
+
+    with capture_logs() as logs:
+        run(tmp_path, body, ssl_client_auth="required", ssl_principal_mapping_rules="RULE:^CN=(A.*)$/$1/L")
+    [closed] = [line for line in logs if line["event"] == "closed a client's connection"]
+    assert "no rule of ssl.principal.mapping.rules" in closed["reason"]
+
+
+def test_what_keeps_a_client_out_is_said_at_both_ends(tmp_path: Path) -> None:
+    """Plain on TLS, TLS on plain, a CA that is not trusted, a name that the certificate does not have."""
+
+    async def body(node: Node) -> None:
+        with pytest.raises((BrokerUnreachable, ProtocolError), match="speaks TLS; this client connects in plaintext"):
+            await knock(at(node, "SSL"))
+        with pytest.raises(BrokerUnreachable, match="is that the port of a listener with TLS"):
+            await knock(at(node, "PLAINTEXT"), **secure())
+        with pytest.raises(
+            BrokerUnreachable, match=r"the certificate of the other end does not count: .*ssl.truststore.location names"
+        ):
+            await knock(at(node, "SSL"), security_protocol="SSL")
+        port = at(node, "SSL").rpartition(":")[2]
+        with pytest.raises(BrokerUnreachable, match=r"does not count: .*mismatch"):
+            await knock(f"127.0.0.2:{port}", **secure())
+        await knock(f"127.0.0.2:{port}", **secure(ssl_endpoint_identification_algorithm=""))
+
+    with capture_logs() as logs:
+        listeners = "PLAINTEXT://127.0.0.1:0,SSL://0.0.0.0:0,INTERNAL://127.0.0.1:{},HTTP://127.0.0.1:0"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            internal = probe.getsockname()[1]
+        run(
+            tmp_path,
+            body,
+            listeners=listeners.format(internal),
+            controller_quorum_voters=f"1@127.0.0.1:{internal}",
+            advertised_listeners="SSL://127.0.0.1:0",
+        )
+    lines = {line["event"]: line for line in logs}
+    assert lines["a client does not speak TLS on a TLS port"]["listener"] == "SSL"
+    assert "a TLS handshake on a plaintext Kafka port" in lines["closed a client's connection"]["reason"]
+
+
+def test_an_expired_certificate_keeps_clients_out(tmp_path: Path) -> None:
+    late = str(ca().issue("late", "late", hosts=("127.0.0.1",), days=-1))
+
+    async def body(node: Node) -> None:
+        with pytest.raises(BrokerUnreachable, match="certificate has expired"):
+            await knock(at(node, "SSL"), **secure())
+
+    run(tmp_path, body, listener_name_ssl_ssl_keystore_location=late)
+
+
+def test_certificates_are_changed_while_the_node_runs(tmp_path: Path) -> None:
+    file = tmp_path / "node.pem"
+    file.write_bytes(ca().issue("late", "late", hosts=("127.0.0.1",), days=-1).read_bytes())
+
+    async def body(node: Node) -> None:
+        with pytest.raises(BrokerUnreachable, match="expired"):
+            await knock(at(node, "SSL"), **secure())
+        file.write_bytes(ca().node(1).read_bytes())
+        while True:
+            try:
+                await knock(at(node, "SSL"), **secure())
+                return
+            except BrokerUnreachable:
+                await asyncio.sleep(0.1)
+
+    run(tmp_path / "data", body, ssl_keystore_location=str(file))
+
+
+def test_http_over_tls(tmp_path: Path) -> None:
+    import ssl
+
+    async def get(address: str, context: ssl.SSLContext | None) -> bytes:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def body(node: Node) -> None:
+        trusting = ssl.create_default_context(cafile=str(ca().file))
+        assert b'"ok": true' in await get(at(node, "HTTP"), trusting)
+        assert b"this port speaks TLS" in await get(at(node, "HTTP"), None)
+
+    run(tmp_path, body, listener_security_protocol_map="HTTP:SSL")
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "words"),
+    [
+        ({"ssl_keystore_location": ""}, "ssl.keystore.location", "a listener of SSL needs one"),
+        ({"ssl_keystore_location": "/nowhere"}, "ssl.keystore.location", "No such file"),
+        ({"ssl_client_auth": "required", "ssl_truststore_location": ""}, "ssl.truststore.location", "the CAs"),
+        ({"ssl_keystore_type": "JKS"}, "ssl.keystore.type", "keytool -importkeystore"),
+        ({"ssl_truststore_type": "PKCS12"}, "ssl.truststore.type", "openssl pkcs12"),
+        ({"ssl_enabled_protocols": "TLSv1.1"}, "ssl.enabled.protocols", "TLSv1.2, TLSv1.3 or both"),
+        ({"ssl_cipher_suites": "ROT13"}, "ssl.cipher.suites", "openssl ciphers"),
+        ({"ssl_client_auth": "maybe"}, "ssl.client.auth", "none, requested, required"),
+        ({"ssl_principal_mapping_rules": "alice"}, "ssl.principal.mapping.rules", "DEFAULT"),
+        ({"listener_security_protocol_map": "SSL:SASL_SSL"}, "listener.security.protocol.map", "SASL is not served"),
+        ({"listener_security_protocol_map": "OTHER:SSL"}, "listener.security.protocol.map", "a name of `listeners`"),
+        ({"listener_name_other_ssl_client_auth": "none"}, "listener.name.other.ssl.client.auth", "plaintext, ssl"),
+        ({"listener_name_ssl_ssl_client_auth": "maybe"}, "listener.name.ssl.ssl.client.auth", "requested"),
+        ({"ssl_keystore_password": "x"}, "ssl.keystore.password", "ssl.key.password"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(tmp_path: Path, more: dict[str, str], key: str, words: str) -> None:
+    async def body(_: Node) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(ConfigError) as refused:
+        run(tmp_path, body, **more)
+    assert refused.value.key == key
+    assert words in refused.value.allowed
+
+
+SECRET = "do-not-show-me"
+
+
+def test_a_password_is_never_shown(tmp_path: Path) -> None:
+    """Not by DescribeConfigs, a log line or an error, of the node or of the client; a mistyped one neither."""
+    locked = str(ca().issue("locked", "locked", hosts=("127.0.0.1",), password=SECRET))
+
+    async def body(node: Node) -> None:
+        own = str(ca().client("alice", password=SECRET))
+        settings = secure(ssl_keystore_location=own, ssl_key_password=SECRET)
+        async with Admin(at(node, "SSL"), **settings) as admin:
+            shown = repr(await admin.describe_configs([ConfigResource("broker", "1")]))
+            assert "ssl.key.password" in shown
+            assert SECRET not in shown + repr(admin.config) + repr(AdminConfig.of(settings))
+        with pytest.raises(ConfigError) as refused:
+            Session("127.0.0.1:1", AdminConfig.of({**settings, "ssl_key_password": SECRET + "!"}))
+        assert SECRET not in repr(refused.value) + str(vars(refused.value))
+
+    with capture_logs() as logs:
+        run(tmp_path, body, ssl_keystore_location=locked, ssl_key_password=SECRET)
+    assert SECRET not in repr(logs)
+    for wrong in ("ssl.key.pasword", "ssl.key.passwrod", "listener.name.ssl.ssl.keystore.passwd"):
+        with pytest.raises(ConfigError) as mistyped:
+            NodeConfig({"node.id": "1", wrong: SECRET})
+        assert mistyped.value.key == wrong
+        assert SECRET not in str(mistyped.value)
