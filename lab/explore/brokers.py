@@ -101,6 +101,10 @@ class LogDir:
         self.high_watermarks = {TOPIC_PARTITION: high_watermark}
         self.offline: dict[Any, Any] = {}
 
+    def asides(self) -> list[str]:
+        """Nothing was set aside."""
+        return []
+
 
 class ExploredStreams(Streams):
     """The product's streams, which nobody connects by themselves."""
