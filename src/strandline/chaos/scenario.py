@@ -354,7 +354,8 @@ class ScenarioRun:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
         disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
-        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends)
+        compacted = self.cluster.compacted()
+        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends, compacted)
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 

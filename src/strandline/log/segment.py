@@ -18,6 +18,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
+PARTS = (TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
+"""A segment's files. The log is renamed last: what it is called says what the others are worth."""
 
 ALLOCATE_FIRST_BYTES = 256 << 10
 """First step of preallocation; each next one doubles the segment, up to `preallocate_bytes`."""
@@ -91,6 +93,7 @@ class Segment:
         "_disk",
         "_index",
         "_path",
+        "_suffix",
         "_time_index",
         "allocate_at",
         "allocated",
@@ -103,13 +106,24 @@ class Segment:
         "size",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, *, created_ms: int, create: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        created_ms: int,
+        create: bool = False,
+        suffix: str = "",
+    ) -> None:
+        """`suffix`: what the names of its files end with while it is not in the log yet (`strandline.log.swap`)."""
         self._disk = disk
         self._path = f"{directory}/{base_offset:020d}"
+        self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = created_ms
         """When it was made, or loaded by this process: its age for `segment.ms`."""
-        self.file = disk.open(self._path + LOG_SUFFIX, create=create)
+        self.file = disk.open(self.path(LOG_SUFFIX), create=create)
         self.allocated = self.file.size()
         if create and self.allocated:  # left over from an append that a crash cut short before it could be acknowledged
             self.file.truncate(0)
@@ -127,7 +141,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """One of its files."""
-        return self._path + suffix
+        return self._path + suffix + self._suffix
 
     # ------------------------------------------------------------------ writing
 
@@ -212,7 +226,7 @@ class Segment:
         try:
             for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
                 position, data = entries.tail_bytes()
-                file = self._disk.open(self._path + suffix, create=True)
+                file = self._disk.open(self.path(suffix), create=True)
                 files.append(file)
                 file.truncate(position)
                 if data:
@@ -264,14 +278,26 @@ class Segment:
 
         Their names are given up first: the log may begin a new segment at the same offset meanwhile.
         """
-        renamed: list[str] = []
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            path = self._path + suffix
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED_SUFFIX)
-                renamed.append(path + DELETED_SUFFIX)
-        for path in renamed:
+        for path in self.set_aside():
             await self._disk.unlink_slowly(path)
+
+    def set_aside(self) -> list[str]:
+        """Give up the names of its files; returns those that they have now. Raises DiskError, FileNotFoundError."""
+        aside: list[str] = []
+        for suffix in reversed(PARTS):
+            if self._disk.exists(self.path(suffix)):
+                aside.append(self._path + suffix + DELETED_SUFFIX)
+                self._disk.rename(self.path(suffix), aside[-1])
+        return aside
+
+    def rename(self, suffix: str) -> None:
+        """Let the names of its files end with `suffix`. Raises DiskError, FileNotFoundError."""
+        for part in PARTS:
+            if self._disk.exists(self.path(part)):
+                self._disk.rename(self.path(part), self._path + part + suffix)
+        self._suffix = suffix
+        self.file.close()
+        self.file = self._disk.open(self.path(LOG_SUFFIX))
 
     # ------------------------------------------------------------------ indexes
 
@@ -299,7 +325,7 @@ class Segment:
         return index, time_index
 
     def _read_whole(self, suffix: str, pread: Pread) -> bytes:
-        file = self._disk.open(self._path + suffix)
+        file = self._disk.open(self.path(suffix))
         size = file.size()
         try:
             data = pread(file, size, 0)
@@ -454,8 +480,8 @@ class Segment:
         Raises KafkaError (CORRUPT_MESSAGE) where the segment does not end with a whole batch.
         """
         position = 0
-        if self._disk.exists(self._path + INDEX_SUFFIX):
-            file = self._disk.open(self._path + INDEX_SUFFIX)
+        if self._disk.exists(self.path(INDEX_SUFFIX)):
+            file = self._disk.open(self.path(INDEX_SUFFIX))
             size = file.size()
             if size >= ENTRY_BYTES:
                 position = int.from_bytes(file.pread(4, size - size % ENTRY_BYTES - 4), "big")

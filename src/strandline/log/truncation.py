@@ -17,6 +17,8 @@ from strandline.proto.marks import mark
 def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError; NoSpaceLeft with
     everything as it was."""
+    if log.swap is not None and offset < log.swap.end:
+        log.swap.settle()
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
     segment = log.segments[keep]
     segment.active_indexes()
@@ -47,6 +49,8 @@ def cut_whole(log: LogState, offset: int, now_ms: int) -> None:
 
     Raises DiskError; NoSpaceLeft with everything as it was.
     """
+    if log.swap is not None:
+        log.swap.settle()
     _promise_less(log, 0)
     log.producers.clear()
     log.snapshots.delete_above(-1)

@@ -22,6 +22,7 @@ from strandline.proto.errors import FatalError
 from strandline.proto.ids import BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
+from strandline.replica.compaction import Compactor
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.disk_health import DiskRoom, DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
@@ -113,6 +114,7 @@ class ReplicaManager:
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )
         self._scrub = Scrub(self._shared, self._partitions)
+        self.compactor = Compactor(self._shared, self._partitions, log_dir)
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life
@@ -123,6 +125,7 @@ class ReplicaManager:
         self._streams.start()
         self._upkeep.start()
         self._scrub.start()
+        self.compactor.start()
 
     async def close(self, clean: bool) -> None:
         """Stop serving: end the streams, answer who waits, finish syncs and deletions; write the high watermarks down
@@ -132,7 +135,7 @@ class ReplicaManager:
         shared.watermarks.stop()
         shared.rot.stop()
         self._scrub.stop()
-        ending = [*self._streams.stop()]
+        ending = [*self._streams.stop(), *self.compactor.stop()]
         if not clean:
             shared.checkpoints.abandon()  # the disk may be why, and wait for ever
         ending += [task for task in (shared.isr_changes.stop(), shared.checkpoints.stop()) if task is not None]

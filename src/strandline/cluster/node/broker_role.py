@@ -254,6 +254,9 @@ def _replica_config(config: NodeConfig) -> ReplicaConfig:
     return ReplicaConfig(
         replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         retention_check_interval_ms=config.log_retention_check_interval_ms,
+        cleaner_backoff_ms=config.cleaner_backoff_ms,
+        cleaner_dedupe_buffer_bytes=config.cleaner_dedupe_buffer_bytes,
+        cleaner_io_max_bytes_per_second=config.cleaner_io_max_bytes_per_second,
         stray_delete_delay_ms=config.stray_delete_delay_ms,
         scrub_interval_ms=config.log_scrub_interval_ms,
         scrub_bytes_per_second=config.log_scrub_max_bytes_per_second,

@@ -13,6 +13,7 @@ from strandline.cluster.node.config_values import (
     one_of,
     parse_listeners,
     parse_voters,
+    rate,
     size,
     string,
 )
@@ -221,6 +222,23 @@ class Limits:
         low=64 << 10,
         high=2**40,
         unit="bytes",
+    )
+    cleaner_backoff_ms = milliseconds(
+        "log.cleaner.backoff.ms",
+        15_000,
+        "How often is looked for a compacted log of which enough is to be compacted.",
+    )
+    cleaner_dedupe_buffer_bytes = size(
+        "log.cleaner.dedupe.buffer.size",
+        128 << 20,
+        "Memory for the keys of the log that is being compacted, 192 bytes each; what does not fit waits for the next "
+        "pass. (Kafka has 24 bytes a key.)",
+        low=1 << 20,
+    )
+    cleaner_io_max_bytes_per_second = rate(
+        "log.cleaner.io.max.bytes.per.second",
+        "1.7976931348623157E308",
+        "What compaction reads and writes in a second, in bytes, together; by default as much as goes beside all else.",
     )
     stray_delete_delay_ms = integer(
         "log.stray.delete.delay.ms",
