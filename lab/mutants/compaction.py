@@ -83,6 +83,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_CRASHES}::test_retention_takes_segments_while_they_are_swapped",
     ),
     one_change(
+        "expired-segments-are-not-synced",
+        "schedule 76: a segment that left the log is synced with what follows it",
+        "log.truncation:cut_start",
+        "if not log.unsynced.close_later(segment.file):",
+        "log.unsynced.drop(segment.file)\n        if True:",
+        "tests/log/test_power_cut.py::test_76_expired_segments_are_synced_until_the_log_start_is_durable",
+    ),
+    one_change(
         "tombstones-go-at-once",
         "B20: a tombstone stays until its delete horizon (KIP-534)",
         "log.compaction:Compaction._what_stays",

@@ -29,7 +29,7 @@ from strandline.log.snapshots import replay
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicPartition
-from tests.log.helpers import TOPIC_ID, decode_all
+from tests.log.helpers import TOPIC_ID, all_records, decode_all
 
 TPS = [TopicPartition("a", 0), TopicPartition("b", 1)]
 LIVES = 6
@@ -326,6 +326,48 @@ def test_lives_of_a_log_directory(first_seed: int) -> None:
             lives.world.run(lives.scenario())
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_76_expired_segments_are_synced_until_the_log_start_is_durable(seed: int) -> None:
+    """Schedule 76: a follower gets records and, before it has synced them, a log start behind most of them. What it
+    acknowledges then survives a power cut, whether the log start does or not."""
+    world = World(seed, WorldConfig(disk=DiskConfig(sync_max_us=300)))
+    world.add_machine("n1")
+    config = LogConfig(segment_bytes=300, preallocate_bytes=0)
+
+    async def first(ports: Ports) -> None:
+        format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
+        log_dir = LogDir.open(ports.disk, "/d", ports.clock, config)
+        log = log_dir.create(TPS[0], TOPIC_ID, config)
+        log.sync_now()
+        for _ in range(12):
+            batch = build_batch([Record(0, 1000, None, b"x" * 60)])
+            log.append_as_leader(memoryview(batch), 0, 1000)
+        log.delete_records_before(9)
+        while log.needs_sync:
+            files, directories = log.begin_sync()
+            await ports.disk.sync(files, directories)
+            log.end_sync()
+        assert log.durable_offset == 12
+
+    async def second(ports: Ports) -> None:
+        log_dir = LogDir.open(ports.disk, "/d", ports.clock, config)
+        assert log_dir.offline == {}
+        log = log_dir.logs[TPS[0]]
+        assert log.log_end_offset == 12
+        assert {0, *range(12)} >= {record.offset for record in all_records(log)} >= {9, 10, 11}
+
+    async def scenario() -> None:
+        process = world.spawn("n1", first)
+        assert process.main is not None
+        await process.main
+        world.power_cut("n1")
+        process = world.spawn("n1", second)
+        assert process.main is not None
+        await process.main
+
+    world.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -75,8 +75,8 @@ def cut_start(log: LogState, offset: int) -> None:
         segment = log.segments.pop(0)
         del log.bases[0]
         log.cache.forget(segment)
-        log.unsynced.drop(segment.file)
-        segment.close()
+        if not log.unsynced.close_later(segment.file):  # until the log start is durable a start needs it (schedule 76)
+            segment.close()
         log.size_bytes -= segment.size
         log.removed.append(segment)
     log.snapshots.delete_below(log.bases[0])
