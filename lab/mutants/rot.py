@@ -70,7 +70,7 @@ TABLE: tuple[Mutant, ...] = (
         "a-cut-goes-on-behind-the-hole",
         "B8: a cut inside a hole cuts where the hole begins",
         "log.truncation:cut_end",
-        "hole = segment.hole_at(offset)",
+        "hole = segment.holes.around(offset)",
         "hole = None",
         f"{_SURVEY}::test_a_cut_takes_the_hole_along",
     ),

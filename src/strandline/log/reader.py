@@ -132,7 +132,7 @@ class LogReader:
         i = bisect_right(log.bases, offset) - 1
         segment = log.segments[i]
         following: int = log.log_end_offset
-        hole = segment.hole_at(offset) if segment.holes else None
+        hole = segment.holes.around(offset) if segment.holes else None
         if hole is not None:
             raise self._rotten(segment, hole.position, hole.offset, "a part of the log that has rotted")
         found = segment.find(offset, pread)
@@ -167,7 +167,7 @@ class LogReader:
         """What does not hold ends what is read, or is an error where it stands first."""
         segment, position, header, following = self._find(offset, pread)
         if segment.holes:
-            limit = min(limit, segment.hole_after(offset))
+            limit = min(limit, segment.holes.offset_after(offset))
         end, next_offset = position, -1
         if header.last_offset < limit:
             end_max = position + (max(max_bytes, header.size) if header.size <= one_batch_bytes else max_bytes)
@@ -225,7 +225,7 @@ class LogReader:
             for position, header in segment.headers(found[0], pread_blocking):
                 if header.base_offset >= limit:
                     return None
-                hole = segment.hole_before(position)
+                hole = segment.holes.ending_at(position)
                 if hole is not None and position != found[0]:
                     raise self._rotten(segment, hole.position, hole.offset, "a part of the log that has rotted")
                 batch = self._whole_batch(segment, position, header, pread_blocking)

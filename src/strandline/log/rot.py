@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.log.disk import DiskError
+from strandline.log.holes import Hole, Holes
 from strandline.log.intact import intact_end
 from strandline.log.log_state import LogState
-from strandline.log.segment import Hole, Segment
+from strandline.log.segment import Segment
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark
@@ -45,7 +46,7 @@ class Rot:
     def surveyed(self, segment: Segment, holes: list[Hole]) -> None:
         """These are all the holes of a segment."""
         self.suspects.pop(segment, None)
-        segment.holes = tuple(holes)
+        segment.holes = Holes(holes)
         if holes:
             self._rotten[segment] = None
 
@@ -96,5 +97,5 @@ class Rot:
         self.unsynced[segment] = None
         left = None if size == room else Hole(hole.position + size, hole.end, offset, hole.next_offset)
         kept = tuple(left if one == hole else one for one in segment.holes)
-        segment.holes = tuple(one for one in kept if one is not None)
+        segment.holes = Holes(one for one in kept if one is not None)
         return left

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import BATCH_BYTES_MAX, LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.holes import Holes
 from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -34,17 +34,6 @@ _WALK_BYTES = 8 << 10
 
 Pread = Callable[[File, int, int], bytes]
 """Reads (file, size, position): blocking, or raising ColdRead where it would block."""
-
-
-class Hole(NamedTuple):
-    """A range of a segment that is not what was written, between batches that are."""
-
-    position: int
-    end: int
-    """Position after it."""
-    offset: int
-    """The first one that is missing."""
-    next_offset: int
 
 
 class ColdRead(Exception):
@@ -133,7 +122,7 @@ class Segment:
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._bytes_since_entry = 0
-        self.holes: tuple[Hole, ...] = ()
+        self.holes = Holes()
         """What is known to have rotted, in order: readers pass it over."""
         self.max_timestamp = -1
         """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
@@ -256,7 +245,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
-        self.holes = tuple(hole for hole in self.holes if hole.position < position)
+        self.holes = Holes(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
         last = time_index.last()
@@ -432,7 +421,7 @@ class Segment:
         """
         following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
-            if self.hole_before(position) is not None:
+            if self.holes.ending_at(position) is not None:
                 pass  # the survey that found the hole knows this batch
             elif following < 0:
                 if header.last_offset != self.base_offset + end:
@@ -444,18 +433,6 @@ class Segment:
                 return position, header
             following = header.next_offset
         return None
-
-    def hole_before(self, position: int) -> Hole | None:
-        """The hole that ends here."""
-        return next((hole for hole in self.holes if hole.end == position), None)
-
-    def hole_at(self, offset: int) -> Hole | None:
-        """The hole in which the record at `offset` was."""
-        return next((hole for hole in self.holes if hole.offset <= offset < hole.next_offset), None)
-
-    def hole_after(self, offset: int) -> int:
-        """The offset from `offset` on at which the next hole begins; far beyond the end if there is none."""
-        return next((hole.offset for hole in self.holes if hole.offset >= offset), 1 << 63)
 
     def end_within(self, start: int, end_max: int, limit_offset: int, pread: Pread) -> tuple[int, int]:
         """Where whole batches end that begin at `start`, end by `end_max` and lie below `limit_offset`: (position, next

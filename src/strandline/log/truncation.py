@@ -22,7 +22,7 @@ def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
     segment = log.segments[keep]
     segment.active_indexes()
-    hole = segment.hole_at(offset)
+    hole = segment.holes.around(offset)
     found = segment.find(offset, pread_blocking) if hole is None else None
     if hole is not None:
         position, new_end = hole.position, hole.offset

@@ -239,26 +239,26 @@ class ReplicaStatus(NamedTuple):
 class ReplicaConfig:
     """Settings of replication on one broker.
 
-        Attributes:
-            replica_lag_time_max_ms: Kafka's replica.lag.time.max.ms: a follower that has not caught up with the leader's
-                log end for this long leaves the ISR.
-            flush_policy: "ack": an offset counts towards the high watermark only once it is synced (the default);
-                "replicate": Kafka's rule, the memory of min.insync.replicas machines counts.
-            fetch_window_bytes: how many bytes a follower lets a leader send ahead of what it has appended.
-            fetch_chunk_bytes: the most a lagging partition gets in one turn of catching up.
-            high_watermark_checkpoint_interval_ms: Kafka's replica.high.watermark.checkpoint.interval.ms.
-            reconnect_backoff_ms, reconnect_backoff_max_ms: first and longest pause before a stream is opened again or a
-                refused subscription is asked for again; half of it is jitter.
-            watermark_delay_ms: how long a new high watermark may wait for data to travel with before it is sent alone.
-            stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
-                it has been silent for a third of it.
-            connect_timeout_ms: for opening a stream and for the first frame on it.
-            retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
-                scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
-            scrub_bytes_per_second: the most that this reads.
-                cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
-                log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
-                stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
+    Attributes:
+        replica_lag_time_max_ms: Kafka's replica.lag.time.max.ms: a follower that has not caught up with the leader's
+            log end for this long leaves the ISR.
+        flush_policy: "ack": an offset counts towards the high watermark only once it is synced (the default);
+            "replicate": Kafka's rule, the memory of min.insync.replicas machines counts.
+        fetch_window_bytes: how many bytes a follower lets a leader send ahead of what it has appended.
+        fetch_chunk_bytes: the most a lagging partition gets in one turn of catching up.
+        high_watermark_checkpoint_interval_ms: Kafka's replica.high.watermark.checkpoint.interval.ms.
+        reconnect_backoff_ms, reconnect_backoff_max_ms: first and longest pause before a stream is opened again or a
+            refused subscription is asked for again; half of it is jitter.
+        watermark_delay_ms: how long a new high watermark may wait for data to travel with before it is sent alone.
+        stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
+            it has been silent for a third of it.
+        connect_timeout_ms: for opening a stream and for the first frame on it.
+        retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
+            scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
+        scrub_bytes_per_second: the most that this reads.
+            cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
+            log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
+            stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 
     replica_lag_time_max_ms: int = 30_000
