@@ -210,7 +210,7 @@ class LogState:
         if self.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self.failure}")
 
-    def _disk_failed(self, error: DiskError) -> KafkaError | StorageError:
+    def disk_failed(self, error: DiskError) -> KafkaError | StorageError:
         """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
         if isinstance(error, DiskFull):
             mark("disk-full")

@@ -23,6 +23,7 @@ from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
 from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
 from strandline.log.recompression import recompressed
+from strandline.log.rot import Rot
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches, gap_from
@@ -57,10 +58,11 @@ class PartitionLog(LogState):
     - indexes, epochs and producer state change only after the write they describe has succeeded (KAFKA-6683).
     """
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_reader", "rot")
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
+        self.rot = Rot(self)
         self._reader = LogReader(self, parts.cache)
 
     # ------------------------------------------------------------------ appending
@@ -211,7 +213,7 @@ class PartitionLog(LogState):
                 segment = self.segments[-1]
             position = segment.append(data, config)
         except DiskError as error:
-            raise self._disk_failed(error) from error
+            raise self.disk_failed(error) from error
         self.unsynced.add(segment.file)
         interval = config.index_interval_bytes
         latest: int = self.epochs.latest
@@ -243,7 +245,7 @@ class PartitionLog(LogState):
             try:
                 self._roll(self._clock.wall_ms())
             except DiskError as error:
-                raise self._disk_failed(error) from error
+                raise self.disk_failed(error) from error
 
     def _roll(self, now_ms: int) -> None:
         mark("segment-rolled")
@@ -344,7 +346,7 @@ class PartitionLog(LogState):
         try:
             self.unsynced.flush_epochs()
         except DiskError as error:
-            raise self._disk_failed(error) from error
+            raise self.disk_failed(error) from error
 
     # ------------------------------------------------------------------ retention
 
@@ -447,7 +449,7 @@ class PartitionLog(LogState):
             else:
                 self.snapshots.delete_above(-1)
         except DiskError as error:
-            raise self._disk_failed(error) from error
+            raise self.disk_failed(error) from error
 
     def close_files(self) -> None:
         """Give every descriptor back; the log refuses everything from now on."""

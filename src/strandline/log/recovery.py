@@ -56,9 +56,10 @@ RECORD_BYTES_MIN = 7
 """The smallest record of format 2: length, attributes, deltas of time and offset, no key, no value, no headers."""
 
 ADVICE = (
-    "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched "
-    "again from its leader. If this is the only copy, restore the file from a backup, or cut it at that byte and "
-    "accept that everything from that offset on is lost."
+    "Nothing was changed. Once another replica leads this partition, its directory is set aside and the partition is "
+    "fetched again. If it has other replicas and none of them leads, move its directory away and restart. If this is "
+    "the only copy, restore the file from a backup, or cut it at that byte and accept that everything from that offset "
+    "on is lost."
 )
 
 

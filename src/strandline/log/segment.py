@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import BATCH_BYTES_MAX, LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.holes import Holes
 from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -88,6 +89,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "file",
+        "holes",
         "max_timestamp",
         "max_timestamp_offset",
         "size",
@@ -120,6 +122,8 @@ class Segment:
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._bytes_since_entry = 0
+        self.holes = Holes()
+        """What is known to have rotted, in order: readers pass it over."""
         self.max_timestamp = -1
         """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
         self.max_timestamp_offset = base_offset
@@ -241,6 +245,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
+        self.holes = Holes(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
         last = time_index.last()
@@ -344,9 +349,16 @@ class Segment:
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
         """From the batches' headers, blocking, and write them out. Their CRCs are not looked at."""
+        before = self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset
         self.reset_indexes()
-        for position, header in self.headers(0, pread_blocking):
-            self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        try:
+            for position, header in self.headers(0, pread_blocking):
+                self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        except KafkaError:  # it is the log that is damaged: the old ones still tell where its batches were
+            self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset = (
+                before
+            )
+            raise
         index, time_index = self.active_indexes()
         if self.size:
             time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -357,7 +369,7 @@ class Segment:
     # ------------------------------------------------------------------ reading
 
     def headers(self, position: int, pread: Pread) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from the boundary `position` on: (position, header).
+        """Each batch from the boundary `position` on, but for the holes: (position, header).
 
         Raises KafkaError (CORRUPT_MESSAGE) with file and byte where there is no batch.
         """
@@ -365,7 +377,11 @@ class Segment:
         chunk = b""
         start = position
         step = _WALK_BYTES
+        holes = {hole.position: hole.end for hole in self.holes}
         while position < size:
+            if position in holes:
+                position = holes[position]
+                continue
             if position + HEADER_SIZE > start + len(chunk):
                 chunk = pread(self.file, min(step, size - position), position)
                 start = position
@@ -405,7 +421,9 @@ class Segment:
         """
         following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
-            if following < 0:
+            if self.holes.ending_at(position) is not None:
+                pass  # the survey that found the hole knows this batch
+            elif following < 0:
                 if header.last_offset != self.base_offset + end:
                     raise self.damaged(position, "the index names another batch than the one that stands there")
             elif header.base_offset != following:

@@ -22,8 +22,12 @@ def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
     segment = log.segments[keep]
     segment.active_indexes()
-    found = segment.find(offset, pread_blocking)
-    position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+    hole = segment.holes.around(offset)
+    found = segment.find(offset, pread_blocking) if hole is None else None
+    if hole is not None:
+        position, new_end = hole.position, hole.offset
+    else:
+        position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
     _promise_less(log, new_end)
     names_changed = log.snapshots.delete_above(new_end)
     if len(log.producers):

@@ -32,6 +32,7 @@ from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
 from strandline.replica.rot import RotWatch
+from strandline.replica.scrub import Scrub
 from strandline.replica.shared import Checkpoints, Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -98,7 +99,7 @@ class ReplicaManager:
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
             checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
-            rot=RotWatch(self.counters),
+            rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
         )
@@ -112,6 +113,7 @@ class ReplicaManager:
         self._upkeep = Upkeep(
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )
+        self._scrub = Scrub(self._shared, self._partitions)
         self.compactor = Compactor(self._shared, self._partitions, log_dir)
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
@@ -122,6 +124,7 @@ class ReplicaManager:
         self.disk_room.look()
         self._streams.start()
         self._upkeep.start()
+        self._scrub.start()
         self.compactor.start()
 
     async def close(self, clean: bool) -> None:
@@ -130,6 +133,8 @@ class ReplicaManager:
         self._upkeep.stop()
         shared = self._shared
         shared.watermarks.stop()
+        shared.rot.stop()
+        self._scrub.stop()
         ending = [*self._streams.stop(), *self.compactor.stop()]
         if not clean:
             shared.checkpoints.abandon()  # the disk may be why, and wait for ever

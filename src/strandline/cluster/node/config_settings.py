@@ -206,6 +206,23 @@ class Limits:
         300_000,
         "How often is looked for records that retention.ms and retention.bytes take.",
     )
+    log_scrub_interval_ms = integer(
+        "log.scrub.interval.ms",
+        604_800_000,
+        "How often all logs of the broker are read to find bits that rotted where nobody reads (rule B19 in "
+        "docs/rules.md); the first time an hour after the start. 0: never.",
+        low=0,
+        high=2**53,
+        unit="ms",
+    )
+    log_scrub_max_bytes_per_second = integer(
+        "log.scrub.max.bytes.per.second",
+        10 << 20,
+        "The most that this reads.",
+        low=64 << 10,
+        high=2**40,
+        unit="bytes",
+    )
     cleaner_backoff_ms = milliseconds(
         "log.cleaner.backoff.ms",
         15_000,

@@ -190,8 +190,17 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     )
     yield _counter(
         "strandline_corrupt_batches",
-        "Batches that were read from this broker's disk and are not what was written: nobody got them.",
+        "Parts of logs on this broker's disk, a batch or more each, that are not what was written: nobody gets them.",
         counters.corrupt_batches,
+    )
+    yield _counter(
+        "strandline_mended_holes", "Such parts of logs that were healed from a leader.", counters.mended_holes
+    )
+    yield _counter("strandline_scrubbed_bytes", "Bytes of logs that the scrub has read.", counters.scrubbed_bytes)
+    yield _gauge(
+        "strandline_rotten_replicas",
+        "Replicas here a part of whose log is not what was written, and not healed yet.",
+        sum(status.rotten for status in hosted),
     )
     yield _counter(prefix + "isrshrinks", "Times a replica left the ISR of a partition led here.", counters.isr_shrinks)
     yield _counter(prefix + "isrexpands", "Times a replica joined the ISR.", counters.isr_expands)
