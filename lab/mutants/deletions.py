@@ -222,9 +222,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "the-future-holds-the-disk",
         "schedule 72: a time of the future counts from when the segment was written",
-        "log.retention:_newest_ms",
-        "min(newest_ms, written_ms)",
-        "newest_ms",
+        "log.retention:newest_ms",
+        "min(newest, written_ms)",
+        "newest",
         "tests/log/test_retention.py::test_a_record_of_the_future_holds_nobodys_disk",
     ),
     one_change(

@@ -121,8 +121,8 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         f"{_RECOVERY}::test_a_missing_segment",
     ),
-    Mutant(  # the check of the whole checkpoint against the log would notice most of it, too
-        "stale-epochs-are-believed",
+    Mutant(
+        "stale-epochs-are-believed",  # the check of the whole checkpoint against the log would notice most of it, too
         "B8: the epochs of what is scanned are those of its batches",
         (
             Patch("log.recovery:_Opening._recover_from", "self.epochs.truncate_from_end(expected)  #", "#"),
