@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from structlog.testing import capture_logs
 
+from strandline.cli.trace import trace
 from strandline.client import ConfigResource, NewTopic
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.config import AdminConfig
 from strandline.client.errors import BrokerUnreachable
 from strandline.client.session import Session
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.container import health
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import system_world
@@ -190,7 +194,7 @@ def test_certificates_are_changed_while_the_node_runs(tmp_path: Path) -> None:
 
 
 def test_http_over_tls(tmp_path: Path) -> None:
-    import ssl
+    """Pages, the health check of the container's image, `strandline trace`."""
 
     async def get(address: str, context: ssl.SSLContext | None) -> bytes:
         host, port = address.split(":")
@@ -204,6 +208,17 @@ def test_http_over_tls(tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=str(ca().file))
         assert b'"ok": true' in await get(at(node, "HTTP"), trusting)
         assert b"this port speaks TLS" in await get(at(node, "HTTP"), None)
+
+        given = {"listeners": f"INTERNAL://127.0.0.1:1,HTTP://{at(node, 'HTTP')}", "process.roles": "controller"}
+        own = {"ssl.keystore.location": str(ca().node(1)), "listener.security.protocol.map": "HTTP:SSL"}
+        asked = NodeConfig({"node.id": "1", **given, **own})
+        done, said = await asyncio.get_running_loop().run_in_executor(None, health.ask, asked)
+        assert done, said
+        command = [at(node, "HTTP"), "--seconds", "0.1", "--cacert", str(ca().file)]
+        for scheme, words in (("https://", "no requests with acks=all"), ("http://", "400")):
+            invoke = partial(CliRunner().invoke, trace, [scheme + command[0], *command[1:]])
+            shown = await asyncio.get_running_loop().run_in_executor(None, invoke)
+            assert words in shown.output
 
     run(tmp_path, body, listener_security_protocol_map="HTTP:SSL")
 
