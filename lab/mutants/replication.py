@@ -232,6 +232,15 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SCHEDULES}/test_storage.py::test_55_records_deleted_up_to_the_middle_of_a_batch[holds]",
     ),
     one_change(
+        "a-start-inside-a-batch-is-durable",
+        "B16: a log start that is not durable any more is not told as durable (schedule 78)",
+        "replica.following:Following.append",
+        "if self.log.durable_log_start_offset < durable_log_start:",
+        "if False:",
+        "tests/replica/test_deletions.py::"
+        "test_78_a_replica_that_begins_inside_a_batch_joins_once_its_start_is_durable[holds]",
+    ),
+    one_change(
         "what-was-deleted-comes-back-with-its-batch",
         "B16: a log may begin inside its first batch, and shows nothing before its start (schedule 55)",
         "log.partition_log:PartitionLog.append_as_follower",

@@ -13,6 +13,7 @@ from strandline.proto.ids import NodeId
 from strandline.replica.waiting import PendingDeletion
 from tests.replica.helpers import TP, batch
 from tests.replica.simulated import PATH
+from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import Bench
 
 
@@ -113,6 +114,28 @@ def test_a_replica_joins_once_its_deletions_are_durable() -> None:
         await bench.until(lambda: len(bench.isr) == 3, within_ms=60_000)
         bench.world.power_cut("n3")
         assert on_disk(bench, 3) == 15
+
+    bench.play(scenario)
+
+
+@schedule(78, rule="B16: who joins has durably deleted what is deleted", mutant="a-start-inside-a-batch-is-durable")
+def test_78_a_replica_that_begins_inside_a_batch_joins_once_its_start_is_durable() -> None:
+    """The replica told the leader a log start that the name of its empty segment made durable. The batch that holds it
+    begins earlier, and so does the segment then."""
+    bench = Bench()
+
+    async def scenario(bench: Bench) -> None:
+        await filled(bench)
+        asked = Asked(bench, 1, 25)
+        await bench.until(lambda: bool(asked.told))
+        await bench.leave_out(3)
+        disk = bench.world.machines["n3"].disk
+        disk.wipe()
+        disk.config.slow_factor = 50.0
+        bench.broker(3).start()
+        await bench.until(lambda: len(bench.isr) == 3, within_ms=60_000)
+        bench.world.power_cut("n3")
+        assert on_disk(bench, 3) == 25
 
     bench.play(scenario)
 

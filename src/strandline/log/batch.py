@@ -189,6 +189,16 @@ def patch_log_append_time(batch: memoryview | bytearray, header: BatchHeader, ap
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
+def with_body(batch: Buffer, header: BatchHeader, codec: Codec, body: Buffer) -> bytearray:
+    """This one batch, whose header that is, with its records packed as `body`; all else is as it was, but the CRC."""
+    copy = bytearray(memoryview(batch)[:HEADER_SIZE])
+    copy += body
+    _INT32.pack_into(copy, 8, len(copy) - OVERHEAD)
+    _INT16.pack_into(copy, 21, header.attributes & ~CODEC_MASK | codec)
+    _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[CRC_START:]))
+    return copy
+
+
 def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
     """A copy of this one batch as that producer sends it (-1: none): base offset 0, no leader epoch, and a new CRC. Its
     records, timestamps and compression are as they were.

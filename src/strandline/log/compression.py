@@ -47,20 +47,30 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: _Bytes) -> bytes:
-    """`data` in `codec`, at the codec's default level."""
+LZ4_FAST = 9
+"""Of lz4's levels, which Kafka numbers from 1 to 17, the default: it is not the ninth one but the fast compressor
+(KIP-390), and all others are of the one that packs more."""
+
+_LZ4_LEVELS = (3, 12)
+"""Where the library's levels of that one begin and end."""
+
+
+def compress(codec: Codec, data: _Bytes, level: int | None = None) -> bytes:
+    """`data` in `codec`, at one of its levels as Kafka numbers them (KIP-390); None: the codec's default level."""
     if codec == Codec.NONE:
         return bytes(data)
     if codec == Codec.GZIP:
-        packer = zlib.compressobj(wbits=31)
+        packer = zlib.compressobj(-1 if level is None else level, wbits=31)
         return packer.compress(data) + packer.flush()
     if codec == Codec.SNAPPY:
         return _compress_xerial(data)
     if codec == Codec.LZ4:
-        packed = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+        low, high = _LZ4_LEVELS
+        own = 1 if level is None or level == LZ4_FAST else min(max(level, low), high)
+        packed = cramjam.lz4.Compressor(level=own, content_checksum=False, block_linked=False)
         packed.compress(bytes(data))
         return bytes(packed.finish())
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
 
 
 def decompress(codec: Codec, data: _Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:

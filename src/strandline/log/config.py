@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from strandline.log.compression import Codec
 from strandline.proto.errors import ConfigError
 
 CREATE_TIME = "CreateTime"
@@ -15,6 +17,22 @@ BATCH_BYTES_MAX = 96 << 20
 """The largest record batch that any setting allows, and that followers take: what the default of
 socket.request.max.bytes (100 MiB) lets in, with room for the rest of the request. Each node on its way holds it in
 memory a few times over. (Kafka sets no bound but the socket's, RabbitMQ allows 512 MiB, NATS 64 MiB.)"""
+
+
+UNPACKED_FACTOR = 32
+"""A client's batch may unpack to so many times max.message.bytes. Clients close a batch by its size before compression,
+so that honest ones stay far below; what is larger would only cost the broker time and memory."""
+
+
+class StoredCodec(NamedTuple):
+    """`compression.type` of a topic, where it is not `producer`.
+
+    Attributes:
+        level: as Kafka numbers it; None: the codec's default, or it has none.
+    """
+
+    codec: Codec
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +61,9 @@ class LogConfig:
     max_message_bytes: int = 1048588
     """`max.message.bytes`: the largest record batch accepted from a client (1 MiB and 12 bytes of framing)."""
 
+    stored_codec: StoredCodec | None = None
+    """`compression.type`: clients' batches are stored in this codec; None (`producer`): as they came."""
+
     retention_ms: int = 604800000
     """`retention.ms`: segments whose newest record is older are deleted; -1 keeps them for ever."""
 
@@ -69,6 +90,11 @@ class LogConfig:
 
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     """`producer.id.expiration.ms`: a producer that has not appended for so long is forgotten."""
+
+    @property
+    def unpacked_bytes_max(self) -> int:
+        """What the records of one batch may unpack to."""
+        return UNPACKED_FACTOR * self.max_message_bytes
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

@@ -21,6 +21,7 @@ from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
 from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
+from strandline.log.recompression import recompressed
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches
@@ -44,7 +45,7 @@ class AppendResult(NamedTuple):
     duplicate: bool
     """Nothing was written: these are the offsets of the original."""
     data: memoryview
-    """The bytes as written; valid as long as the buffer that was passed in."""
+    """The bytes as written; valid as long as the buffer that was passed in, of which they need not be a part."""
 
 
 class PartitionLog(LogState):
@@ -81,6 +82,8 @@ class PartitionLog(LogState):
         original = self._find_duplicate(headers)
         if original is not None:
             return original
+        if config.stored_codec is not None:
+            batches = recompressed(batches, headers, config)
         append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else -1
         base_offset = self.log_end_offset
         position = 0

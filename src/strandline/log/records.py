@@ -162,7 +162,7 @@ def decode_records_as(
     """The records as instances of a named tuple of one's own: `template` holds its items, and at `slots` stand offset,
     timestamp, key, value and headers of each record. Raises as `decode_records`.
     """
-    data = _unpacked(header, batch, max_bytes)
+    data = unpacked(header, batch, max_bytes)
     fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
     try:
         records, position = decode(
@@ -189,7 +189,7 @@ def decode_columns(
 
     Raises as `decode_records`; the columns are then as they were.
     """
-    data = _unpacked(header, batch, max_bytes)
+    data = unpacked(header, batch, max_bytes)
     fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     try:
@@ -211,7 +211,7 @@ def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:
         KafkaError: INVALID_RECORD; MESSAGE_TOO_LARGE when the records unpack to more than `max_bytes`.
     """
     try:
-        data = _unpacked(header, batch, max_bytes)
+        data = unpacked(header, batch, max_bytes)
     except KafkaError as error:
         if error.code is ErrorCode.CORRUPT_MESSAGE:  # the CRC held: sending it again cannot help
             raise KafkaError(ErrorCode.INVALID_RECORD, error.message) from error
@@ -224,7 +224,8 @@ def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:
         raise _left_over(len(data) - position)
 
 
-def _unpacked(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes | memoryview:
+def unpacked(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes | memoryview:
+    """The records of a batch, out of their codec. Raises KafkaError as `decompress`."""
     packed = memoryview(batch)[HEADER_SIZE : header.size]
     codec = header.codec
     return decompress(codec, packed, max_bytes) if codec else packed

@@ -17,10 +17,6 @@ from strandline.log.records import check_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
-UNPACKED_FACTOR = 32
-"""A client's batch may unpack to so many times max.message.bytes. Clients close a batch by its size before compression,
-so that honest ones stay far below; what is larger would only cost the broker time and memory."""
-
 
 def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) -> list[BatchHeader]:
     """The headers of a client's batches, each found fit to be written at the wall time `now_ms`.
@@ -54,7 +50,7 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
         _check_fields(header)
         if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
             raise _invalid_timestamp(header, config, now_ms)
-        check_records(header, batch, UNPACKED_FACTOR * config.max_message_bytes)
+        check_records(header, batch, config.unpacked_bytes_max)
         headers.append(header)
         position += size
     if not headers:

@@ -58,6 +58,7 @@ MARKS: dict[str, str] = {
     "disk-without-room": "a broker found its disk full",
     "cut-without-room": "a log could not be cut yet: there was no room to lower the checkpoints",
     "checkpoint-overtaken": "a checkpoint was gathered anew: what it said was taken back while it was being synced",
+    "batch-packed-off-the-loop": "a batch of another codec than its topic's was packed anew in a thread",
     "log-made-with-room": "a replica whose log could not be made on a full disk got one, without a restart",
     "replica-unserved": "a broker said that it cannot serve a replica, which left the ISR",
     "broker-without-room": "a broker said that its disk is full, and left the ISRs where others have room",
@@ -94,6 +95,7 @@ MARKS: dict[str, str] = {
     "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",
     # the log
     "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",
+    "log-start-to-be-made-durable-again": "a log began inside a batch, before a start that was durable",
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",
     "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",

@@ -108,6 +108,7 @@ class Following:
             KafkaError: it cannot be appended.
         """
         shared = self._shared
+        durable_log_start = self.log.durable_log_start_offset
         try:
             self.log.append_as_follower(batches)
         except NoSpaceLeft:
@@ -118,6 +119,9 @@ class Following:
             return
         self.attempts = 0  # not before: pauses grow though the leader accepts each fetch
         self.without_room = False
+        if self.log.durable_log_start_offset < durable_log_start:
+            mark("log-start-to-be-made-durable-again")
+            self.partition.log_start_durable()
         self.learn(leader_high_watermark, leader_log_start)
         shared.counters.replicated_in_bytes += len(batches)
         if shared.syncer.trace is not None:

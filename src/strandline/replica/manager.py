@@ -204,6 +204,11 @@ class ReplicaManager:
 
     # Producing
 
+    @property
+    def packs_anew(self) -> bool:
+        """A topic here has, or had, a codec of its own (`compression.type`)."""
+        return self._set.packs_anew
+
     def append(self, tp: TopicPartition, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
         """Append a client's batches as leader. `done` is called exactly once: before this returns for errors and for
         acks 0 and 1 (then None is returned), or when the high watermark has passed them.

@@ -47,6 +47,8 @@ class PartitionSet:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.by_id = by_id
         self.brokers: dict[NodeId, BrokerState] = {}
+        self.packs_anew = False
+        """A topic here has, or had, a codec of its own."""
 
     def apply(
         self,
@@ -68,6 +70,7 @@ class PartitionSet:
                 if state.topic_id_partition != (topic_id, number)
             }
         for state in changes:
+            self.packs_anew = self.packs_anew or state.log_config.stored_codec is not None
             self._apply(state)
         if brokers_changed:
             now_ms = self._shared.clock.monotonic_ms()

@@ -19,7 +19,7 @@ from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.memory import Account, MemoryBudget
-from strandline.cluster.broker.receive import ReceiveBuffer
+from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
 from strandline.cluster.broker.request import Peer, RequestContext
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
@@ -30,8 +30,6 @@ from strandline.proto.kafka.fields import INT32, Piece, Unencodable
 from strandline.proto.kafka.frames import (
     LENGTH_BYTES,
     REQUEST_HEADER_BYTES_MIN,
-    Foreign,
-    foreign_protocol,
     read_client_id,
     read_request_header,
 )
@@ -84,6 +82,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_alone",
         "_broken",
         "_charged",
         "_exchanges",
@@ -108,6 +107,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._exchanges: deque[Exchange] = deque()
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._alone = False
+        """A request is being answered that others wait for."""
         self._broken = False
         """The peer is gone, as a write has shown: nobody takes the answers to what else it asked."""
         self._charged = 0
@@ -277,7 +278,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         config = self.listener.config
         if not REQUEST_HEADER_BYTES_MIN <= length <= config.request_bytes_max:
             raise ProtocolError(
-                _describe_foreign(view[start : start + min(held, 64)])
+                describe_foreign(view[start : start + min(held, 64)])
                 or f"a frame of {length} bytes: from {REQUEST_HEADER_BYTES_MIN} to {config.request_bytes_max} "
                 "(socket.request.max.bytes) are possible"
             )
@@ -319,6 +320,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))
+
+    def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """`run`, with reading paused until it has ended, so that the frame stays where it is in the buffer."""
+
+        async def alone() -> None:
+            try:
+                await work
+            finally:
+                self._alone = False
+                self._go_on_later()
+
+        self._alone = True
+        self.run(exchange, alone())
 
     def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
@@ -402,6 +416,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         config = self.listener.config
         return (
             self._write_paused
+            or self._alone
             or len(self._exchanges) >= config.requests_in_flight_max
             or self._queued_bytes >= config.queued_bytes_max
             or self._answers_must_wait()
@@ -481,14 +496,3 @@ class KafkaConnection(asyncio.BufferedProtocol):
             "listener": peer.listener,
             **({} if peer.principal == ANONYMOUS else {"principal": peer.principal}),
         }
-
-
-def _describe_foreign(start: memoryview) -> str:
-    """What speaks there, by the first bytes of what should be a frame; "" if they tell nothing."""
-    spoken = foreign_protocol(bytes(start[:4]))
-    if spoken is Foreign.HTTP_REQUEST:
-        line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")
-        return f"an HTTP request ({line!r}) on the Kafka port; HTTP is served on a port of its own (metrics, health)"
-    if spoken is Foreign.TLS:
-        return "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
-    return f"{spoken.value} on the Kafka port" if spoken is not None else ""

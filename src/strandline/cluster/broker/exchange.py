@@ -23,6 +23,10 @@ class Connection(Protocol):
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
 
+    def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """`run`, and take no request behind it until it has ended: what it writes comes first, and its frame stays
+        where it is."""
+
     def refuse(self, reason: str) -> None:
         """Close after what is answered has been sent; the first reason is logged."""
 

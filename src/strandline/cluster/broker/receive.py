@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.proto.kafka.frames import Foreign, foreign_protocol
 
 START_BYTES = 16 * 1024
 """First size: enough for every small request. Between small requests a connection has no buffer at all."""
@@ -123,3 +124,14 @@ class ReceiveBuffer:
         elif size < self._charged:
             self._budget.release(Account.RECEIVE, self._charged - size)
         self._charged = size
+
+
+def describe_foreign(start: memoryview) -> str:
+    """What speaks there, by the first bytes of what should be a frame; "" if they tell nothing."""
+    spoken = foreign_protocol(bytes(start[:4]))
+    if spoken is Foreign.HTTP_REQUEST:
+        line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")
+        return f"an HTTP request ({line!r}) on the Kafka port; HTTP is served on a port of its own (metrics, health)"
+    if spoken is Foreign.TLS:
+        return "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
+    return f"{spoken.value} on the Kafka port" if spoken is not None else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -14,7 +14,8 @@ from strandline.controller.metadata.image import (
     topic_resource,
 )
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
-from strandline.log.config import BATCH_BYTES_MAX, LogConfig
+from strandline.log.compression import Codec
+from strandline.log.config import BATCH_BYTES_MAX, LogConfig, StoredCodec
 from strandline.proto.ids import NodeId
 
 
@@ -56,6 +57,16 @@ class ConfigEntry:
 AGREED_KEYS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
 """The controller and every leader must see one value of these (the high watermark rule and the eligible leader replicas
 rest on it), so a broker's own file does not count: only what the metadata log says, and the default."""
+
+
+def stored_codec(text: Callable[[str], str]) -> StoredCodec | None:
+    """What the value of `compression.type` and the level that belongs to it mean."""
+    name = text("compression.type")
+    if name == "producer":
+        return None
+    codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+    level = f"compression.{name}.level"
+    return StoredCodec(codec, int(text(level)) if level in TOPIC_CONFIGS else None)
 
 
 class ConfigResolver:
@@ -137,6 +148,7 @@ class ConfigResolver:
             index_interval_bytes=int(text("index.interval.bytes")),
             segment_index_bytes=int(text("segment.index.bytes")),
             max_message_bytes=min(int(text("max.message.bytes")), BATCH_BYTES_MAX),
+            stored_codec=stored_codec(text),
             retention_ms=int(text("retention.ms")) if deletes else -1,
             retention_bytes=int(text("retention.bytes")) if deletes else -1,
             message_timestamp_type=text("message.timestamp.type"),

@@ -12,7 +12,6 @@ from strandline.controller.metadata.config_key import (
     Validator,
     boolean,
     integer,
-    level,
     one_of,
     throttled_replicas,
 )
@@ -24,9 +23,6 @@ def _only_topics(name: str, type: ConfigType, default: str, validate: Validator,
 
 
 IDLE_TOPIC_KEYS = (
-    _only_topics("compression.gzip.level", ConfigType.INT, "-1", level(1, 9, -1), "The level of gzip; -1: usual."),
-    _only_topics("compression.lz4.level", ConfigType.INT, "9", level(1, 17), "The level of lz4."),
-    _only_topics("compression.zstd.level", ConfigType.INT, "3", level(-131_072, 22), "The level of zstd."),
     _only_topics(
         "flush.messages",
         ConfigType.LONG,
@@ -115,17 +111,12 @@ IDLE_TOPIC_KEYS = (
 """Configs that Kafka has and of which no value has an effect here."""
 
 _COMPACTION = "compaction is not served yet, every record is kept"
-_CODEC = "batches stay as the producer compressed them, the broker never re-encodes one"
 _FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
 _TIERED = "there is no tiered storage"
 _THROTTLE = "replication is not throttled"
 
 _REASONS: Mapping[str, str] = {
     "cleanup.policy": _COMPACTION,
-    "compression.gzip.level": _CODEC,
-    "compression.lz4.level": _CODEC,
-    "compression.type": _CODEC,
-    "compression.zstd.level": _CODEC,
     "delete.retention.ms": _COMPACTION,
     "flush.messages": _FLUSH,
     "flush.ms": _FLUSH,

@@ -17,8 +17,10 @@ from strandline.controller.metadata.config_key import (
     INT64_MAX,
     ConfigKey,
     ConfigType,
+    Validator,
     boolean,
     integer,
+    level,
     list_of,
     one_of,
     ratio,
@@ -36,6 +38,12 @@ def _long(name: str, broker_name: str, default: int, low: int, doc: str) -> Conf
     return ConfigKey(name, ConfigType.LONG, str(default), doc, integer(low, INT64_MAX), broker_name)
 
 
+def _level(codec: str, default: str, allowed: Validator, more: str) -> ConfigKey:
+    name = f"compression.{codec}.level"
+    doc = f"The level at which batches are packed where compression.type is {codec}{more}"
+    return ConfigKey(name, ConfigType.INT, default, doc, allowed, name)
+
+
 _TOPIC_KEYS = (
     ConfigKey(
         "cleanup.policy",
@@ -49,10 +57,13 @@ _TOPIC_KEYS = (
         "compression.type",
         ConfigType.STRING,
         "producer",
-        "The codec of stored batches; producer: as they came.",
+        "The codec of stored batches; producer: as they came. The leader packs a batch of another codec anew.",
         one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "compression.type",
     ),
+    _level("gzip", "-1", level(1, 9, -1), "; -1: zlib's usual one, 6."),
+    _level("lz4", "9", level(1, 17), "; 9: its fast compressor, all others: the one that packs more."),
+    _level("zstd", "3", level(-131_072, 22), "; from 4 on it takes many times as long."),
     _long(
         "delete.retention.ms",
         "log.cleaner.delete.retention.ms",
@@ -78,7 +89,8 @@ _TOPIC_KEYS = (
         "max.message.bytes",
         ConfigType.INT,
         "1048588",
-        "The largest record batch that is accepted, in bytes, after compression; 100663296 (96 MiB) at most.",
+        "The largest record batch that is accepted, and that is stored, in bytes, after compression; 100663296 (96 "
+        "MiB) at most.",
         integer(0, BATCH_BYTES_MAX, " (96 MiB, which is what the default of socket.request.max.bytes lets in)"),
         "message.max.bytes",
     ),

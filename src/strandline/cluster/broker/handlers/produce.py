@@ -7,7 +7,9 @@ longer than it may is ended by a shared deadline wheel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from strandline.cluster.broker.api import INJECTED
@@ -26,6 +28,8 @@ from strandline.log.batch import (
     verify_crc,
 )
 from strandline.log.compression import Codec
+from strandline.log.config import LogConfig
+from strandline.log.recompression import is_slow_to_pack, packed_ahead
 from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -40,6 +44,7 @@ from strandline.proto.kafka.produce import (
     read_request,
     write_response,
 )
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.waiting import Append
@@ -51,8 +56,8 @@ ZSTD_VERSION_MIN = 7
 """KIP-110: an older producer cannot mean zstd."""
 
 HOLD_MS_MAX = 250.0
-"""Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB: once a request
-has held the loop for so long, its further compressed batches are left to be sent again."""
+"""Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB; short ones are
+packed anew there. Once a request has held the loop for so long, its further batches are left to be sent again."""
 
 GRANULARITY_MS = 100.0
 """Timeouts of produce requests are seconds: the wheel of their deadlines may be coarse."""
@@ -66,6 +71,12 @@ class ProduceResult(NamedTuple):
 
 
 Done = Callable[[ProduceResult], None]
+
+Slow = tuple[memoryview, LogConfig]
+"""A batch that takes long to be packed, and what the log goes by that it is for."""
+
+Packed = Mapping[TopicPartition, memoryview | KafkaError]
+"""Batches that were packed before the append, or why they could not be."""
 
 
 class _Pending:
@@ -141,10 +152,12 @@ class ProduceHandler:
         self._brokers = brokers
         self._clock = clock
         self._deadlines = Deadlines(clock, GRANULARITY_MS)
+        self._packer = ThreadPoolExecutor(1, "strandline-pack")
 
     def close(self) -> None:
         """Forget every deadline; nothing is answered any more."""
         self._deadlines.close()
+        self._packer.shutdown(wait=False, cancel_futures=True)
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         """Append; answered when every partition's append has ended."""
@@ -161,7 +174,45 @@ class ProduceHandler:
             else:
                 exchange.respond_nothing()
 
-        self._append(exchange.context, request, lambda result: exchange.attempt(lambda: done(result)))
+        def append(packed: Packed) -> None:
+            self._append(exchange.context, request, packed, lambda result: exchange.attempt(lambda: done(result)))
+
+        slow = self._slow_to_pack(exchange.context, request)
+        if slow:
+            exchange.connection.run_alone(exchange, self._append_packed(slow, append))
+        else:
+            append({})
+
+    async def _append_packed(self, slow: dict[TopicPartition, Slow], append: Callable[[Packed], None]) -> None:
+        """Pack batches anew off the event loop, one after the other, and then append."""
+        loop = asyncio.get_running_loop()
+        packed: dict[TopicPartition, memoryview | KafkaError] = {}
+        for tp, (batch, config) in slow.items():
+            packed[tp] = await loop.run_in_executor(self._packer, packed_ahead, batch, config)
+        mark("batch-packed-off-the-loop")
+        append(packed)
+
+    def _slow_to_pack(self, context: RequestContext, request: ProduceRequest) -> dict[TopicPartition, Slow]:
+        """The batches whose codec is not that of their topic (`compression.type`), and which it would take the event
+        loop too long to pack anew; none of a request that is refused anyway."""
+        found: dict[TopicPartition, Slow] = {}
+        seen: set[TopicPartition] = set()
+        if not self._replicas.packs_anew or self._refusal(request) is not None:
+            return found
+        for wanted in request.topics:
+            name, error, _ = self._writable_topic(context, wanted)
+            if error is not ErrorCode.NONE:
+                continue
+            for index, records in wanted.partitions:
+                tp = TopicPartition(name, index)
+                partition = self._replicas.partition(tp) if tp not in seen else None
+                seen.add(tp)
+                if partition is None or partition.leader is None or partition.log is None or records is None:
+                    continue
+                config = partition.log.config
+                if batch_fault(records, context.version) is None and is_slow_to_pack(records, config):
+                    found[tp] = records, config
+        return found
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
         """Every partition has this error."""
@@ -181,8 +232,9 @@ class ProduceHandler:
         self._respond(exchange, result)
         return True
 
-    def _append(self, context: RequestContext, request: ProduceRequest, done: Done) -> None:
-        """Append what the request holds; `done` is called exactly once, perhaps before this returns.
+    def _append(self, context: RequestContext, request: ProduceRequest, packed: Packed, done: Done) -> None:
+        """Append what the request holds, with `packed` in place of what it has of these partitions; `done` is called
+        exactly once, perhaps before this returns.
 
         The views in the request are not looked at after this returns.
 
@@ -203,10 +255,12 @@ class ProduceHandler:
                 result = PartitionResult(index, error, message)
                 results.append(result)
                 tp = TopicPartition(name, index)
+                ready = packed.get(tp, records)
                 if (
                     error is not ErrorCode.NONE
                     or not self._acceptable(tp, records, context.version, result)
-                    or not self._once_and_in_time(tp, records, seen, deadline_ms, result)
+                    or not _is_packed(ready, result)
+                    or not self._once_and_in_time(tp, seen, deadline_ms, result)
                 ):
                     pending.failed = True
                     if records is not None:
@@ -214,10 +268,10 @@ class ProduceHandler:
                             wanted.name or wanted.topic_id or name, index, records, result.error
                         )
                     continue
-                assert records is not None  # _acceptable says so
+                assert isinstance(ready, memoryview)  # _acceptable and _is_packed say so
                 pending.left += 1
                 append = self._replicas.append(
-                    tp, records, request.acks, _PartitionAppend(self._image, pending, result, tp)
+                    tp, ready, request.acks, _PartitionAppend(self._image, pending, result, tp)
                 )
                 if append is not None:
                     pending.appends.append(append)
@@ -265,7 +319,6 @@ class ProduceHandler:
     def _once_and_in_time(
         self,
         tp: TopicPartition,
-        records: memoryview | None,
         seen: set[TopicPartition],
         deadline_ms: float,
         result: PartitionResult,
@@ -275,10 +328,9 @@ class ProduceHandler:
             result.error, result.message = ErrorCode.INVALID_REQUEST, f"{tp} stands in the request twice"
             return False
         seen.add(tp)
-        compressed = records is not None and records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK
-        if compressed and self._clock.monotonic_ms() > deadline_ms:
+        if self._clock.monotonic_ms() > deadline_ms:
             result.error = ErrorCode.REQUEST_TIMED_OUT
-            result.message = "unpacking this request took too long: send this batch again"
+            result.message = "unpacking and packing this request took too long: send this batch again"
             return False
         return True
 
@@ -307,6 +359,14 @@ def _point_to_leader(image: MetadataImage, result: PartitionResult, tp: TopicPar
     if partition is not None:
         result.leader_id = partition.leader
         result.leader_epoch = partition.leader_epoch
+
+
+def _is_packed(ready: memoryview | KafkaError | None, result: PartitionResult) -> bool:
+    """The batch could be packed as its topic has it, if that was to be done."""
+    if isinstance(ready, KafkaError):
+        result.error, result.message = ready.code, ready.message or str(ready)
+        return False
+    return True
 
 
 def _first_fault(result: ProduceResult) -> str:
