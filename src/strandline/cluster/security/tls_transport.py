@@ -5,7 +5,7 @@ reasons. The context may change (new certificates). A handshake that fails is se
 send the alert that says why. And memory is bounded: asyncio encrypts whatever is written at once, an answer of 50 MB
 into a buffer of 50 MB that OpenSSL keeps for the life of the connection, and what waits in the socket's transport
 counts nowhere. Here what the socket does not take waits unencrypted and uncopied, and counts
-(tests/cluster/security/test_tls_transport.py holds each of these against the asyncio that runs).
+(tests/cluster/security/test_tls_door.py holds each of these against the asyncio that runs).
 """
 
 from __future__ import annotations
