@@ -90,6 +90,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_WRITER}::test_a_log_start_raised_anew_after_a_cut_is_not_durable_yet",
     ),
     one_change(
+        "checkpoints-block-the-loop",
+        "B18: checkpoints are synced off the event loop, which a slow disk does not stop",
+        "replica.upkeep:Upkeep._sweep",
+        "self._shared.checkpoints.write_all()",
+        "self.checkpoint()",
+        "tests/replica/test_upkeep.py::test_checkpoints_hold_nobody_up",
+    ),
+    one_change(
         "a-checkpoint-that-hangs-holds-up-the-end",
         "schedule 58: a node that ends because its disk hangs does not wait for its checkpoints",
         "replica.manager:ReplicaManager.close",

@@ -51,6 +51,22 @@ TABLE: tuple[Mutant, ...] = (
         f"{_PACKED}::test_the_bound_is_on_what_is_stored_and_on_what_came",
     ),
     one_change(
+        "what-may-unpack-to-much-is-packed-in-the-loop",
+        "B16: what is compressed and of another codec than its topic is packed anew off the event loop",
+        "log.recompression:is_slow_to_pack",
+        "bool(attributes & CODEC_MASK) or",
+        "",
+        f"{_PACKED}::test_what_takes_long_is_packed_in_a_thread",
+    ),
+    one_change(
+        "zstd-for-who-cannot-read-it",
+        "B16: a consumer from before zstd is refused where a topic is stored in it (KIP-110)",
+        "cluster.broker.handlers.fetch:FetchHandler._locate",
+        "context.version < ZSTD_SINCE",
+        "False",
+        f"{_PACKING}::test_a_consumer_from_before_zstd_is_refused",
+    ),
+    one_change(
         "duplicates-are-packed-anew",
         "C1: a duplicate is found before any work is done for it",
         "log.partition_log:PartitionLog.append_as_leader",

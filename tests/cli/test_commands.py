@@ -248,6 +248,12 @@ def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
     eventually(lambda: "7200000" in run("config", "describe", "topic", topic, "-o", "json").stdout)
     assert "is now at its default (was 7200000)" in run("config", "alter", "topic", topic, "-d", "retention.ms").stdout
     eventually(lambda: "604800000" in run("config", "describe", "topic", topic, "--all").stdout)
+    default = ("config", "alter", "broker", "-s", "log.roll.ms=7200000")
+    assert run(*default, "--dry-run").stdout == "log.roll.ms would be 7200000 (was not set)\n"
+    assert run(*default).stdout == "log.roll.ms is now 7200000 (was not set)\n"
+    back = ("config", "alter", "broker", "-d", "log.roll.ms")
+    eventually(lambda: "(was 7200000)" in run(*back, "--dry-run").stdout)
+    assert run(*back).stdout == "log.roll.ms is now at its default (was 7200000)\n"
     shown = run("config", "describe", "broker", "1", "--all").stdout
     assert "node.id" in shown
     words = " ".join(shown.split())

@@ -319,10 +319,10 @@ def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[
 
 
 def changes_text(changes: Sequence[ConfigChange], before: Mapping[str, str | None], verb: str) -> list[str]:
-    """A line for each change of a setting, with what it was."""
+    """A line for each change of a setting, with what it was (of what holds for all brokers, only if set)."""
     return [
         f"{change.name} {verb} {change.value if change.operation == 'set' else 'at its default'} "
-        f"(was {before.get(change.name, 'unknown')})"
+        f"(was {before.get(change.name, 'not set')})"
         for change in changes
     ]
 

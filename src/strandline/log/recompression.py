@@ -24,7 +24,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
 AT_ONCE_MS = 1.0
-"""A batch that takes longer than this by `cost_ms` is packed in a thread, before it is appended."""
+"""What takes longer than this by `cost_ms` is packed in a thread, before it is appended."""
 
 _MIB_MS = {Codec.NONE: 0.5, Codec.GZIP: 30.0, Codec.SNAPPY: 2.0, Codec.LZ4: 5.0, Codec.ZSTD: 10.0}
 """What packing a mebibyte takes at the usual levels, about, in milliseconds of a slow core."""
@@ -34,9 +34,6 @@ _SLOW_MIB_MS = {Codec.LZ4: 60.0, Codec.ZSTD: 600.0}
 
 _ZSTD_SLOW_LEVEL = 4
 
-_UNPACKED_RATIO = 8
-"""What compressed records may be expected to unpack to; they are bounded by more than that (`UNPACKED_FACTOR`)."""
-
 
 def needs_packing(attributes: int, stored: StoredCodec | None) -> bool:
     """Whether a batch of these attributes (their low byte is enough) is to be encoded anew."""
@@ -44,21 +41,23 @@ def needs_packing(attributes: int, stored: StoredCodec | None) -> bool:
 
 
 def is_slow_to_pack(batch: memoryview, config: LogConfig) -> bool:
-    """Whether this batch (of a header's size at least) is to be encoded anew, and in a thread."""
+    """Whether this batch (of a header's size at least) is to be encoded anew, and in a thread.
+
+    What is compressed always is: a kilobyte may unpack to 32 MiB.
+    """
     stored, attributes = config.stored_codec, batch[ATTRIBUTES_LOW_POSITION]
     if stored is None or not needs_packing(attributes, stored):
         return False
-    return cost_ms(len(batch), attributes, stored) > AT_ONCE_MS
+    return bool(attributes & CODEC_MASK) or cost_ms(len(batch), stored) > AT_ONCE_MS
 
 
-def cost_ms(size: int, attributes: int, stored: StoredCodec) -> float:
-    """How long encoding a batch of `size` bytes anew may take, roughly."""
+def cost_ms(size: int, stored: StoredCodec) -> float:
+    """How long packing so many bytes may take, roughly."""
     codec, level = stored
     slow = (codec is Codec.LZ4 and level not in (None, LZ4_FAST)) or (
         codec is Codec.ZSTD and level is not None and level >= _ZSTD_SLOW_LEVEL
     )
-    ratio = _UNPACKED_RATIO if attributes & CODEC_MASK else 1
-    return size * ratio / (1 << 20) * (_SLOW_MIB_MS if slow else _MIB_MS)[codec]
+    return size / (1 << 20) * (_SLOW_MIB_MS if slow else _MIB_MS)[codec]
 
 
 def recompressed(batches: memoryview, headers: list[BatchHeader], config: LogConfig) -> memoryview:

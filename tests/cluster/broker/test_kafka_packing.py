@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import connect
+from test_kafka_fetch import fetched
 from test_kafka_produce import batch, produce, produced, stored
 
 from strandline.log.batch import iter_batches
@@ -19,6 +20,7 @@ from strandline.log.records import decode_records
 from strandline.proto import marks
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka import fetch_request
 
 VERSION = 9
 LARGE = random.Random(1).randbytes(150_000).hex().encode()
@@ -136,5 +138,26 @@ def test_a_partition_that_stands_in_a_request_twice(tmp_path: Path) -> None:
                     results = (await client.receive(sent)).responses[0].partition_responses
                     assert [one.error_code for one in results] == [0, ErrorCode.INVALID_REQUEST]
             assert codecs(node) == [(Codec.GZIP, [LARGE]), (Codec.GZIP, [b"1"])]
+
+    asyncio.run(main())
+
+
+def test_a_consumer_from_before_zstd_is_refused(tmp_path: Path) -> None:
+    """KIP-110: by the setting of the topic, as in Kafka."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            topic_id = {name: node.create_topic(name, compression_type=name) for name in ("zstd", "lz4")}
+            async with connect(node.listener.endpoint) as client:
+                for name in topic_id:
+                    assert (await produced(client, VERSION, name, {0: batch(b"x")})).error_code == 0
+                for version in range(fetch_request.FIRST, fetch_request.LAST + 1):
+                    by_id = version >= fetch_request.TOPIC_ID_SINCE
+                    found = {
+                        name: (await fetched(client, version, topic_id[name] if by_id else name, {0: 0}))[0].error_code
+                        for name in topic_id
+                    }
+                    refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if version < 10 else ErrorCode.NONE
+                    assert found == {"zstd": refused, "lz4": ErrorCode.NONE}
 
     asyncio.run(main())

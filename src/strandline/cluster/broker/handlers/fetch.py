@@ -13,6 +13,7 @@ from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shar
 from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, topic
 from strandline.cluster.broker.requested_topics import find_topic
 from strandline.controller.metadata.image import MetadataImage
+from strandline.log.compression import Codec
 from strandline.proto.deadlines import Deadlines
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicPartition
@@ -27,6 +28,9 @@ from strandline.proto.kafka.fetch_response import LEADER_SINCE, write_response
 from strandline.proto.kafka.fields import NO_TAGS
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
+
+ZSTD_SINCE = 10
+"""KIP-110: an older consumer cannot mean to read zstd."""
 
 GRANULARITY_MS = 5.0
 """A long poll ends this much late at most."""
@@ -168,12 +172,21 @@ class FetchHandler:
             result.fail(found)
         elif wanted.partition not in found.partitions:
             result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif context.version < ZSTD_SINCE and self._is_stored_in_zstd(found.name, wanted.partition):
+            result.fail(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         else:
             result.tp = TopicPartition(found.name, wanted.partition)
             if wanted.last_fetched_epoch >= 0:
                 self._compare_history(result, result.tp)
             if request.rack and self._shared.rack_aware and not result.says_more:
                 self._prefer_nearer(result, result.tp, request.rack)
+
+    def _is_stored_in_zstd(self, name: str, number: int) -> bool:
+        """By the setting of the topic, as Kafka has it; what a producer packed so goes to any reader."""
+        partition = self._replicas.partition(TopicPartition(name, number))
+        if partition is None or partition.log is None or partition.log.config.stored_codec is None:
+            return False
+        return partition.log.config.stored_codec.codec is Codec.ZSTD
 
     def _compare_history(self, result: FetchedPartition, tp: TopicPartition) -> None:
         wanted = result.wanted

@@ -78,6 +78,8 @@ Slow = tuple[memoryview, LogConfig]
 Packed = Mapping[TopicPartition, memoryview | KafkaError]
 """Batches that were packed before the append, or why they could not be."""
 
+NOTHING_PACKED: Packed = {}
+
 
 class _Pending:
     """A produce request whose appends have not all ended. `left` counts them, and one more while it is being built."""
@@ -177,19 +179,21 @@ class ProduceHandler:
         def append(packed: Packed) -> None:
             self._append(exchange.context, request, packed, lambda result: exchange.attempt(lambda: done(result)))
 
-        slow = self._slow_to_pack(exchange.context, request)
+        slow = self._slow_to_pack(exchange.context, request) if self._replicas.packs_anew else None
         if slow:
             exchange.connection.run_alone(exchange, self._append_packed(slow, append))
         else:
-            append({})
+            append(NOTHING_PACKED)
 
-    async def _append_packed(self, slow: dict[TopicPartition, Slow], append: Callable[[Packed], None]) -> None:
+    async def _append_packed(self, slow: Mapping[TopicPartition, Slow], append: Callable[[Packed], None]) -> None:
         """Pack batches anew off the event loop, one after the other, and then append."""
         loop = asyncio.get_running_loop()
         packed: dict[TopicPartition, memoryview | KafkaError] = {}
         for tp, (batch, config) in slow.items():
             packed[tp] = await loop.run_in_executor(self._packer, packed_ahead, batch, config)
         mark("batch-packed-off-the-loop")
+        if self._replicas.trace is not None:
+            self._replicas.trace.began()  # anew: others may have begun meanwhile
         append(packed)
 
     def _slow_to_pack(self, context: RequestContext, request: ProduceRequest) -> dict[TopicPartition, Slow]:
@@ -197,7 +201,7 @@ class ProduceHandler:
         loop too long to pack anew; none of a request that is refused anyway."""
         found: dict[TopicPartition, Slow] = {}
         seen: set[TopicPartition] = set()
-        if not self._replicas.packs_anew or self._refusal(request) is not None:
+        if self._refusal(request) is not None:
             return found
         for wanted in request.topics:
             name, error, _ = self._writable_topic(context, wanted)
