@@ -21,11 +21,15 @@ CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 }
+OFFLINE = ("kafka-dump-log",)
+"""Tools that look at files and ask no broker."""
+
 EXCEPTIONS = {
     "TopicExistsException": 36,
     "already exists": 36,
@@ -84,7 +88,7 @@ class KafkaTools(ToolDriver):
         """Run a tool's main method in the one Java process of this client."""
         if self._java is None:
             self._java = ProcessDriver(self._command, {})
-        given = ["--bootstrap-server", self._bootstrap, *arguments]
+        given = [*arguments] if tool in OFFLINE else ["--bootstrap-server", self._bootstrap, *arguments]
         try:
             return self._java.call("run", main=CLASSES[tool], arguments=given, stdin=base64.b64encode(stdin).decode())
         except DriverGone:

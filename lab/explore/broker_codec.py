@@ -78,6 +78,7 @@ def broker_codec() -> Codec:
         (Shared, "on_change"): nothing,
         (Shared, "on_fatal"): refuse,
         (PartitionSet, "_deletions"): Fresh(dict),
+        (PartitionSet, "_asides"): Fresh(dict),
         (PartitionSet, "_awaiting_deletion"): Fresh(dict),
         (Partition, "watchers"): Fresh(Watchers),
         (LeaderCore, "_effects"): Fresh(list),

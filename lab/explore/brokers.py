@@ -101,6 +101,10 @@ class LogDir:
         self.high_watermarks = {TOPIC_PARTITION: high_watermark}
         self.offline: dict[Any, Any] = {}
 
+    def asides(self) -> list[str]:
+        """Nothing was set aside."""
+        return []
+
 
 class ExploredStreams(Streams):
     """The product's streams, which nobody connects by themselves."""
@@ -158,7 +162,7 @@ def refuse(error: BaseException) -> None:
 ROOM: Any = _Room()
 SYNCER: Any = _Syncer()
 CHECKPOINTS: Any = _Checkpoints()
-ROT = RotWatch(ReplicaCounters())
+ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 
 
 class _Syncs:
@@ -299,7 +303,7 @@ class Broker:
         self._ruin(kept, LogCondition.LACKING)
 
     def _ruin(self, kept: int, condition: LogCondition) -> None:
-        self.log.rot(kept)
+        self.log.lose_end(kept)
         self.ruined = True
         self.found = max(self.found, int(condition))
 

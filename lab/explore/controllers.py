@@ -19,10 +19,10 @@ from lab.explore.logs import TOPIC_ID, TOPIC_PARTITION
 from lab.explore.model import NODES
 from strandline.cluster.node.replica_feed import ReplicaFeed
 from strandline.controller import broker_api
-from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
+from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings, TopicReplicaSet
 from strandline.controller.machine import brokers, isr
 from strandline.controller.machine.partition_change import Election
-from strandline.controller.machine.replica_reports import OffsetTracker, UnservedReplicas
+from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import ProbeFinding
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -60,7 +60,7 @@ class Reported(NamedTuple):
         offsets = ReplicaOffsets(
             TOPIC_ID, 0, Offset(-1), Offset(self.log_end), LeaderEpoch(self.last_epoch), LeaderEpoch(self.leader_epoch)
         )
-        unserved = Unserved((UnservedTopic(TOPIC_ID, (0,)),) if self.unserved else ())
+        unserved = ReplicaSet((TopicReplicaSet(TOPIC_ID, (0,)),) if self.unserved else ())
         return broker_api.Heartbeat(
             node,
             BrokerEpoch(epoch),
@@ -269,7 +269,7 @@ def failover() -> Command:
 
 
 def _failover(state: MachineState) -> None:
-    state.offsets, state.unserved = OffsetTracker(), UnservedReplicas()
+    state.offsets, state.unserved = OffsetTracker(), ReportedReplicas()
 
 
 def alter(node: NodeId, broker_epoch: int, item: AlterPartitionItem) -> Command:

@@ -52,6 +52,8 @@ class ModelLog:
     __slots__ = ("_syncing_to", "config", "disk", "durable_offset", "entries", "epochs", "syncing", "unsynced")
 
     log_start_offset = durable_log_start_offset = 0
+    rot = ()
+    """Nothing of it rots."""
     topic_id = TOPIC_ID
     topic_partition = TOPIC_PARTITION
 
@@ -165,7 +167,7 @@ class ModelLog:
         before it counts."""
         self._recover(after(self.disk, self.unsynced[:kept]))
 
-    def rot(self, kept: int) -> None:
+    def lose_end(self, kept: int) -> None:
         """While no process runs: of what was synced the first `kept` records are left."""
         self._recover(self.disk[:kept])
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from lab.mutants import (
     clauses,
     clients,
+    compaction,
     controller,
     deletions,
     disks,
@@ -66,6 +67,7 @@ MUTANTS: dict[str, Mutant] = {
         spark.TABLE,
         storage.TABLE,
         disks.TABLE,
+        compaction.TABLE,
         clauses.TABLE,
     )
     for mutant in table

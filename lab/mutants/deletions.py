@@ -90,6 +90,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_WRITER}::test_a_log_start_raised_anew_after_a_cut_is_not_durable_yet",
     ),
     one_change(
+        "checkpoints-without-room-are-silent",
+        "B18: a checkpoint that finds no room says that the disk is full",
+        "log.checkpoint_writer:CheckpointWriter._run",
+        "self._on_full()",
+        "pass",
+        "tests/replica/test_upkeep.py::test_checkpoints_without_room_say_that_the_disk_is_full",
+    ),
+    one_change(
         "checkpoints-block-the-loop",
         "B18: checkpoints are synced off the event loop, which a slow disk does not stop",
         "replica.upkeep:Upkeep._sweep",

@@ -60,7 +60,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "io-error-does-not-fence",
         "schedule 18: an I/O error fences the log",
-        "log.log_state:LogState._disk_failed",
+        "log.log_state:LogState.disk_failed",
         "return self._fence(error)",
         "return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))",
         "tests/log/test_full_disk.py::test_a_failed_write_fences",

@@ -54,10 +54,10 @@ TABLE: tuple[Mutant, ...] = (
         "B8: truncation is judged in every new leader epoch, whoever leads (schedule 4)",
         (
             Patch(
-                "replica.fetcher:Fetcher._fetch",
-                "plog.log_end_offset,\n                    plog.latest_epoch,",
-                "plog.log_end_offset,\n                    plog.latest_epoch if vars(self).setdefault('known', {})"
-                ".setdefault(following.partition, following.core) is following.core else -1,",
+                "replica.fetcher:Fetcher._subscribe",
+                "LeaderEpoch(epoch),",
+                "LeaderEpoch(epoch) if vars(self).setdefault('known', {})"
+                ".setdefault(following.partition, following.core) is following.core else LeaderEpoch(-1),",
             ),
         ),
         (f"{_SCHEDULES}/test_truncation.py::test_04_the_same_leader_again[holds]",),

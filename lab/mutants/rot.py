@@ -5,6 +5,9 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, one_change
 
 _ROT = "tests/log/test_rot.py"
+_SURVEY = "tests/log/test_survey.py"
+_SCHEDULES = "tests/schedules/recovery/test_rot.py"
+_MACHINE = "tests/controller/machine/test_rotten_replicas.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -54,5 +57,119 @@ TABLE: tuple[Mutant, ...] = (
         "            self._whole_batch(segment, position, header, pread)\n",
         "            pass\n",
         f"{_ROT}::test_no_flipped_bit_is_served[150]",
+    ),
+    one_change(
+        "whatever-comes-fills-the-hole",
+        "B19: only what belongs into a hole is written there (schedule 80)",
+        "log.rot:Rot.mend",
+        "size, offset = intact_end(batches, hole.offset, log.epochs, log.log_start_offset, hole.next_offset)",
+        "size, offset = hole.end - hole.position, hole.next_offset",
+        f"{_SURVEY}::test_what_does_not_fit_is_refused",
+    ),
+    one_change(
+        "a-cut-goes-on-behind-the-hole",
+        "B8: a cut inside a hole cuts where the hole begins",
+        "log.truncation:cut_end",
+        "hole = segment.holes.around(offset)",
+        "hole = None",
+        f"{_SURVEY}::test_a_cut_takes_the_hole_along",
+    ),
+    one_change(
+        "holes-outlive-their-records",
+        "B19: what was deleted is missed no more",
+        "log.rot:Rot.holes",
+        "if hole.next_offset > log.log_start_offset:",
+        "if True:",
+        f"{_SURVEY}::test_a_cut_takes_the_hole_along",
+    ),
+    one_change(
+        "rot-is-not-reported",
+        "schedule 80: a broker says that a replica has rotted",
+        "controller.broker_session:BrokerSession._heartbeat",
+        "unserved, rotten = self._collect_unserved(), self._collect_rotten()",
+        "unserved, rotten = self._collect_unserved(), ReplicaSet()",
+        f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",
+    ),
+    one_change(
+        "rotten-leader-leads-on",
+        "schedule 80: a replica that has rotted leads nothing where a whole one is left",
+        "controller.machine.state:MachineState.change",
+        "is_fit=lambda node: room(node) and self.is_whole(node, topic, partition),",
+        "is_fit=room,",
+        f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",
+        f"{_MACHINE}::test_a_leader_with_rot_leads_no_more",
+    ),
+    one_change(
+        "whole-replica-does-not-take-over",
+        "schedule 80: the first replica that is healed leads",
+        "controller.machine.brokers:_take_reports",
+        "rotten = found + healed",
+        "rotten = found",
+        f"{_MACHINE}::test_where_all_have_rotted_the_first_that_is_healed_leads",
+    ),
+    one_change(
+        "rotten-replica-joins",
+        "schedule 80: a replica joins once its whole leader has healed it",
+        "controller.machine.isr:_must_heal_first",
+        "return not state.is_whole(node_id, topic, partition) and",
+        "return False and",
+        f"{_MACHINE}::test_a_leader_with_rot_leads_no_more",
+    ),
+    one_change(
+        "rotten-replicas-join-no-rotten-leader",
+        "schedule 80: what is gone everywhere does not stop the partition",
+        "controller.machine.isr:_must_heal_first",
+        " and state.is_whole(partition.leader, topic, partition)",
+        "",
+        f"{_MACHINE}::test_where_all_have_rotted_the_first_that_is_healed_leads",
+    ),
+    one_change(
+        "rot-is-not-surveyed",
+        "schedule 80: what a read met is looked into",
+        "replica.rot:RotWatch._note",
+        "if self._work is None and not self._stopped:",
+        "if False:",
+        f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",
+    ),
+    one_change(
+        "holes-stay",
+        "schedule 80: a follower fetches what has rotted",
+        "replica.following:Following.must_heal",
+        "return bool(rot) and",
+        "return False and",
+        f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",
+        f"{_SCHEDULES}::test_80_every_replica_rots_elsewhere[holds]",
+    ),
+    one_change(
+        "mended-holes-are-not-synced",
+        "A9: what was healed counts once it is synced",
+        "replica.rot:RotWatch._sync",
+        "await plog.disk.sync([segment.file for segment in mended])",
+        "pass",
+        f"{_SCHEDULES}::test_80_the_power_fails_once_it_is_whole[holds]",
+    ),
+    one_change(
+        "no-scrub",
+        "B19: what nobody reads is scrubbed",
+        "replica.scrub:Scrub.start",
+        "if self._shared.config.scrub_interval_ms:",
+        "if False:",
+        f"{_SCHEDULES}::test_80_the_scrub_finds_what_nobody_reads[holds]",
+    ),
+    one_change(
+        "refused-logs-stay",
+        "schedule 81: a log that recovery refused is fetched again",
+        "replica.partition_set:PartitionSet._may_begin_anew",
+        "return damaged and",
+        "return False and",
+        f"{_SCHEDULES}::test_81_a_log_is_refused_after_a_kill[holds-combined]",
+    ),
+    one_change(
+        "refused-logs-are-set-aside-by-anybody",
+        "schedule 81: a log that nobody else leads stays",
+        "replica.partition_set:PartitionSet._may_begin_anew",
+        "led = state.leader not in (NO_NODE, me) and me not in state.isr",
+        "led = True",
+        f"{_SCHEDULES}::test_81_nobody_else_leads[holds]",
     ),
 )

@@ -113,14 +113,14 @@ def test_a_copy_has_each_record_once() -> None:
 def test_errors_of_clients_are_counted_and_others_are_not_hidden() -> None:
     """A cancellation is what the services are for; an assertion, or a violation, ends the run."""
     shared = Shared("n1:9092", ServiceOptions.draw(random.Random(1)))
-    shared.told(None)
-    shared.told(asyncio.CancelledError())
-    shared.told(ClientTimeout("late"))
+    shared.end_task(None)
+    shared.end_task(asyncio.CancelledError())
+    shared.end_task(ClientTimeout("late"))
     assert shared.errors == {"ClientTimeout": 1}
     for error in (AssertionError("ours"), InvariantViolated("CopiedOnce", "")):
         assert not isinstance(error, StrandlineError)
         with pytest.raises(type(error)):
-            shared.told(error)
+            shared.end_task(error)
 
 
 def with_services(seeds: range) -> list[int]:

@@ -7,7 +7,7 @@ from struct import pack_into
 
 import pytest
 
-from strandline.chaos.checkers.batches import NotABatch, parse, values, verify
+from strandline.chaos.checkers.batches import NotABatch, parse, records, verify
 from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
@@ -33,7 +33,9 @@ def test_a_batch_of_ours(codec: Codec) -> None:
     verify(found, content + b"more")
     assert (found.base_offset, found.last_offset, found.next_offset) == (7, 10, 11)
     assert (found.size, found.leader_epoch, found.count) == (len(content), 5, 4)
-    assert values(found, content) == list(VALUES)
+    assert [record.value for record in records(found, content)] == list(VALUES)
+    assert [record.offset for record in records(found, content)] == [7, 8, 9, 10]
+    assert [record.key for record in records(found, content)] == [None, b"key", b"key", b"key"]
 
 
 def test_every_bit_counts() -> None:
@@ -62,16 +64,20 @@ def test_what_is_torn_or_says_other_numbers_is_refused() -> None:
         parse(content[:60])
     fewer = bytearray(content)
     pack_into(">i", fewer, 57, 3)
-    with pytest.raises(NotABatch, match="3 records over 4 offsets"):
+    assert not parse(bytes(fewer)).is_whole, "compaction may have taken one"
+    with pytest.raises(NotABatch, match="bytes follow"):
+        records(parse(bytes(fewer)), bytes(fewer))
+    pack_into(">i", fewer, 57, 5)
+    with pytest.raises(NotABatch, match="5 records over 4 offsets"):
         parse(bytes(fewer))
     for count in (3, 5):
         other = bytearray(content)
         pack_into(">i", other, 23, count - 1)
         pack_into(">i", other, 57, count)
         with pytest.raises(NotABatch):
-            values(parse(bytes(other)), bytes(other))
+            records(parse(bytes(other)), bytes(other))
     with pytest.raises(NotABatch, match="codec 2"):
-        values(parse(batch(codec=Codec.SNAPPY)), batch(codec=Codec.SNAPPY))
+        records(parse(batch(codec=Codec.SNAPPY)), batch(codec=Codec.SNAPPY))
 
 
 def disks(*logs: list[bytes]) -> dict[str, SimDisk]:

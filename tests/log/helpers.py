@@ -158,7 +158,8 @@ def all_records(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[Record]:
     offset = int(log.log_start_offset)
     while offset < log.log_end_offset:
         read = log.read(offset, max_bytes, log.log_end_offset)
-        assert read is not None
+        if read is None:
+            continue  # a simulated disk: its bytes are cold this time
         assert read.data, f"nothing at {offset} below the log end {log.log_end_offset}"
         found += [record for record in decode_all(read.data) if record.offset >= offset]
         offset = int(read.next_offset)

@@ -314,6 +314,11 @@ class SimCluster:
                 found.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
         return found
 
+    def compacted(self) -> set[str]:
+        """Partitions of compacted topics."""
+        hosted = [partition for live in self.nodes() for partition in self.replicas(live)]
+        return {str(one.topic_partition) for one in hosted if one.log is not None and one.log.config.compacted}
+
     def counted(self) -> dict[str, int]:
         """How often the run reached what it is to test."""
         counters = [live.node.broker.replicas.counters for live in self.ever if live.node.broker is not None]
@@ -326,6 +331,9 @@ class SimCluster:
             "isr_expands": sum(one.isr_expands for one in counters),
             "duplicates": sum(one.duplicates for one in counters),
             "truncations": self.partition_checks.truncations,
+            "compactions": sum(
+                live.node.broker.replicas.compactor.figures.passes for live in self.ever if live.node.broker is not None
+            ),
             "offline_logs": sum(one.offline_logs for one in counters),
             "self_stops": self.self_stops,
             "durable_images": self.durable.looked,

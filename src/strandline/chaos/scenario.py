@@ -144,6 +144,8 @@ class ScenarioOptions:
         # A generator of its own: what is drawn besides stays as it is.
         node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
+        # Half of the runs look for rot where nobody reads; in the others what rots is met by readers, or by nobody.
+        node["log.scrub.interval.ms"] = split(seed, "scrub").choice(("1500", "604800000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
             world,
@@ -352,7 +354,8 @@ class ScenarioRun:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
         disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
-        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends)
+        compacted = self.cluster.compacted()
+        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends, compacted)
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 

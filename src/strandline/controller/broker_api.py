@@ -69,18 +69,18 @@ class TopicFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class UnservedTopic:
-    """Partitions of one topic whose replicas the reporting broker cannot serve."""
+class TopicReplicaSet:
+    """Partitions of one topic."""
 
     topic_id: Annotated[TopicId, 1]
     partitions: Annotated[tuple[int, ...], Int32(2)]
 
 
 @dataclass(frozen=True, slots=True)
-class Unserved:
-    """All of them."""
+class ReplicaSet:
+    """Replicas of the reporting broker."""
 
-    topics: Annotated[tuple[UnservedTopic, ...], 1] = ()
+    topics: Annotated[tuple[TopicReplicaSet, ...], 1] = ()
 
 
 # Registration
@@ -158,6 +158,7 @@ class Heartbeat:
         unserved: all replicas that this broker cannot serve; in the first heartbeat of a session, and after a change.
             None: unchanged since.
         disk_full: its disk has no room: its replicas are read, and take no writes.
+        rotten: as `unserved`, all replicas of whose log a part is not what was written. They are read, but for that.
     """
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -166,8 +167,9 @@ class Heartbeat:
     want_fence: Annotated[bool, 4]
     want_shutdown: Annotated[bool, 5]
     offsets: Annotated[tuple[ReplicaOffsets, ...], 6] = ()
-    unserved: Annotated[Unserved | None, 7] = None
+    unserved: Annotated[ReplicaSet | None, 7] = None
     disk_full: Annotated[bool, 8] = False
+    rotten: Annotated[ReplicaSet | None, 9] = None
 
 
 @dataclass(frozen=True, slots=True)

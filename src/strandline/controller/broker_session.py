@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 import structlog
 
 from strandline.controller import methods
-from strandline.controller.broker_api import Heartbeat, HeartbeatReply, RegisterBrokerRequest, ReplicaOffsets, Unserved
+from strandline.controller.broker_api import (
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBrokerRequest,
+    ReplicaOffsets,
+    ReplicaSet,
+)
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage
@@ -81,7 +87,8 @@ class BrokerSession:
         config: BrokerSessionConfig,
         collect_offsets: Callable[[], Iterable[ReplicaOffsets]],
         on_fatal: Report,
-        collect_unserved: Callable[[], Unserved] = Unserved,
+        collect_unserved: Callable[[], ReplicaSet] = ReplicaSet,
+        collect_rotten: Callable[[], ReplicaSet] = ReplicaSet,
         disk_full: Callable[[], bool] = lambda: False,
         ready: Callable[[], bool] = lambda: True,
         on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
@@ -94,6 +101,7 @@ class BrokerSession:
         self._config = config
         self._collect_offsets = collect_offsets
         self._collect_unserved = collect_unserved
+        self._collect_rotten = collect_rotten
         self._disk_full = disk_full
         self._on_fatal = on_fatal
         self._ready = ready
@@ -110,7 +118,8 @@ class BrokerSession:
         self._endpoint: Endpoint | None = None
         self._stream: Stream | None = None
         self._reported: dict[TopicIdPartition, ReplicaOffsets] = {}
-        self._reported_unserved: Unserved | None = None
+        self._reported_unserved: ReplicaSet | None = None
+        self._reported_rotten: ReplicaSet | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -220,7 +229,7 @@ class BrokerSession:
             return False
         self._stream, self._endpoint = stream, endpoint
         self._reported = {}
-        self._reported_unserved = None
+        self._reported_unserved = self._reported_rotten = None
         reader = asyncio.get_running_loop().create_task(self._read(stream))
         try:
             await self._write(stream, reader)
@@ -259,11 +268,9 @@ class BrokerSession:
             if self._reported.get(key) != item:
                 self._reported[key] = item
                 changed.append(item)
-        unserved: Unserved | None = self._collect_unserved()
-        if unserved == self._reported_unserved:
-            unserved = None
-        else:
-            self._reported_unserved = unserved
+        unserved, rotten = self._collect_unserved(), self._collect_rotten()
+        unserved_before, self._reported_unserved = self._reported_unserved, unserved
+        rotten_before, self._reported_rotten = self._reported_rotten, rotten
         self._sent_offset = self._publisher.image.offset
         return Heartbeat(
             node_id=self.node_id,
@@ -272,8 +279,9 @@ class BrokerSession:
             want_fence=not self._ready(),
             want_shutdown=self._want_shutdown,
             offsets=tuple(changed),
-            unserved=unserved,
+            unserved=None if unserved == unserved_before else unserved,
             disk_full=self._disk_full(),
+            rotten=None if rotten == rotten_before else rotten,
         )
 
     async def _read(self, stream: Stream) -> None:

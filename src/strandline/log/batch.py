@@ -32,6 +32,10 @@ CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+"""Set by compaction alone: the base timestamp says when the batch's tombstones may go (KIP-534)."""
+
+NO_TIMESTAMP = -1
 
 CRC_START = 21
 """The CRC covers a batch from its attributes to its end."""
@@ -101,6 +105,16 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Holds markers of the cluster, no records of users."""
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """The base timestamp is the time from which its tombstones may go (KIP-534)."""
+        return bool(self.attributes & DELETE_HORIZON_BIT)
+
+    @property
+    def is_gap(self) -> bool:
+        """Stands for offsets of one leader epoch whose records compaction took; nobody needs anything else of it."""
+        return self.count == 0 and self.producer_id < 0 and not self.is_control
 
     @property
     def last_sequence(self) -> int:
@@ -226,11 +240,12 @@ def assemble_batch(
     transactional: bool = False,
     control: bool = False,
     timestamp_type: int = CREATE_TIME,
+    delete_horizon: bool = False,
 ) -> bytearray:
     """A batch around already encoded records (`body`, not yet compressed)."""
     batch = bytearray(HEADER_SIZE)
     batch += compress(codec, body) if codec else body
-    attributes = codec | timestamp_type << 3 | transactional << 4 | control << 5
+    attributes = codec | timestamp_type << 3 | transactional << 4 | control << 5 | delete_horizon << 6
     return _headed(
         batch,
         attributes,
@@ -241,6 +256,20 @@ def assemble_batch(
         producer_epoch,
         base_sequence,
         count,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def gap_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytearray:
+    """An empty batch for offsets whose records compaction took: so that in a log each batch still follows on the one
+    before, and whoever reads it notices one that is lost."""
+    return assemble_batch(
+        b"",
+        count=0,
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
         base_offset=base_offset,
         leader_epoch=leader_epoch,
     )

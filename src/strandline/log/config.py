@@ -70,6 +70,21 @@ class LogConfig:
     retention_bytes: int = -1
     """`retention.bytes`: oldest segments are deleted beyond this; -1 means no bound."""
 
+    compacted: bool = False
+    """`cleanup.policy` contains `compact`: of each key the last record stays, and a record without one is refused."""
+
+    min_cleanable_dirty_ratio: float = 0.5
+    """`min.cleanable.dirty.ratio`: a log is compacted once more than so much of it was not yet."""
+
+    min_compaction_lag_ms: int = 0
+    """`min.compaction.lag.ms`: a segment whose newest record is younger is not compacted."""
+
+    max_compaction_lag_ms: int = INT64_MAX
+    """`max.compaction.lag.ms`: a record is not left uncompacted for longer, whatever the ratio."""
+
+    delete_retention_ms: int = 24 * 3600 * 1000
+    """`delete.retention.ms`: how long a tombstone stays after it was first compacted."""
+
     message_timestamp_type: str = CREATE_TIME
     """`message.timestamp.type`: CreateTime keeps the producer's timestamps, LogAppendTime sets the leader's."""
 
@@ -120,5 +135,9 @@ _LEAST = {
     "timestamp_after_max_ms": 0,
     "preallocate_bytes": 0,
     "file_delete_delay_ms": 0,
+    "min_cleanable_dirty_ratio": 0,
+    "min_compaction_lag_ms": 0,
+    "max_compaction_lag_ms": 1,
+    "delete_retention_ms": 0,
     "producer_id_expiration_ms": 1,
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
@@ -106,7 +107,7 @@ def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped
         return dump_time_index(disk, path)
     if name.endswith(SNAPSHOT_SUFFIX):
         return dump_snapshot(disk, path)
-    if name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, LEADER_EPOCHS):
+    if name in (CLEANER_OFFSETS, HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, LEADER_EPOCHS):
         return dump_checkpoint(disk, path)
     if name in (META_PROPERTIES, PARTITION_METADATA):
         return dump_properties(disk, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from strandline.log.batch import Buffer, parse_header, verify_crc
-from strandline.log.epochs import LeaderEpochs
+from strandline.log.epochs import OFFSET_MAX, LeaderEpochs
 from strandline.proto.errors import KafkaError
 
 try:
@@ -18,16 +18,19 @@ except ImportError:  # there was no compiler at the installation
     from strandline.log.records_python import intact
 
 
-def intact_end(data: Buffer, offset: int, epochs: LeaderEpochs, log_start_offset: int) -> tuple[int, int]:
-    """How far `data`, which were read at a boundary where `offset` begins, are whole batches as they were written.
+def intact_end(
+    data: Buffer, offset: int, epochs: LeaderEpochs, log_start_offset: int, limit_offset: int = OFFSET_MAX
+) -> tuple[int, int]:
+    """How far `data`, which were read at a boundary where `offset` begins, are whole batches as they were written, none
+    of which reaches `limit_offset`.
 
     Returns the position behind the last of them, and the offset that follows.
     """
     position, end = 0, len(data)
-    while position < end:
+    while position < end and offset < limit_offset:
         # Of a batch that the log begins inside, the epoch is known from the log start on.
         epoch, until = epochs.span_at(max(offset, log_start_offset))
-        position, offset = intact(data, position, offset, epoch, until, crc32c)
+        position, offset = intact(data, position, offset, epoch, min(until, limit_offset), crc32c)
         if offset < until:
             break
     return position, offset

@@ -33,17 +33,19 @@ LOGS_IN_ONE_SYNC = 256
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 DELETED = "-delete"
 STRAY = "-stray"
+ROTTEN = "-rotten"
 _TOPIC_MAX = 190
 """So much of a topic's name is left in that of a directory that was set aside, beside an id and the suffix."""
 
 
 def aside_name(tp: TopicPartition, unique: str, suffix: str) -> str:
-    """What a partition's directory is called once it counts no more: deleted, until its bytes are off the disk, or
-    stray. `unique` has no dot."""
-    return f"{_aside_stem(tp)}.{unique}{suffix}"
+    """What a partition's directory is called once it counts no more: deleted, until its bytes are off the disk, stray,
+    or rotten. `unique` has no dot."""
+    return f"{aside_stem(tp)}.{unique}{suffix}"
 
 
-def _aside_stem(tp: TopicPartition) -> str:
+def aside_stem(tp: TopicPartition) -> str:
+    """The beginning of that name, which is the same for all of them."""
     return f"{tp.topic[:_TOPIC_MAX]}-{tp.partition}"
 
 
@@ -133,7 +135,7 @@ class Loading:
         """What an earlier life was told to delete, or set aside as stray: first no checkpoint may miss it any more."""
         aside = {name.rpartition(".")[0] for name in names}
         for tp in self._promises.proven():
-            if tp not in present and _aside_stem(tp) in aside:
+            if tp not in present and aside_stem(tp) in aside:
                 self._promises.forget(tp)
         try:
             self._promises.write_forgotten()

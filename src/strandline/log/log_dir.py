@@ -27,7 +27,7 @@ from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, writ
 from strandline.log.findings import Findings, LogCondition
 from strandline.log.index_cache import IndexCache
 from strandline.log.lives import Lives
-from strandline.log.loading import DELETED, METADATA_DIRECTORY, Loading, aside_name, sync_logs
+from strandline.log.loading import DELETED, METADATA_DIRECTORY, ROTTEN, Loading, aside_name, aside_stem, sync_logs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
 from strandline.log.recovery import open_log
@@ -274,6 +274,28 @@ class LogDir:
             log.close_files()
         self.offline.pop(tp, None)
         self._promises.forget(tp)
+
+    def set_rotten_aside(self, tp: TopicPartition) -> str:
+        """Rename the directory of a damaged log, so that it can be made anew; returns the new name. What was in it may
+        be all that is left of something, so that it stays until `remove_asides`. Raises DiskError."""
+        name = aside_name(tp, f"{self._clock.wall_ms():032x}", ROTTEN)
+        self.take_out(tp, name)
+        self.disk.sync_dir(self.path)
+        self.write_forgotten()
+        return name
+
+    def asides(self) -> list[str]:
+        """The stems (`aside_stem`) of partitions that have such directories."""
+        return [name.rpartition(".")[0] for name in self.disk.listdir(self.path) if name.endswith(ROTTEN)]
+
+    async def remove_asides(self, tp: TopicPartition) -> None:
+        """Take what was set aside of a partition off the disk: its replica is whole again. Raises DiskError."""
+        for name in self.disk.listdir(self.path):
+            if name.endswith(ROTTEN) and name.rpartition(".")[0] == aside_stem(tp):
+                for entry in self.disk.listdir(f"{self.path}/{name}"):
+                    await self.disk.unlink_slowly(f"{self.path}/{name}/{entry}")
+                self.disk.rmdir(f"{self.path}/{name}")
+                logger.info("a damaged log that was set aside is removed: its replica is in sync", directory=name)
 
     def write_forgotten(self) -> None:
         """Nothing is missed of the logs that were taken out, after the next start either. Raises DiskError."""

@@ -12,6 +12,7 @@ from strandline.log.index_cache import IndexCache
 from strandline.log.producer_state import ProducerStates
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
+from strandline.log.swap import Swap
 from strandline.log.unsynced import Unsynced
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
@@ -55,6 +56,7 @@ class LogState:
         "_syncing_to",
         "bases",
         "cache",
+        "cleaned_to",
         "config",
         "directory",
         "disk",
@@ -70,6 +72,7 @@ class LogState:
         "segments",
         "size_bytes",
         "snapshots",
+        "swap",
         "sync_pending",
         "topic_id",
         "topic_partition",
@@ -104,6 +107,10 @@ class LogState:
         """Called with the offset of a truncation before it: checkpoints that say more is durable are lowered first."""
         self.removed: list[Segment] = []
         """Segments below the log start, out of the log and still on disk: see `delete_oldest_removed`."""
+        self.cleaned_to = Offset(0)
+        """Below it compaction has left one record of each key. Moved by `Compactor`, and back by a truncation."""
+        self.swap: Swap | None = None
+        """Segments that are being replaced by what compaction left of them."""
         self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
         self.cache = parts.cache
         self._snapshot_bytes = 0
@@ -142,6 +149,7 @@ class LogState:
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.durable_log_start_offset = min(self.durable_log_start_offset, self.log_start_offset)
         self.durable_offset = min(self.durable_offset, self.log_end_offset)
+        self.cleaned_to = min(self.cleaned_to, self.log_end_offset)
         self._syncing_to = min(self._syncing_to, offset)
         self.size_bytes = sum(segment.size for segment in self.segments)
 
@@ -202,7 +210,7 @@ class LogState:
         if self.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self.failure}")
 
-    def _disk_failed(self, error: DiskError) -> KafkaError | StorageError:
+    def disk_failed(self, error: DiskError) -> KafkaError | StorageError:
         """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
         if isinstance(error, DiskFull):
             mark("disk-full")

@@ -16,15 +16,17 @@ from strandline.log.batch import (
     patch_base_offset_and_epoch,
     patch_log_append_time,
 )
+from strandline.log.cleanable import Cleanable, find_cleanable
 from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
 from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
 from strandline.log.recompression import recompressed
+from strandline.log.rot import Rot
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
-from strandline.log.validation import check_client_batches, check_replicated_batches
+from strandline.log.validation import check_client_batches, check_replicated_batches, gap_from
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
@@ -56,10 +58,11 @@ class PartitionLog(LogState):
     - indexes, epochs and producer state change only after the write they describe has succeeded (KAFKA-6683).
     """
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_reader", "rot")
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
+        self.rot = Rot(self)
         self._reader = LogReader(self, parts.cache)
 
     # ------------------------------------------------------------------ appending
@@ -118,9 +121,11 @@ class PartitionLog(LogState):
     def append_as_follower(self, batches: memoryview) -> Offset:
         """Write batches as the leader has them, offsets and epochs included; returns the new log end offset.
 
-        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them. An
-        empty log may begin inside its first batch: where records were deleted up to the middle of a batch, the leader
-        has the whole of it, and so will this log, from the same log start on (KAFKA-6975, schedule 55).
+        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them.
+        Compaction takes records, and leaves a gap batch for offsets that have none: so a batch that was lost shows on
+        a compacted topic too. A gap that began before the log end is taken from there on (schedule 74). An empty log
+        may begin inside its first batch: where records were deleted up to the middle of a batch, the leader has the
+        whole of it, and so will this log, from the same log start on (KAFKA-6975, schedule 55).
 
         Raises:
             KafkaError: CORRUPT_MESSAGE for bytes that are no batches or do not hold their CRC, OFFSET_OUT_OF_RANGE when
@@ -129,6 +134,10 @@ class PartitionLog(LogState):
         """
         self._check_usable()
         first = parse_header(batches)
+        if first.is_gap and first.base_offset < self.log_end_offset <= first.last_offset:
+            mark("gap-from-its-middle")
+            batches = gap_from(batches, first, self.log_end_offset)
+            first = parse_header(batches)
         if self.size_bytes == 0 and first.base_offset < self.log_end_offset <= first.last_offset:
             mark("log-begins-inside-a-batch")
             start = self.log_start_offset
@@ -204,7 +213,7 @@ class PartitionLog(LogState):
                 segment = self.segments[-1]
             position = segment.append(data, config)
         except DiskError as error:
-            raise self._disk_failed(error) from error
+            raise self.disk_failed(error) from error
         self.unsynced.add(segment.file)
         interval = config.index_interval_bytes
         latest: int = self.epochs.latest
@@ -236,7 +245,7 @@ class PartitionLog(LogState):
             try:
                 self._roll(self._clock.wall_ms())
             except DiskError as error:
-                raise self._disk_failed(error) from error
+                raise self.disk_failed(error) from error
 
     def _roll(self, now_ms: int) -> None:
         mark("segment-rolled")
@@ -337,7 +346,7 @@ class PartitionLog(LogState):
         try:
             self.unsynced.flush_epochs()
         except DiskError as error:
-            raise self._disk_failed(error) from error
+            raise self.disk_failed(error) from error
 
     # ------------------------------------------------------------------ retention
 
@@ -348,6 +357,10 @@ class PartitionLog(LogState):
         Raises KafkaError as `read`.
         """
         return await self._reader.cold(lambda pread: retention.find_expired(self, now_ms, limit_offset, pread))
+
+    async def find_cleanable(self, now_ms: int, limit_offset: int) -> Cleanable:
+        """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
+        return await self._reader.cold(lambda pread: find_cleanable(self, now_ms, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
 
@@ -436,7 +449,7 @@ class PartitionLog(LogState):
             else:
                 self.snapshots.delete_above(-1)
         except DiskError as error:
-            raise self._disk_failed(error) from error
+            raise self.disk_failed(error) from error
 
     def close_files(self) -> None:
         """Give every descriptor back; the log refuses everything from now on."""

@@ -132,6 +132,9 @@ class LogReader:
         i = bisect_right(log.bases, offset) - 1
         segment = log.segments[i]
         following: int = log.log_end_offset
+        hole = segment.holes.around(offset) if segment.holes else None
+        if hole is not None:
+            raise self._rotten(segment, hole.position, hole.offset, "a part of the log that has rotted")
         found = segment.find(offset, pread)
         if i + 1 < len(log.segments):
             self._cache.touch(segment)
@@ -163,6 +166,8 @@ class LogReader:
     def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
         """What does not hold ends what is read, or is an error where it stands first."""
         segment, position, header, following = self._find(offset, pread)
+        if segment.holes:
+            limit = min(limit, segment.holes.offset_after(offset))
         end, next_offset = position, -1
         if header.last_offset < limit:
             end_max = position + (max(max_bytes, header.size) if header.size <= one_batch_bytes else max_bytes)
@@ -220,6 +225,9 @@ class LogReader:
             for position, header in segment.headers(found[0], pread_blocking):
                 if header.base_offset >= limit:
                     return None
+                hole = segment.holes.ending_at(position)
+                if hole is not None and position != found[0]:
+                    raise self._rotten(segment, hole.position, hole.offset, "a part of the log that has rotted")
                 batch = self._whole_batch(segment, position, header, pread_blocking)
                 if header.max_timestamp < timestamp_ms:
                     continue

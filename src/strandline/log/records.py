@@ -105,6 +105,14 @@ class RecordBatchBuilder:
         )
 
 
+def encode_records(records: Iterable[Record], *, base_offset: int, base_timestamp: int) -> bytearray:
+    """The body of a batch that holds these records, at their own offsets: there may be gaps between them."""
+    body = bytearray()
+    for offset, timestamp_ms, key, value, headers in records:
+        append(body, timestamp_ms - base_timestamp, offset - base_offset, key, value, headers)
+    return body
+
+
 _PLAIN = (None,) * 5
 _IN_ORDER = (0, 1, 2, 3, 4)
 

@@ -31,6 +31,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -39,6 +40,7 @@ from strandline.log.segment import (
     pread_blocking,
 )
 from strandline.log.snapshots import Snapshots
+from strandline.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition
 from strandline.proto.marks import mark
@@ -48,15 +50,16 @@ log = structlog.get_logger("strandline.log")
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
-_LEFTOVERS = (".tmp", ".deleted", ".swap", ".cleaned")
+_LEFTOVERS = (".tmp", DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
 
 RECORD_BYTES_MIN = 7
 """The smallest record of format 2: length, attributes, deltas of time and offset, no key, no value, no headers."""
 
 ADVICE = (
-    "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched "
-    "again from its leader. If this is the only copy, restore the file from a backup, or cut it at that byte and "
-    "accept that everything from that offset on is lost."
+    "Nothing was changed. Once another replica leads this partition, its directory is set aside and the partition is "
+    "fetched again. If it has other replicas and none of them leads, move its directory away and restart. If this is "
+    "the only copy, restore the file from a backup, or cut it at that byte and accept that everything from that offset "
+    "on is lost."
 )
 
 
@@ -282,6 +285,9 @@ class _Opening:
     def _tidy_names(self) -> tuple[list[int], set[str]]:
         """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
         names = self.disk.listdir(self.directory)
+        if finish_swaps(self.disk, self.directory, names):
+            self.names_changed = True
+            names = self.disk.listdir(self.directory)
         for name in [name for name in names if name.endswith(_LEFTOVERS)]:
             self.disk.unlink(f"{self.directory}/{name}")
             self.names_changed = True

@@ -108,7 +108,7 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, pread: Pread) ->
     for i, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
         if end > limit_offset or not segment.size:
             break
-        if config.retention_ms >= 0 and now_ms - _newest_ms(log, segment, now_ms, pread) > config.retention_ms:
+        if config.retention_ms >= 0 and now_ms - newest_ms(log, segment, now_ms, pread) > config.retention_ms:
             by = "retention.ms"
         elif excess >= segment.size:
             by = "retention.bytes"
@@ -131,14 +131,14 @@ def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
     return size_bytes
 
 
-def _newest_ms(log: LogState, segment: Segment, now_ms: int, pread: Pread) -> int:
+def newest_ms(log: LogState, segment: Segment, now_ms: int, pread: Pread) -> int:
     """How old the segment's newest record is. A timestamp of the future, which would hold the disk for as long, counts
     from when the segment was last written; so does a record without one."""
-    newest_ms, _ = segment.newest(pread)
+    newest, _ = segment.newest(pread)
     if segment is not log.segments[-1]:
         log.cache.touch(segment)
-    if 0 <= newest_ms <= now_ms:
-        return newest_ms
+    if 0 <= newest <= now_ms:
+        return newest
     mark("timestamp-of-the-future")
     written_ms = log.disk.modified_ms(segment.path(LOG_SUFFIX))
-    return written_ms if newest_ms < 0 else min(newest_ms, written_ms)
+    return written_ms if newest < 0 else min(newest, written_ms)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import BATCH_BYTES_MAX, LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.holes import Holes
 from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -17,6 +18,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
+PARTS = (TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
+"""A segment's files. The log is renamed last: what it is called says what the others are worth."""
 
 ALLOCATE_FIRST_BYTES = 256 << 10
 """First step of preallocation; each next one doubles the segment, up to `preallocate_bytes`."""
@@ -79,24 +82,37 @@ class Segment:
         "_disk",
         "_index",
         "_path",
+        "_suffix",
         "_time_index",
         "allocate_at",
         "allocated",
         "base_offset",
         "created_ms",
         "file",
+        "holes",
         "max_timestamp",
         "max_timestamp_offset",
         "size",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, *, created_ms: int, create: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        created_ms: int,
+        create: bool = False,
+        suffix: str = "",
+    ) -> None:
+        """`suffix`: what the names of its files end with while it is not in the log yet (`strandline.log.swap`)."""
         self._disk = disk
         self._path = f"{directory}/{base_offset:020d}"
+        self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = created_ms
         """When it was made, or loaded by this process: its age for `segment.ms`."""
-        self.file = disk.open(self._path + LOG_SUFFIX, create=create)
+        self.file = disk.open(self.path(LOG_SUFFIX), create=create)
         self.allocated = self.file.size()
         if create and self.allocated:  # left over from an append that a crash cut short before it could be acknowledged
             self.file.truncate(0)
@@ -106,13 +122,15 @@ class Segment:
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._bytes_since_entry = 0
+        self.holes = Holes()
+        """What is known to have rotted, in order: readers pass it over."""
         self.max_timestamp = -1
         """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
         self.max_timestamp_offset = base_offset
 
     def path(self, suffix: str) -> str:
         """One of its files."""
-        return self._path + suffix
+        return self._path + suffix + self._suffix
 
     # ------------------------------------------------------------------ writing
 
@@ -197,7 +215,7 @@ class Segment:
         try:
             for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
                 position, data = entries.tail_bytes()
-                file = self._disk.open(self._path + suffix, create=True)
+                file = self._disk.open(self.path(suffix), create=True)
                 files.append(file)
                 file.truncate(position)
                 if data:
@@ -227,6 +245,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
+        self.holes = Holes(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
         last = time_index.last()
@@ -248,14 +267,26 @@ class Segment:
 
         Their names are given up first: the log may begin a new segment at the same offset meanwhile.
         """
-        renamed: list[str] = []
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            path = self._path + suffix
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED_SUFFIX)
-                renamed.append(path + DELETED_SUFFIX)
-        for path in renamed:
+        for path in self.set_aside():
             await self._disk.unlink_slowly(path)
+
+    def set_aside(self) -> list[str]:
+        """Give up the names of its files; returns those that they have now. Raises DiskError, FileNotFoundError."""
+        aside: list[str] = []
+        for suffix in reversed(PARTS):
+            if self._disk.exists(self.path(suffix)):
+                aside.append(self._path + suffix + DELETED_SUFFIX)
+                self._disk.rename(self.path(suffix), aside[-1])
+        return aside
+
+    def rename(self, suffix: str) -> None:
+        """Let the names of its files end with `suffix`. Raises DiskError, FileNotFoundError."""
+        for part in PARTS:
+            if self._disk.exists(self.path(part)):
+                self._disk.rename(self.path(part), self._path + part + suffix)
+        self._suffix = suffix
+        self.file.close()
+        self.file = self._disk.open(self.path(LOG_SUFFIX))
 
     # ------------------------------------------------------------------ indexes
 
@@ -283,7 +314,7 @@ class Segment:
         return index, time_index
 
     def _read_whole(self, suffix: str, pread: Pread) -> bytes:
-        file = self._disk.open(self._path + suffix)
+        file = self._disk.open(self.path(suffix))
         size = file.size()
         try:
             data = pread(file, size, 0)
@@ -318,9 +349,16 @@ class Segment:
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
         """From the batches' headers, blocking, and write them out. Their CRCs are not looked at."""
+        before = self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset
         self.reset_indexes()
-        for position, header in self.headers(0, pread_blocking):
-            self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        try:
+            for position, header in self.headers(0, pread_blocking):
+                self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        except KafkaError:  # it is the log that is damaged: the old ones still tell where its batches were
+            self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset = (
+                before
+            )
+            raise
         index, time_index = self.active_indexes()
         if self.size:
             time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -331,7 +369,7 @@ class Segment:
     # ------------------------------------------------------------------ reading
 
     def headers(self, position: int, pread: Pread) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from the boundary `position` on: (position, header).
+        """Each batch from the boundary `position` on, but for the holes: (position, header).
 
         Raises KafkaError (CORRUPT_MESSAGE) with file and byte where there is no batch.
         """
@@ -339,7 +377,11 @@ class Segment:
         chunk = b""
         start = position
         step = _WALK_BYTES
+        holes = {hole.position: hole.end for hole in self.holes}
         while position < size:
+            if position in holes:
+                position = holes[position]
+                continue
             if position + HEADER_SIZE > start + len(chunk):
                 chunk = pread(self.file, min(step, size - position), position)
                 start = position
@@ -379,7 +421,9 @@ class Segment:
         """
         following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
-            if following < 0:
+            if self.holes.ending_at(position) is not None:
+                pass  # the survey that found the hole knows this batch
+            elif following < 0:
                 if header.last_offset != self.base_offset + end:
                     raise self.damaged(position, "the index names another batch than the one that stands there")
             elif header.base_offset != following:
@@ -413,8 +457,8 @@ class Segment:
         Raises KafkaError (CORRUPT_MESSAGE) where the segment does not end with a whole batch.
         """
         position = 0
-        if self._disk.exists(self._path + INDEX_SUFFIX):
-            file = self._disk.open(self._path + INDEX_SUFFIX)
+        if self._disk.exists(self.path(INDEX_SUFFIX)):
+            file = self._disk.open(self.path(INDEX_SUFFIX))
             size = file.size()
             if size >= ENTRY_BYTES:
                 position = int.from_bytes(file.pread(4, size - size % ENTRY_BYTES - 4), "big")

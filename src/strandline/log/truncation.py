@@ -17,11 +17,17 @@ from strandline.proto.marks import mark
 def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError; NoSpaceLeft with
     everything as it was."""
+    if log.swap is not None and offset < log.swap.end:
+        log.swap.settle()
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
     segment = log.segments[keep]
     segment.active_indexes()
-    found = segment.find(offset, pread_blocking)
-    position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+    hole = segment.holes.around(offset)
+    found = segment.find(offset, pread_blocking) if hole is None else None
+    if hole is not None:
+        position, new_end = hole.position, hole.offset
+    else:
+        position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
     _promise_less(log, new_end)
     names_changed = log.snapshots.delete_above(new_end)
     if len(log.producers):
@@ -43,6 +49,8 @@ def cut_whole(log: LogState, offset: int, now_ms: int) -> None:
 
     Raises DiskError; NoSpaceLeft with everything as it was.
     """
+    if log.swap is not None:
+        log.swap.settle()
     _promise_less(log, 0)
     log.producers.clear()
     log.snapshots.delete_above(-1)
@@ -67,8 +75,8 @@ def cut_start(log: LogState, offset: int) -> None:
         segment = log.segments.pop(0)
         del log.bases[0]
         log.cache.forget(segment)
-        log.unsynced.drop(segment.file)
-        segment.close()
+        if not log.unsynced.close_later(segment.file):  # until the log start is durable a start needs it (schedule 76)
+            segment.close()
         log.size_bytes -= segment.size
         log.removed.append(segment)
     log.snapshots.delete_below(log.bases[0])

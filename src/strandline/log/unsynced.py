@@ -67,6 +67,13 @@ class Unsynced:
         """A name was made in or removed from `path`."""
         self._directories[path] = None
 
+    def close_later(self, file: File) -> bool:
+        """`file` is out of the log, and closed once synced. False if nothing of it waits for that."""
+        if file not in self._files:
+            return False
+        self._files[file] = True
+        return True
+
     def drop(self, file: File) -> None:
         """`file` is deleted."""
         self._files.pop(file, None)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from strandline.log.batch import (
     CODEC_MASK,
     CONTROL_BIT,
+    DELETE_HORIZON_BIT,
     OVERHEAD,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    gap_batch,
     parse_header,
     verify_crc,
 )
 from strandline.log.compression import Codec
 from strandline.log.config import INT64_MAX, LOG_APPEND_TIME, LogConfig
-from strandline.log.records import check_records
+from strandline.log.records import check_records, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -51,6 +53,8 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
         if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
             raise _invalid_timestamp(header, config, now_ms)
         check_records(header, batch, config.unpacked_bytes_max)
+        if config.compacted:
+            _check_keys(header, batch, config.unpacked_bytes_max)
         headers.append(header)
         position += size
     if not headers:
@@ -97,6 +101,20 @@ def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> li
     return headers
 
 
+def gap_from(batches: memoryview, first: BatchHeader, offset: int) -> memoryview:
+    """A copy of a leader's batches whose first one, a gap around `offset`, begins there. Each replica compacts by
+    itself, so that the leader's gap may begin before the end of a follower's log.
+
+    Raises KafkaError (CORRUPT_MESSAGE) where that batch does not hold its CRC.
+    """
+    if first.size > len(batches):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=first.size)
+    verify_crc(batches[: first.size])
+    rest = gap_batch(offset, first.last_offset, first.leader_epoch)
+    rest += batches[first.size :]
+    return memoryview(rest)
+
+
 def _timestamps(config: LogConfig, now_ms: int) -> tuple[int, int]:
     """The earliest and the latest time that a record may bear. None counts where the leader sets its own time; a batch
     is judged by its first record and its newest (records without a time, -1, always pass)."""
@@ -124,6 +142,8 @@ def _check_fields(header: BatchHeader) -> None:
         raise _invalid("count and last offset delta disagree", count=header[12], last_offset_delta=header[6])
     if attributes & CONTROL_BIT:
         raise _invalid("clients may not write control batches")
+    if attributes & DELETE_HORIZON_BIT:
+        raise _invalid("clients may not say when tombstones go: compaction does")
     if attributes & CODEC_MASK > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {attributes & CODEC_MASK} is not known")
     # Without a producer id, epoch and sequence mean nothing: franz-go and aiokafka leave 0 there.
@@ -131,6 +151,13 @@ def _check_fields(header: BatchHeader) -> None:
         raise _invalid("a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11])
     if attributes & TRANSACTIONAL_BIT:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served: this producer has begun none here")
+
+
+def _check_keys(header: BatchHeader, batch: memoryview, unpacked_max: int) -> None:
+    """Compaction goes by keys: a record without one would stay for ever, or go at once (KIP-467 for the answer)."""
+    for record in decode_records(batch, unpacked_max):
+        if record.key is None:
+            raise _invalid("a compacted topic takes no record without a key", record=record.offset, count=header.count)
 
 
 def _invalid(message: str, **figures: int) -> KafkaError:

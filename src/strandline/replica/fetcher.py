@@ -9,7 +9,7 @@ import structlog
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
-from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
+from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset
 from strandline.proto.ports import Rng, Rpc, RpcError, RpcRejected, Stream
 from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
@@ -106,10 +106,17 @@ class Fetcher:
         self._unsubscribe(following)
 
     def acknowledge(self, following: Following) -> None:
-        """Tell the leader how far the log got: with the next frame, by the offsets of then."""
-        if following.id >= 0:
+        """Tell the leader how far the log got: with the next frame, by the offsets of then. Not while a hole is filled:
+        the leader would believe that it has sent as much."""
+        if following.id >= 0 and following.hole is None:
             self._acks[following] = None
             self._signal.set()
+
+    def heal(self, following: Following) -> None:
+        """Fetch what has rotted in its log, unless that is under way, or no fetch of it has been accepted yet: that
+        one shows first where the logs part."""
+        if following.channel >= 0 and following.hole is None:
+            self._fetch_on(following)
 
     def tell_deleted(self, following: Following) -> None:
         """The partition's log start is durable here: tell the leader, for somebody may wait for it."""
@@ -232,14 +239,24 @@ class Fetcher:
 
     # Fetching
 
+    def _fetch_on(self, following: Following) -> None:
+        """Fetch the next hole in our log, or else from its end on."""
+        following.next_hole()
+        self._subscribe(following)
+
     def _fetch(self, following: Following) -> None:
         """Tell where our log ends, under a new subscription."""
+        following.hole = None
+        self._subscribe(following)
+
+    def _subscribe(self, following: Following) -> None:
         self._unsubscribe(following)
         plog = following.log
+        offset, epoch, durable_offset = following.position()
         following.id = self._next_id
-        following.fetch_offset = plog.log_end_offset
-        following.last_epoch = plog.latest_epoch
-        following.acked = plog.log_end_offset, plog.durable_offset
+        following.fetch_offset = offset
+        following.last_epoch = epoch
+        following.acked = offset, durable_offset
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self._by_id[following.id] = following
         state = following.partition.state
@@ -250,9 +267,9 @@ class Fetcher:
                     state.topic_id,
                     state.partition,
                     following.core.leader_epoch,
-                    plog.log_end_offset,
-                    plog.latest_epoch,
-                    plog.durable_offset,
+                    Offset(offset),
+                    LeaderEpoch(epoch),
+                    Offset(durable_offset),
                     plog.durable_log_start_offset,
                 )
             )
@@ -312,6 +329,7 @@ class Fetcher:
             following.cuts = 0
             self._by_channel[channel] = following
             following.learn(high_watermark, log_start_offset)
+            following.heal()
 
     def on_data(self, data: frames.Data) -> None:
         """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, schedule 7)."""
@@ -340,6 +358,9 @@ class Fetcher:
         return following
 
     def _append(self, following: Following, data: frames.Data) -> None:
+        if following.hole is not None:
+            self._fill(following, data.batches)
+            return
         if self._shared.disk_room.full:  # what is left is for the metadata log and the checkpoints
             following.without_room = True
             self._fetch_later(following)
@@ -355,6 +376,16 @@ class Fetcher:
             )
             self._fetch_later(following)
 
+    def _fill(self, following: Following, batches: memoryview) -> None:
+        try:
+            filled = following.fill(batches)
+        except KafkaError as error:
+            following.not_healed(str(error))
+            self._fetch(following)
+        else:
+            if filled:
+                self._fetch_on(following)
+
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
         """The leader's high watermark or log start rose, and no data go along."""
         following = self._by_channel.get(channel)
@@ -365,6 +396,10 @@ class Fetcher:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
         the latest and the log where it was: high watermark and data of such an answer do not exist (schedule 7)."""
         following = self._by_id.get(subscription)
+        if following is not None and following.hole is not None:
+            following.not_healed("its log is another one")
+            self._fetch(following)
+            return
         if following is None or following.fetch_offset != following.log.log_end_offset:
             return
         try:
@@ -378,6 +413,10 @@ class Fetcher:
         """The subscription is refused or has ended."""
         following = self._by_id.get(subscription)
         if following is None:
+            return
+        if following.hole is not None:
+            following.not_healed(code.name)
+            self._fetch_later(following)
             return
         in_range = log_start_offset <= following.log.log_end_offset <= log_end_offset
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE or log_start_offset < 0 or in_range:

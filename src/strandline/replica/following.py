@@ -7,13 +7,16 @@ from typing import Protocol
 import structlog
 
 from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
+from strandline.log.segment import Segment
 from strandline.proto.errors import NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.marks import mark
 from strandline.replica import frames
 from strandline.replica.core.effects import Committed, Cut, FollowerEffects, KeepLog, Truncate
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.partition import Partition
+from strandline.replica.rot import TRY_AGAIN_MS
 from strandline.replica.shared import Shared
 
 log = structlog.get_logger("strandline.replica")
@@ -31,6 +34,9 @@ class Feed(Protocol):
     def unfollow(self, following: Following) -> None:
         """Follow it no longer."""
 
+    def heal(self, following: Following) -> None:
+        """Fetch what has rotted in its log."""
+
 
 class Following:
     """Following one leader in one leader epoch. It gives the core what the leader said, and carries out the effects
@@ -47,6 +53,8 @@ class Following:
         cuts: truncations since the leader last accepted a fetch.
         retry_ms: when to fetch again after a refusal.
         without_room: what came last, or a cut, found the disk full.
+        hole: what has rotted in the log and is fetched now; None while it is fetched from the end of the log.
+        heal_after_ms: not before then is it tried again.
     """
 
     __slots__ = (
@@ -58,6 +66,8 @@ class Following:
         "core",
         "cuts",
         "fetch_offset",
+        "heal_after_ms",
+        "hole",
         "id",
         "last_epoch",
         "log",
@@ -84,6 +94,8 @@ class Following:
         self.cuts = 0
         self.retry_ms = 0.0
         self.without_room = False
+        self.hole: tuple[Segment, Hole] | None = None
+        self.heal_after_ms = float("-inf")
 
     # The partition's source
 
@@ -95,9 +107,69 @@ class Following:
         """The log start is durable here."""
         self._feed.tell_deleted(self)
 
+    def heal(self) -> None:
+        """Get from the leader what has rotted in the log, if it is time to."""
+        if self.must_heal:
+            self._feed.heal(self)
+
     def end(self) -> None:
         """Follow no longer."""
         self._feed.unfollow(self)
+
+    # Healing (schedule 80)
+
+    @property
+    def must_heal(self) -> bool:
+        """There is a hole in the log, and the leader has not failed to fill it a moment ago."""
+        rot = self.log.rot
+        return bool(rot) and self._shared.clock.monotonic_ms() >= self.heal_after_ms and any(rot.holes())
+
+    def next_hole(self) -> None:
+        """What is fetched next: the first hole, or what follows on the log."""
+        self.hole = next(self.log.rot.holes(), None) if self.must_heal else None
+
+    def position(self) -> tuple[int, int, int]:
+        """What the next FETCH says: offset, epoch of the record before it, and how far the log is durable. Before a
+        hole the log is what it was, so it is a prefix of the leader's there as well."""
+        plog = self.log
+        if self.hole is None:
+            return plog.log_end_offset, plog.latest_epoch, plog.durable_offset
+        offset = max(self.hole[1].offset, plog.log_start_offset)
+        return offset, plog.epochs.epoch_at(offset - 1), min(offset, plog.durable_offset)
+
+    def fill(self, batches: memoryview) -> bool:
+        """Write what the leader sent over the hole that is fetched; true once nothing is left of it.
+
+        Raises:
+            KafkaError: it does not belong there, or cannot be written.
+        """
+        assert self.hole is not None
+        segment, hole = self.hole
+        try:
+            left = self.log.rot.mend(segment, hole, batches)
+        except StorageError as error:
+            self.partition.fail(str(error))
+            return False
+        self.hole = None if left is None else (segment, left)
+        if left is None:
+            self._shared.rot.mended(self.partition)
+        return left is None
+
+    def not_healed(self, reason: str) -> None:
+        """The leader cannot fill the hole; go on at the end of the log meanwhile."""
+        mark("rot-stays")
+        assert self.hole is not None
+        offset, self.hole = self.hole[1].offset, None
+        self.heal_after_ms = self._shared.clock.monotonic_ms() + TRY_AGAIN_MS
+        name = str(self.partition.topic_partition)
+        log.warning(
+            "what has rotted in a log was not healed by its leader; it is tried again. If this stays, stop this node, "
+            "move the partition's directory away and start it: the replica is fetched anew",
+            partition=name,
+            leader=self.core.leader,
+            offset=offset,
+            reason=reason,
+        )
 
     # What the leader says
 

@@ -22,6 +22,7 @@ from strandline.proto.errors import FatalError
 from strandline.proto.ids import BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
+from strandline.replica.compaction import Compactor
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.disk_health import DiskRoom, DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
@@ -31,6 +32,7 @@ from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
 from strandline.replica.rot import RotWatch
+from strandline.replica.scrub import Scrub
 from strandline.replica.shared import Checkpoints, Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -97,7 +99,7 @@ class ReplicaManager:
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
             checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
-            rot=RotWatch(self.counters),
+            rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
         )
@@ -111,6 +113,8 @@ class ReplicaManager:
         self._upkeep = Upkeep(
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )
+        self._scrub = Scrub(self._shared, self._partitions)
+        self.compactor = Compactor(self._shared, self._partitions, log_dir)
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life
@@ -120,6 +124,8 @@ class ReplicaManager:
         self.disk_room.look()
         self._streams.start()
         self._upkeep.start()
+        self._scrub.start()
+        self.compactor.start()
 
     async def close(self, clean: bool) -> None:
         """Stop serving: end the streams, answer who waits, finish syncs and deletions; write the high watermarks down
@@ -127,7 +133,9 @@ class ReplicaManager:
         self._upkeep.stop()
         shared = self._shared
         shared.watermarks.stop()
-        ending = [*self._streams.stop()]
+        shared.rot.stop()
+        self._scrub.stop()
+        ending = [*self._streams.stop(), *self.compactor.stop()]
         if not clean:
             shared.checkpoints.abandon()  # the disk may be why, and wait for ever
         ending += [task for task in (shared.isr_changes.stop(), shared.checkpoints.stop()) if task is not None]

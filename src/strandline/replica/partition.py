@@ -95,7 +95,7 @@ class Partition:
 
     def cannot_read(self, error: KafkaError) -> None:
         """A read of its log ended so: there may be rot in it."""
-        self._shared.rot.found(self.topic_partition, error)
+        self._shared.rot.found(self, error)
 
     # Roles
 
@@ -494,5 +494,6 @@ class Partition:
             maximal_isr=state.isr if leader is None else leader.maximal_isr,
             effective_min_isr=state.effective_min_isr,
             followers=() if leader is None else leader.follower_statuses(now_ms),
+            rotten=log is not None and bool(log.rot),
             reason=self.reason,
         )

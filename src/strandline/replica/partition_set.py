@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from strandline.log.disk import DiskError
+from strandline.log.loading import aside_stem
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
+from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NO_NODE, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.tasks import spawn
@@ -30,7 +31,8 @@ class PartitionSet:
     Invariants:
     - a partition is in `partitions` and in `by_id`, or in neither;
     - no log is opened for a name while an older topic's log of that name is being deleted;
-    - what is in `_without_log` is offline for lack of room alone.
+    - what is in `_without_log` is offline for lack of room alone;
+    - a damaged log that was set aside stays on the disk until its replica is in the ISR again.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class PartitionSet:
         self._deletions: dict[TopicPartition, asyncio.Task[None]] = {}
         self._awaiting_deletion: dict[TopicPartition, PartitionState] = {}
         self._without_log: dict[Partition, None] = {}
+        self._asides = dict.fromkeys(log_dir.asides())
         self.partitions: dict[TopicPartition, Partition] = {}
         self.by_id = by_id
         self.brokers: dict[NodeId, BrokerState] = {}
@@ -114,6 +117,7 @@ class PartitionSet:
             return
         elif state.leader_epoch == partition.state.leader_epoch:
             partition.metadata_changed(state, self.brokers)
+            self._remove_aside(state)
             return
         partition.state = state
         self._take_role(partition)
@@ -121,8 +125,12 @@ class PartitionSet:
     def _take_role(self, partition: Partition) -> None:
         """A new leader epoch: lead, follow or wait, from anew."""
         state, plog = partition.state, partition.log
+        self._remove_aside(state)
         if plog is None or partition.role is Role.OFFLINE:
-            partition.fail(partition.reason)
+            if self._may_begin_anew(state):
+                self._begin_anew(partition)
+            else:
+                partition.fail(partition.reason)
             return
         plog.config = state.log_config
         if state.leader == self._shared.node_id:
@@ -199,6 +207,45 @@ class PartitionSet:
             mark("log-made-with-room")
             self._forget(partition)
             self._apply(partition.state)
+
+    def _may_begin_anew(self, state: PartitionState) -> bool:
+        """The log was found damaged when it was opened, and another replica leads. The registration of this process
+        said that it lacks what it had: so the replica is in no ISR, not eligible, and joins once it has fetched all
+        again (schedule 81). `state` is from after that."""
+        damaged = isinstance(self._log_dir.offline.get(state.topic_partition), CorruptLogError)
+        me = self._shared.node_id
+        led = state.leader not in (NO_NODE, me) and me not in state.isr
+        return damaged and led and not self._shared.disk_room.full
+
+    def _begin_anew(self, partition: Partition) -> None:
+        name = partition.topic_partition
+        try:
+            directory = self._log_dir.set_rotten_aside(name)
+        except DiskError as error:
+            partition.fail(f"{partition.reason}; it cannot be set aside: {error}")
+            return
+        mark("rotten-log-set-aside")
+        log.warning(
+            "a damaged log is set aside and fetched again from the leader; it is removed once the replica is in sync",
+            partition=str(name),
+            directory=directory,
+            leader=partition.state.leader,
+        )
+        self._asides[aside_stem(name)] = None
+        self._forget(partition)
+        self._apply(partition.state)
+
+    def _remove_aside(self, state: PartitionState) -> None:
+        name = state.topic_partition
+        if aside_stem(name) in self._asides and self._shared.node_id in state.isr:
+            del self._asides[aside_stem(name)]
+            spawn(self._remove_aside_slowly(name), self._shared.on_fatal)
+
+    async def _remove_aside_slowly(self, name: TopicPartition) -> None:
+        try:
+            await self._log_dir.remove_asides(name)
+        except (DiskError, FileNotFoundError) as error:
+            log.warning("a damaged log that was set aside is still on disk", partition=str(name), error=str(error))
 
     def _delete(self, partition: Partition) -> None:
         self._forget(partition)

@@ -1,38 +1,179 @@
-"""Rot: batches on this broker's disk that are not what was written (rule B19)."""
+"""Rot: batches on this broker's disk that are not what was written (rule B19), and how a replica gets them back
+(schedule 80).
+
+A read, or a scrub, meets damage. From then on the controller hears that the replica has rotted: it leads nothing and is
+in no ISR where a whole replica is left. A survey of the segment finds the holes; where another broker leads, its
+batches are written over them. Nothing is cut, so that a replica that is healed in the middle of anything has lost
+nothing; and where nobody else has the records, everything but the holes is served.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
 import structlog
 
+from strandline.log.disk import DiskError
+from strandline.log.holes import Hole
+from strandline.log.partition_log import PartitionLog
+from strandline.log.segment import Segment
+from strandline.log.survey import Gone, Survey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.tasks import Report, spawn
 from strandline.replica.states import ReplicaCounters
+from strandline.replica.subscription import Source
 
 log = structlog.get_logger("strandline.replica")
 
+TRY_AGAIN_MS = 5_000.0
+"""After a leader could not heal a replica, or while nobody else leads, it is tried again so often."""
+
+
+class Replica(Protocol):
+    """A hosted partition, as far as rot goes."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    def log(self) -> PartitionLog | None: ...
+
+    @property
+    def source(self) -> Source | None: ...
+
+    def fail(self, reason: str) -> None:
+        """The log can no longer be used."""
+
+
+async def _at_once(_: int) -> None:
+    await asyncio.sleep(0)
+
 
 class RotWatch:
-    """Counts what rotted and says so, each place once."""
+    """Surveys what reads met damage in, and has it healed. One survey at a time.
 
-    def __init__(self, counters: ReplicaCounters) -> None:
+    `on_change`: the controller is to hear at once that a replica has rotted, or is whole again.
+    """
+
+    def __init__(self, counters: ReplicaCounters, on_change: Callable[[], None], on_fatal: Report) -> None:
         self._counters = counters
-        self._places: set[tuple[str, int]] = set()
+        self._on_change = on_change
+        self._on_fatal = on_fatal
+        self._rotten: dict[Replica, None] = {}
+        self._work: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
-    def found(self, tp: TopicPartition, error: KafkaError) -> None:
-        """A read of the log of `tp` ended so; nothing is done about another error than CORRUPT_MESSAGE."""
-        if error.code is not ErrorCode.CORRUPT_MESSAGE:
+    def stop(self) -> None:
+        """Survey and heal nothing more."""
+        self._stopped = True
+        if self._work is not None:
+            self._work.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def found(self, replica: Replica, error: KafkaError) -> None:
+        """A read of the replica's log ended so; nothing is done about another error than CORRUPT_MESSAGE."""
+        plog = replica.log
+        if error.code is not ErrorCode.CORRUPT_MESSAGE or plog is None:
             return
-        place = str(error.figures.get("file", "")), int(error.figures.get("position", -1))
-        if place in self._places:
-            return
-        self._places.add(place)
-        self._counters.corrupt_batches += 1
-        log.error(
-            "a batch on the disk is not what was written; nobody gets it",
-            partition=str(tp),
-            offset=error.figures.get("offset"),
-            file=place[0],
-            position=place[1],
-            found=error.message,
-        )
+        before = len(plog.rot.suspects)
+        plog.rot.suspect(str(error.figures.get("file", "")), int(error.figures.get("position", 0)))
+        if len(plog.rot.suspects) > before:
+            name, why = str(replica.topic_partition), str(error)
+            log.error("a part of a log is not what was written, and nobody gets it", partition=name, found=why)
+            self._note(replica)
+
+    def surveyed(self, replica: Replica, plog: PartitionLog, segment: Segment, holes: list[Hole]) -> None:
+        """These are all the holes of one of its segments."""
+        new = [hole for hole in holes if hole not in segment.holes]
+        plog.rot.surveyed(segment, holes)
+        for hole in new:
+            self._counters.corrupt_batches += 1
+            log.error(
+                "a part of a log has rotted",
+                partition=str(replica.topic_partition),
+                offset=hole.offset,
+                next_offset=hole.next_offset,
+                file=segment.file.path,
+                position=hole.position,
+                bytes=hole.end - hole.position,
+            )
+        if new:
+            self._note(replica)
+        if holes and replica.source is not None:
+            replica.source.heal()
+
+    def mended(self, replica: Replica) -> None:
+        """Holes of its log were written anew: they count once they are on the disk."""
+        self._counters.mended_holes += 1
+        self._note(replica)
+
+    def _note(self, replica: Replica) -> None:
+        self._rotten[replica] = None
+        self._on_change()
+        if self._work is None and not self._stopped:
+            self._work = spawn(self._look_after(), self._on_fatal)
+
+    async def _look_after(self) -> None:
+        """Survey, sync and forget, until nothing is left to be done by this broker alone."""
+        try:
+            while any([await self._step(replica) for replica in list(self._rotten)]):
+                pass
+        finally:
+            self._work = None
+        if self._rotten and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TRY_AGAIN_MS / 1000, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        for replica in list(self._rotten):
+            if replica.source is not None:
+                replica.source.heal()
+        if self._work is None:
+            self._work = spawn(self._look_after(), self._on_fatal)
+
+    async def _step(self, replica: Replica) -> bool:
+        """One step for a replica; whether there was one."""
+        plog = replica.log
+        if plog is None or plog.failure is not None or not plog.rot:
+            del self._rotten[replica]
+            self._on_change()
+            if plog is not None and plog.failure is None:
+                mark("rot-healed")
+                log.warning("a log is whole again, or was all the time", partition=str(replica.topic_partition))
+            return False
+        for segment in list(plog.rot.suspects):
+            await self._survey(replica, plog, segment)
+            return True
+        if plog.rot.unsynced:
+            await self._sync(replica, plog)
+            return True
+        return False
+
+    async def _survey(self, replica: Replica, plog: PartitionLog, segment: Segment) -> None:
+        try:
+            holes = await Survey(plog, segment, _at_once).holes()
+        except (Gone, FileNotFoundError):
+            if segment not in plog.segments or plog.failure is not None:
+                plog.rot.forget(segment)  # else it was cut, and is looked at again
+        except DiskError as error:
+            log.warning("a log cannot be surveyed", partition=str(replica.topic_partition), error=str(error))
+            await asyncio.sleep(TRY_AGAIN_MS / 1000)
+        else:
+            self.surveyed(replica, plog, segment, holes)
+
+    async def _sync(self, replica: Replica, plog: PartitionLog) -> None:
+        mended, plog.rot.unsynced = plog.rot.unsynced, {}
+        plog.rot.suspects.update(mended)  # not whole before it was read again
+        try:
+            await plog.disk.sync([segment.file for segment in mended])
+        except DiskError as error:
+            plog.sync_failed(error)
+            replica.fail(f"a sync failed: {error}")

@@ -157,6 +157,8 @@ class ReplicaCounters:
     truncations_below_high_watermark: int = 0
     offline_logs: int = 0
     corrupt_batches: int = 0
+    mended_holes: int = 0
+    scrubbed_bytes: int = 0
     expired_records: int = 0
     expired_bytes: int = 0
     connections: int = 0
@@ -204,6 +206,7 @@ class ReplicaStatus(NamedTuple):
         isr: as committed, known on the leader; from the metadata elsewhere.
         maximal_isr: with a proposed newcomer (leader only, else as `isr`).
         followers: leader only.
+        rotten: a part of its log is not what was written, and is not healed yet.
         reason: why it is offline, else empty.
     """
 
@@ -225,6 +228,7 @@ class ReplicaStatus(NamedTuple):
     maximal_isr: tuple[NodeId, ...]
     effective_min_isr: int
     followers: tuple[FollowerStatus, ...] = ()
+    rotten: bool = False
     reason: str = ""
 
 
@@ -250,7 +254,11 @@ class ReplicaConfig:
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
         retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
-        stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
+            scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
+        scrub_bytes_per_second: the most that this reads.
+            cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
+            log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
+            stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 
     replica_lag_time_max_ms: int = 30_000
@@ -264,7 +272,12 @@ class ReplicaConfig:
     stream_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
     retention_check_interval_ms: int = 300_000
+    cleaner_backoff_ms: int = 15_000
+    cleaner_dedupe_buffer_bytes: int = 128 * 1024 * 1024
+    cleaner_io_max_bytes_per_second: float = float("inf")
     stray_delete_delay_ms: int = 3_600_000
+    scrub_interval_ms: int = 604_800_000
+    scrub_bytes_per_second: int = 10 << 20
 
     @property
     def sync_before_ack(self) -> bool:

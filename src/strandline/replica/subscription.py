@@ -82,5 +82,8 @@ class Source(Protocol):
     def deleted(self) -> None:
         """The log start is durable here: the leader may wait for that."""
 
+    def heal(self) -> None:
+        """Get from the leader what has rotted in the log, if it is time to."""
+
     def end(self) -> None:
         """Follow no longer."""

@@ -14,6 +14,7 @@ from strandline.cluster.node.doctor import (
     judge_config,
     judge_consumer,
     judge_crowds,
+    judge_effects,
     judge_producer,
     judge_quorum,
     judge_settings,
@@ -109,11 +110,12 @@ def test_a_cluster_of_one_and_a_crowded_broker() -> None:
     assert settings(judge_quorum(1)) == ["1 controller"]
 
 
-def test_a_setting_without_effect_is_named_in_a_file() -> None:
-    """What is set and does nothing is a finding of its own kind; what asks for nothing more than is done is none."""
-    [found] = judge_config(NodeConfig(SAFE | {"log.cleanup.policy": "compact", "compression.type": "producer"}))
-    assert (found.kind, found.setting) == ("no effect", "log.cleanup.policy = compact")
-    assert "compaction is not served yet" in found.loses
+def test_a_setting_without_effect_is_named() -> None:
+    """What is set and does nothing is a finding of its own kind; what has its effect is none, compaction among it."""
+    [found] = judge_effects("topic t", {"flush.ms": "10", "cleanup.policy": "compact"}, topic=True)
+    assert (found.kind, found.setting) == ("no effect", "flush.ms = 10")
+    assert "flush.policy says when records are synced" in found.loses
+    assert not list(judge_config(NodeConfig(SAFE | {"log.cleanup.policy": "compact", "compression.type": "zstd"})))
 
 
 def test_a_producers_settings_are_judged() -> None:

@@ -34,38 +34,34 @@ def whole(cluster: DevCluster) -> DevCluster:
 
 
 def test_a_setting_without_effect_is_said_where_it_is_set(whole: DevCluster) -> None:
-    """Compaction is taken, as Kafka takes it, and nothing goes by it yet: the command, describe, doctor and the log of
-    the broker say so. What asks for what is done anyway is no mistake."""
+    """flush.ms is taken, as Kafka takes it, and nothing goes by it: the command, describe, doctor and the log of the
+    broker say so. What asks for what is done anyway is no mistake."""
     where = ("-b", whole.bootstrap)
-    compact = "cleanup.policy=compact"
-    told = strandline("topic", "create", "doctored", "-c", compact, "-c", "segment.ms=1000", *where)
+    idle = "flush.ms=10"
+    told = strandline("topic", "create", "doctored", "-c", idle, "-c", "segment.ms=1000", *where)
     assert told.exit_code == 0, told.output
-    assert f"warning: {compact} has no effect yet: compaction is not served" in told.stderr
+    assert f"warning: {idle} has no effect yet: flush.policy says" in told.stderr
     assert "segment.ms" not in told.stderr
     log = "".join(Path(whole.log_path(node)).read_text() for node in whole.node_ids)
-    assert re.search(
-        r"a setting without effect was set' topic='doctored' setting='cleanup.policy' value='compact'", log
-    )
+    assert re.search(r"a setting without effect was set' topic='doctored' setting='flush.ms' value='10'", log)
 
-    dry = strandline("topic", "create", "other", "-c", compact, "--dry-run", *where)
-    assert f"{compact} has no effect yet" in dry.stderr
+    dry = strandline("topic", "create", "other", "-c", idle, "--dry-run", *where)
+    assert f"{idle} has no effect yet" in dry.stderr
     described = strandline("topic", "describe", "doctored", *where).stdout
-    assert f"{compact} (no effect yet)" in described
+    assert f"{idle} (no effect yet)" in described
     shown = strandline("config", "describe", "topic", "doctored", *where).stdout
-    assert "No effect yet (but for delete): compaction is not served" in " ".join(shown.split())
+    assert "flush.policy says when records are synced" in " ".join(shown.split())
 
     code, found = doctor(whole.bootstrap)
     mine = [one for one in found if one["where"] == "topic doctored"]
     assert code == 1
-    assert [(one["kind"], one["setting"]) for one in mine] == [("no effect", "cleanup.policy = compact")]
+    assert [(one["kind"], one["setting"]) for one in mine] == [("no effect", "flush.ms = 10")]
 
-    usual = strandline("topic", "alter", "doctored", "-c", "cleanup.policy=delete", *where)
+    usual = strandline("topic", "alter", "doctored", "-c", "flush.ms=9223372036854775807", *where)
     assert (usual.exit_code, usual.stderr) == (0, "")
-    lasting = strandline(
-        "config", "alter", "topic", "doctored", "--set", "cleanup.policy=compact", "-o", "json", *where
-    )
+    lasting = strandline("config", "alter", "topic", "doctored", "--set", "flush.ms=10", "-o", "json", *where)
     assert json.loads(lasting.stdout)["without_effect"] == {
-        "cleanup.policy": "compaction is not served yet, every record is kept"
+        "flush.ms": "flush.policy says when records are synced, by default before each acknowledgement"
     }
     strandline("topic", "delete", "doctored", "--yes", *where)
 

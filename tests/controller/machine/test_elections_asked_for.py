@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.controller import api, broker_api
-from strandline.controller.broker_api import DescribeReplicasRequest, ReplicaOffsets, Unserved, UnservedTopic
+from strandline.controller.broker_api import DescribeReplicasRequest, ReplicaOffsets, ReplicaSet, TopicReplicaSet
 from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.state import PRODUCER_ID_BLOCK, Result
 from strandline.controller.metadata.records import ProducerIdsRecord
@@ -98,7 +98,7 @@ def test_the_preview_says_why_nobody_leads(machine_cluster: Any) -> None:
         cluster.fence(node)
     cluster.start(1)
     assert "broker 2, which had all that was acknowledged, is away, and broker 3, which had" in why(cluster)
-    unserved = Unserved((UnservedTopic(cluster.image.topics["t"].topic_id, (0,)),))
+    unserved = ReplicaSet((TopicReplicaSet(cluster.image.topics["t"].topic_id, (0,)),))
     cluster.register(2)
     cluster.beat(2, unserved=unserved)
     assert "broker 2, which had all that was acknowledged, cannot serve its replica" in why(cluster)

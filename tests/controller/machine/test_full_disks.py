@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.controller import api
-from strandline.controller.broker_api import Unserved, UnservedTopic
+from strandline.controller.broker_api import ReplicaSet, TopicReplicaSet
 from strandline.controller.machine import elections
 from strandline.proto.error_codes import ErrorCode
 
@@ -137,8 +137,8 @@ def test_a_log_that_failed_on_a_full_disk(machine_cluster: Any, number: int) -> 
     cluster = machine_cluster(3)
     cluster.create("t", [[1, 2, 3], [1, 2, 3]])
     cluster.full.add(1)
-    topic = UnservedTopic(cluster.image.topics["t"].topic_id, (number,))
-    cluster.beat(1, unserved=Unserved((topic,)))
+    topic = TopicReplicaSet(cluster.image.topics["t"].topic_id, (number,))
+    cluster.beat(1, unserved=ReplicaSet((topic,)))
     for each in (0, 1):
         info = cluster.partition(number=each)
         assert (info.leader, info.isr, info.partition_epoch) == (2, (2, 3), 1)

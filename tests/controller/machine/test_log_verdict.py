@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api, broker_api
-from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
+from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings, TopicReplicaSet
 from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.methods import REGISTER_BROKER
@@ -334,8 +334,8 @@ def test_one_broker_that_acks_unsynced_is_enough(machine_cluster: Any) -> None:
 # --- what cannot be served --------------------------------------------------------------------------------------------
 
 
-def unserved(cluster: Any, *numbers: int) -> Unserved:
-    return Unserved((UnservedTopic(cluster.image.topics["t"].topic_id, numbers),) if numbers else ())
+def unserved(cluster: Any, *numbers: int) -> ReplicaSet:
+    return ReplicaSet((TopicReplicaSet(cluster.image.topics["t"].topic_id, numbers),) if numbers else ())
 
 
 def test_a_replica_that_cannot_be_served_loses_the_leadership_at_once(machine_cluster: Any) -> None:

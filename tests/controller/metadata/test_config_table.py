@@ -98,7 +98,8 @@ def test_what_has_no_effect_says_so_and_what_asks_for_nothing_does_not() -> None
     assert list(settings_without_effect(given, topic=True)) == ["flush.ms"]
     asks_nothing = {"retention.ms": "-1", "compression.type": "producer", "cleanup.policy": "delete"}
     assert settings_without_effect(asks_nothing, topic=True) == {}
-    assert list(settings_without_effect({"log.cleanup.policy": "compact"}, topic=False)) == ["log.cleanup.policy"]
+    given = {"compression.type": "zstd", "log.cleanup.policy": "compact"}
+    assert settings_without_effect(given, topic=False) == {}, "every setting of brokers has its effect"
     for key in TOPIC_CONFIGS.values():
         assert without_effect(key.documentation, key.default) == ""
         assert without_effect(key.documentation, "another") == key.idle
@@ -154,7 +155,16 @@ def test_compacted_topics_lose_nothing_to_retention() -> None:
     """compact without delete: time and size delete nothing."""
     image = image_with((2, "t", "cleanup.policy", "compact"), (2, "t", "retention.ms", "5"))
     config = ConfigResolver({}).log_config(image, "t")
-    assert (config.retention_ms, config.retention_bytes) == (-1, -1)
+    assert (config.compacted, config.retention_ms, config.retention_bytes) == (True, -1, -1)
+
+
+def test_a_record_waits_no_longer_than_max_compaction_lag() -> None:
+    """KIP-354: its segment is closed by then, for the active one is not compacted."""
+    image = image_with((2, "t", "max.compaction.lag.ms", "5000"))
+    assert ConfigResolver({}).log_config(image, "t").segment_ms == 604_800_000, "the topic is not compacted"
+    image = image_with((2, "t", "cleanup.policy", "compact,delete"), (2, "t", "max.compaction.lag.ms", "5000"))
+    config = ConfigResolver({}).log_config(image, "t")
+    assert (config.segment_ms, config.max_compaction_lag_ms, config.retention_ms) == (5_000, 5_000, 604_800_000)
 
 
 @pytest.mark.parametrize(

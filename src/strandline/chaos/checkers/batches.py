@@ -1,13 +1,13 @@
 """Record batches (magic 2) by a parser of the checkers' own: what the product's get wrong must not hide itself.
 
-The format is Kafka's (KIP-98). A log that no compaction has been over holds as many records in a batch as the batch
-spans offsets.
+The format is Kafka's (KIP-98). A batch that no compaction has been over holds as many records as it spans offsets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 import cramjam
 from crc32c import crc32c
@@ -27,6 +27,14 @@ class NotABatch(Exception):
     """What lies there is no batch, or a part of one, or one whose bytes have changed."""
 
 
+class StoredRecord(NamedTuple):
+    """A record as it lies in a batch."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
     """A batch as it lies on a disk."""
@@ -38,16 +46,23 @@ class StoredBatch:
     crc: int
     count: int
     """Of its records."""
+    span: int
+    """Of its offsets."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Compaction took nothing of it."""
+        return self.count == self.span
 
     @property
     def next_offset(self) -> int:
         """First offset after it."""
-        return self.base_offset + self.count
+        return self.base_offset + self.span
 
     @property
     def last_offset(self) -> int:
-        """Of its last record."""
-        return self.base_offset + self.count - 1
+        """Its last offset, of which there need be no record any more."""
+        return self.base_offset + self.span - 1
 
 
 def parse(head: bytes) -> StoredBatch:
@@ -57,9 +72,9 @@ def parse(head: bytes) -> StoredBatch:
     base, length, epoch, magic, crc, _, last_delta, *_, count = _HEADER.unpack(head[:HEADER_BYTES])
     if magic != _MAGIC or base < 0 or epoch < -1:
         raise NotABatch(f"magic {magic}, base offset {base}, leader epoch {epoch}")
-    if length < HEADER_BYTES - _BEFORE_THE_LENGTH_COUNTS or count < 1 or last_delta != count - 1:
+    if length < HEADER_BYTES - _BEFORE_THE_LENGTH_COUNTS or not 0 <= count <= last_delta + 1:
         raise NotABatch(f"{count} records over {last_delta + 1} offsets in {length} bytes, at offset {base}")
-    return StoredBatch(base, length + _BEFORE_THE_LENGTH_COUNTS, epoch, crc, count)
+    return StoredBatch(base, length + _BEFORE_THE_LENGTH_COUNTS, epoch, crc, count, last_delta + 1)
 
 
 def verify(batch: StoredBatch, content: bytes) -> None:
@@ -71,8 +86,8 @@ def verify(batch: StoredBatch, content: bytes) -> None:
         raise NotABatch(f"the CRC is {found:#010x} and should be {batch.crc:#010x}, at offset {batch.base_offset}")
 
 
-def values(batch: StoredBatch, content: bytes) -> list[bytes | None]:
-    """The values of its records, in the order of their offsets; each has the offset that its place says.
+def records(batch: StoredBatch, content: bytes) -> list[StoredRecord]:
+    """Its records, in the order of their offsets; of a whole batch each has the offset that its place says.
 
     Raises:
         NotABatch: other records are inside than its header says.
@@ -83,27 +98,30 @@ def values(batch: StoredBatch, content: bytes) -> list[bytes | None]:
         raise NotABatch(f"codec {codec} is not one that is used here, at offset {batch.base_offset}")
     if codec:
         body = bytes(_DECOMPRESS[codec](body))
-    found: list[bytes | None] = []
-    position = 0
+    found: list[StoredRecord] = []
+    position, least = 0, 0
     for number in range(batch.count):
         length, start = _varint(body, position)
         position = start + length
-        delta, value = _record(body, start)
-        if delta != number or length < 0 or position > len(body):
+        delta, key, value = _record(body, start)
+        follows = delta == number if batch.is_whole else least <= delta < batch.span
+        if not follows or length < 0 or position > len(body):
             raise NotABatch(f"record {number} of the batch at offset {batch.base_offset} has offset delta {delta}")
-        found.append(value)
+        least = delta + 1
+        found.append(StoredRecord(batch.base_offset + delta, key, value))
     if position != len(body):
         raise NotABatch(f"{len(body) - position} bytes follow the records of the batch at offset {batch.base_offset}")
     return found
 
 
-def _record(body: bytes, position: int) -> tuple[int, bytes | None]:
-    """Its offset delta and its value."""
+def _record(body: bytes, position: int) -> tuple[int, bytes | None, bytes | None]:
+    """Its offset delta, its key and its value."""
     _, position = _varint(body, position + 1)  # attributes; timestamp delta
     delta, position = _varint(body, position)
     key_bytes, position = _varint(body, position)
+    key = None if key_bytes < 0 else body[position : position + key_bytes]
     value_bytes, position = _varint(body, position + max(0, key_bytes))
-    return delta, None if value_bytes < 0 else body[position : position + value_bytes]
+    return delta, key, None if value_bytes < 0 else body[position : position + value_bytes]
 
 
 def _varint(body: bytes, position: int) -> tuple[int, int]:

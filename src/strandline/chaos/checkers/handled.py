@@ -7,6 +7,7 @@
 | CopiedOnce | a copy's target holds other records than its source, or one of them twice |
 | AckedIsStored | a record is not where its acknowledgement said |
 | DeletedIsGone | a record is there whose deletion was answered |
+| CompactedTooMuch | compaction took a record that no later one of its key supersedes |
 | ExpiredTooMuch | retention.bytes took more than what was too much |
 """
 
@@ -103,6 +104,18 @@ class Ledger:
             facts = {"start": start, "records": len(stored), "least": least}
             raise InvariantViolated("ExpiredTooMuch", "fewer records are left than the topic's size keeps", **facts)
         self.check_trimmed(topic_id, stored, asked=start, deleted=0)
+
+    def check_compacted(self, topic_id: UUID, stored: Mapping[tuple[int, int], str]) -> None:
+        """Of a topic of one partition, values as `key=value`: what was acknowledged is there, unless a later record of
+        its key is. Raises InvariantViolated."""
+        last: dict[str, int] = {}
+        for (_, offset), value in sorted(stored.items()):
+            last[value.partition("=")[0]] = offset
+        for offset, value in self.acked.get((topic_id, 0), {}).items():
+            found = stored.get((0, offset))
+            if found != value and (found is not None or last.get(value.partition("=")[0], -1) < offset):
+                facts = {"offset": offset, "acked": value, "found": found}
+                raise InvariantViolated("CompactedTooMuch", "another record is there, or none", **facts)
 
 
 def check_copied(source: Sequence[str], target: Sequence[str]) -> None:

@@ -6,9 +6,10 @@ batches on the simulated disks at a sparser cadence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strandline.chaos.checkers.batches import NotABatch
+from strandline.chaos.checkers.compacted import CompactedRecords, stored_records
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import Place, stored_headers
 from strandline.chaos.sim.disk import SimDisk
@@ -32,6 +33,8 @@ class Known:
     """The highest log start that any leader had: what lies below was deleted."""
     committed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """base offset -> (leader epoch, CRC, next offset) of batches below some replica's high watermark."""
+    compacted: CompactedRecords = field(default_factory=CompactedRecords)
+    """The same of a compacted partition, record by record."""
     written: dict[tuple[int, int], int] = field(default_factory=dict)
     """(base offset, leader epoch) -> CRC, committed or not."""
 
@@ -153,6 +156,11 @@ class PartitionChecks:
         name, place, log_end = what.name, what.place, log.log_end_offset
         facts = {"node": node, "partition": known.name}
         expected = max(what.start, log.log_start_offset)
+        if log.config.compacted:
+            what = replace(what, start=int(log.log_start_offset), place=None)
+            expected = what.start
+            stored = stored_records(disk, log.directory)
+            known.compacted.check(name, stored, expected, min(what.committed_end, log_end), **facts)
         try:
             for header, at in stored_headers(disk, log.directory, start=expected, place=what.place):
                 if header.next_offset > log_end:
@@ -161,6 +169,10 @@ class PartitionChecks:
                 if offset > expected:
                     raise InvariantViolated(name, "records are missing", offset=expected, until=offset, **facts)
                 expected = header.next_offset
+                if log.config.compacted:
+                    continue
+                if not header.is_whole:
+                    raise InvariantViolated(name, "a batch lacks records", offset=offset, count=header.count, **facts)
                 if known.written.setdefault((offset, epoch), crc) != crc:
                     facts |= {"offset": offset, "leader_epoch": epoch}
                     raise InvariantViolated("LogMatching", "one offset and epoch, two batches", **facts)

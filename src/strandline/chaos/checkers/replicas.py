@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from strandline.chaos.checkers.batches import NotABatch, StoredBatch, values
+from strandline.chaos.checkers.batches import NotABatch, StoredBatch, records
+from strandline.chaos.checkers.compacted import compare_compacted, stored_records
 from strandline.chaos.checkers.history import Send
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import stored_batches
@@ -16,10 +17,12 @@ def compare_replicas(
     data: str,
     high_watermarks: Mapping[str, Mapping[str, int]],
     sends: Iterable[Send] = (),
+    compacted: Collection[str] = (),
 ) -> None:
     """Every replica's batches below the lowest high watermark are the same bytes, from where the last of them begins;
     and in them is what the acknowledgements of `sends` said.
 
+    Of partitions that are `compacted` each replica has the same last record of each key: see `checkers.compacted`.
     `high_watermarks` is partition directory name -> node name -> high watermark.
 
     Raises:
@@ -31,6 +34,10 @@ def compare_replicas(
             acked.setdefault(str(send.partition), []).append(send)
     for directory, by_node in high_watermarks.items():
         end = min(by_node.values())
+        if directory in compacted:
+            logs = {name: stored_records(disks[name], f"{data}/{directory}") for name in by_node}
+            compare_compacted(directory, logs, 0, end, "IdenticalReplicas")
+            continue
         batches = {name: list(_committed(disks[name], f"{data}/{directory}", end)) for name in by_node}
         _compare(directory, end, batches)
         _check_acked(directory, batches, acked.get(directory, ()))
@@ -67,8 +74,8 @@ def _check_acked(directory: str, batches: Mapping[str, list[tuple[StoredBatch, b
     stored: dict[int, str] = {}
     try:
         for batch, content in found:
-            texts = ((value or b"").decode(errors="replace") for value in values(batch, content))
-            stored.update(zip(range(batch.base_offset, batch.next_offset), texts, strict=True))
+            for record in records(batch, content):
+                stored[record.offset] = (record.value or b"").decode(errors="replace")
     except NotABatch as error:
         raise InvariantViolated("IdenticalReplicas", f"a log does not parse: {error}", partition=directory) from error
     for send in sends:

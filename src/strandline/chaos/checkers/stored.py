@@ -3,7 +3,7 @@ change nothing, and must not believe what it looks at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from strandline.chaos.checkers.batches import HEADER_BYTES, StoredBatch, parse, verify
@@ -11,6 +11,8 @@ from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
 from strandline.log.rewriting import AWAY
+
+_SWAP = ".swap"
 
 
 class Place(NamedTuple):
@@ -79,8 +81,15 @@ def stored_batches(
 
 
 def segments_in(directory: DirNode) -> list[tuple[int, FileNode]]:
-    """The segments that lie there, by the offset that each begins at."""
-    names = ((_home(name), file) for name, file in directory.entries.items())
+    """The segments that lie there, by the offset that each begins at. One that compaction is swapping in counts as soon
+    as an old one has made way for it: that a start would finish."""
+    names = {_home(name): file for name, file in directory.entries.items()}
+    for name in [name for name in names if name.endswith(_SWAP) and name.removesuffix(_SWAP) not in names]:
+        names[name.removesuffix(_SWAP)] = names[name]
+    return _segments(names.items())
+
+
+def _segments(names: Iterable[tuple[str, object]]) -> list[tuple[int, FileNode]]:
     found = [(int(name[:20]), file) for name, file in names if _is_segment(name)]
     return sorted(((base, file) for base, file in found if isinstance(file, FileNode)), key=lambda one: one[0])
 

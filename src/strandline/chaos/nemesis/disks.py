@@ -190,8 +190,8 @@ def fail_read(nemesis: Nemesis) -> None:
 
 def bit_rot(nemesis: Nemesis) -> None:
     """A bit of a partition's log turns over, on the one machine of the run to which such things happen: anywhere, or in
-    what was written last. The operator moves the directory away and restarts the node: it is fetched again
-    from the leader."""
+    what was written last. Where the replica has not healed itself by then, the operator moves the directory away and
+    restarts the node: it is fetched again from the leader."""
     _rot(nemesis, lambda path: path.endswith(".log"))
 
 
@@ -219,6 +219,8 @@ def _rot(nemesis: Nemesis, may: Callable[[str], bool]) -> None:
 
     def undo() -> None:
         nemesis.blame(name)
+        if directory in disk.rotten and not disk.look_for_rot(directory):
+            nemesis.note(f"{directory} of {name} has no rot any more")
         if directory in disk.rotten:  # else the machine has a new disk since, and nothing rotten on it
             nemesis.note(f"the rotten {directory} of {name} is moved away, its node is restarted")
             nemesis.world.kill(name)

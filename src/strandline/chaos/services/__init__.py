@@ -3,6 +3,7 @@
 - `jobs` is fed all the time. Members of the group `workers` handle it, each in a style of its own: by polls, record by
   record, with commits of their own, or by `run` with dead letters.
 - `fleeting` is deleted and made anew. The group `visitors` reads it, subscribed or by name.
+- `compacted` gets values of a few keys, and is compacted.
 - A copy of `jobs` is begun again and again.
 
 Any of their tasks is cancelled now and then, wherever it waits; the same consumer goes on, is closed, or is left alone

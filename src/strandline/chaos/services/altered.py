@@ -1,5 +1,5 @@
 """The services' topics that are altered while they are written to: records deleted from the front of one, the settings
-of another changed, and a third that keeps no more than its size allows."""
+of another changed, a third that keeps no more than its size allows, and a fourth that is compacted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from strandline.chaos.services.options import ALTERED, EXPIRING, TRIMMED
+from strandline.chaos.services.options import ALTERED, COMPACTED, EXPIRING, TRIMMED
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics
 from strandline.chaos.workload import Ports
@@ -27,6 +27,11 @@ _SEGMENT_BYTES = ("20000", "100000", "1073741824")
 
 _EXPIRES = {"retention.bytes": "1000", "segment.bytes": "1024"}
 _PADDING = "." * 80
+_COMPACTS = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0.2"}
+_TOMBSTONES = 0.1
+"""So many of them delete a key."""
+_KEYS = 6
+"""Of `compacted`: few, so that most of what is sent is superseded."""
 
 EXPIRING_LEAST = 5
 """Records that `expiring` keeps at least once some have gone: one alone in its batch takes less than 200 bytes."""
@@ -46,6 +51,7 @@ class Altered:
         self.trimmed_id: UUID | None = None
         self.altered_id: UUID | None = None
         self.expiring_id: UUID | None = None
+        self.compacted_id: UUID | None = None
         self.fed = False
         self.asked = 0
         self.deleted = 0
@@ -62,14 +68,21 @@ class Altered:
             self.altered_id = await self._topics.create(admin, NewTopic(ALTERED, 1, 3, SAFE))
             expires = SAFE | _EXPIRES | {"file.delete.delay.ms": str(options.delete_delay_ms)}
             self.expiring_id = await self._topics.create(admin, NewTopic(EXPIRING, 1, 3, expires))
-        topics = ((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id), (EXPIRING, self.expiring_id))
+            compacts = SAFE | _COMPACTS | {"file.delete.delay.ms": str(options.delete_delay_ms)}
+            self.compacted_id = await self._topics.create(admin, NewTopic(COMPACTED, 1, 3, compacts))
+        topics = ((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id), (EXPIRING, self.expiring_id),
+                  (COMPACTED, self.compacted_id), (COMPACTED, self.compacted_id))  # fmt: skip
         while self._sent < options.records:
             await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
             topic, topic_id = rng.choice(topics)
             padding = _PADDING if topic == EXPIRING else ""
             for _ in range(rng.randint(1, _BURST_MAX)):
                 self._sent += 1
-                await self._topics.send(producer, topic_id, topic, f"a{self._sent}{padding}", 0, wait=False)
+                value: str | None = f"a{self._sent}{padding}"
+                key = f"k{rng.randrange(_KEYS)}" if topic == COMPACTED else None
+                if key is not None and rng.random() < _TOMBSTONES:
+                    value = None
+                await self._topics.send(producer, topic_id, topic, value, 0, wait=False, key=key)
         await producer.flush()
         self.fed = True
 

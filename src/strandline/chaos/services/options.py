@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
-TRIMMED, ALTERED, EXPIRING = "trimmed", "altered", "expiring"
+TRIMMED, ALTERED, EXPIRING, COMPACTED = "trimmed", "altered", "expiring", "compacted"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
@@ -33,6 +33,8 @@ NODE = {
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "1000",
     "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    "offsets.topic.segment.bytes": "8192",
 }
 """Settings of the nodes in runs with services."""
 
@@ -60,10 +62,10 @@ class ServiceOptions:
     kill: bool
     """The whole process dies once."""
     alters: bool = False
-    """Records of `trimmed` are deleted from its front, settings of `altered` changed, and records of `expiring` go by
-    its size."""
+    """Records of `trimmed` are deleted from its front, settings of `altered` changed, records of `expiring` go by its
+    size, and `compacted` is compacted."""
     delete_delay_ms: int = 0
-    """file.delete.delay.ms of `expiring`."""
+    """file.delete.delay.ms of `expiring` and `compacted`."""
     lowers_min_isr: bool = False
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""

@@ -13,6 +13,7 @@ from strandline.chaos.services.altered import EXPIRING_LEAST, Altered
 from strandline.chaos.services.members import Member
 from strandline.chaos.services.options import (
     ALTERED,
+    COMPACTED,
     COPIED,
     COPIER,
     EXPIRING,
@@ -25,7 +26,7 @@ from strandline.chaos.services.options import (
     ServiceOptions,
 )
 from strandline.chaos.services.shared import Shared
-from strandline.chaos.services.topics import SAFE, Topics
+from strandline.chaos.services.topics import SAFE, Topics, shown
 from strandline.chaos.workload import Ports
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -189,6 +190,8 @@ class Services:
         ledger.check_stored(altered.altered_id, await self._whole(ports, ALTERED))
         trimmed = await self._whole(ports, TRIMMED)
         ledger.check_trimmed(altered.trimmed_id, trimmed, asked=altered.asked, deleted=altered.deleted)
+        assert altered.compacted_id is not None
+        ledger.check_compacted(altered.compacted_id, await self._whole(ports, COMPACTED))
         ledger.check_expired(altered.expiring_id, await self._whole(ports, EXPIRING), least=EXPIRING_LEAST)
 
     async def _whole(self, ports: Ports, topic: str) -> dict[tuple[int, int], str]:
@@ -200,5 +203,6 @@ class Services:
             ends = await consumer.end_offsets(places)
             while any([await consumer.position(place) < end for place, end in ends.items()]):
                 for record in await consumer.poll(0.5):
-                    found[record.partition, record.offset] = (record.value or b"").decode()
+                    key = None if record.key is None else record.key.decode()
+                    found[record.partition, record.offset] = shown(key, record.value)
         return found

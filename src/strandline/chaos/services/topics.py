@@ -22,6 +22,12 @@ VISITS = (5, 10, 20, 40)
 """How many records `fleeting` gets, each time that it is made: fewer or more than it had before."""
 
 
+def shown(key: str | None, value: bytes | None) -> str:
+    """A record as the ledger has it; of a compacted topic with its key, and without a value for a tombstone."""
+    text = "" if value is None else value.decode()
+    return text if key is None else f"{key}={text}"
+
+
 class Topics:
     """Over all incarnations of the services' process: one that is killed goes on where it was.
 
@@ -124,12 +130,21 @@ class Topics:
             await asyncio.sleep(0.2)
 
     async def send(
-        self, producer: Producer, topic_id: UUID, topic: str, value: str, partition: int, *, wait: bool
+        self,
+        producer: Producer,
+        topic_id: UUID,
+        topic: str,
+        value: str | None,
+        partition: int,
+        *,
+        wait: bool,
+        key: str | None = None,
     ) -> None:
         """What is not acknowledged promises nothing."""
         try:
-            future = await producer.send(topic, value.encode(), partition=partition)
-            future.add_done_callback(partial(self._acked, topic_id, value))
+            content = None if value is None else value.encode()
+            future = await producer.send(topic, content, key=None if key is None else key.encode(), partition=partition)
+            future.add_done_callback(partial(self._acked, topic_id, shown(key, content)))
             if wait:
                 await asyncio.wait([future])
         except StrandlineError as error:

@@ -88,6 +88,8 @@ class SimDisk:
         """How often something on it was destroyed for good: a directory, a bit, everything."""
         self.rotten: dict[str, None] = {}
         """Directories with rotten files: what stands there is not judged."""
+        self._flipped: list[tuple[str, int, int]] = []
+        """(path, position, byte) of what `rot` left there."""
         self.operations = 0
         self.locks: dict[str, Caller] = {}
         """Directory -> the process that has it to itself."""
@@ -158,6 +160,22 @@ class SimDisk:
         """`flip_bit`, remembered in `rotten`."""
         self.flip_bit(path, position, bit)
         self.rotten[path.rpartition("/")[0]] = None
+        self._flipped.append((path, position, self._byte(path, position)))
+
+    def _byte(self, path: str, position: int) -> int:
+        """What stands there; -1 for nothing."""
+        node = self.names.find(path)
+        if not isinstance(node, FileNode) or position >= node.size:
+            return -1
+        return int(node.pages[position // PAGE_BYTES][position % PAGE_BYTES])
+
+    def look_for_rot(self, directory: str) -> bool:
+        """Whether any bit that rotted in the directory is still as `rot` left it; else it is judged again."""
+        there = [flip for flip in self._flipped if flip[0].rpartition("/")[0] == directory]
+        if any(self._byte(path, position) == byte for path, position, byte in there):
+            return True
+        self.rotten.pop(directory, None)
+        return False
 
     def remove_directory(self, path: str) -> None:
         """A directory is moved away for good, by hand, while nothing runs. Nothing happens when it does not exist."""

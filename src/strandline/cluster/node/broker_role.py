@@ -21,6 +21,7 @@ from strandline.cluster.node.replica_feed import (
     assigned_partitions,
     isr_proposer,
     replica_offsets,
+    rotten_replicas,
     topic_findings,
     unserved_replicas,
 )
@@ -150,6 +151,7 @@ class BrokerRole:
             config=_session_config(config),
             collect_offsets=lambda: replica_offsets(self.replicas),
             collect_unserved=lambda: unserved_replicas(self.replicas),
+            collect_rotten=lambda: rotten_replicas(self.replicas),
             disk_full=lambda: self.replicas.disk_room.full,
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
@@ -252,7 +254,12 @@ def _replica_config(config: NodeConfig) -> ReplicaConfig:
     return ReplicaConfig(
         replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         retention_check_interval_ms=config.log_retention_check_interval_ms,
+        cleaner_backoff_ms=config.cleaner_backoff_ms,
+        cleaner_dedupe_buffer_bytes=config.cleaner_dedupe_buffer_bytes,
+        cleaner_io_max_bytes_per_second=config.cleaner_io_max_bytes_per_second,
         stray_delete_delay_ms=config.stray_delete_delay_ms,
+        scrub_interval_ms=config.log_scrub_interval_ms,
+        scrub_bytes_per_second=config.log_scrub_max_bytes_per_second,
     )
 
 

@@ -271,7 +271,12 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         ("offsets.", "group."),
         "groups have no thread pools, buffers or batches to tune here; docs/configuration.md lists what there is",
     ),
-    (("log.cleaner.", "remote.log.", "quota.", "replication.quota."), "this part of Kafka is not served yet"),
+    (("remote.log.", "quota.", "replication.quota."), "this part of Kafka is not served yet"),
+    (
+        ("log.cleaner.",),
+        "compaction is always on and runs in the event loop: there are no threads and no buffers but "
+        "log.cleaner.dedupe.buffer.size to set",
+    ),
     (
         ("log.flush.", "log.dir", "log.retention.hours", "log.retention.minutes", "log.roll.hours"),
         "use flush.policy, log.dirs, log.retention.ms and log.roll.ms, which have one unit each",

@@ -107,6 +107,21 @@ def size(name: str, default: int, doc: str, *, low: int = 1) -> Setting[int]:
     return integer(name, default, doc, low=low, unit="bytes")
 
 
+def rate(name: str, default: str, doc: str) -> Setting[float]:
+    """So many in a second, as Kafka writes its numbers of type double."""
+
+    def parse(key: str, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not number > 0:  # NaN too
+            raise ConfigError(key, text, "a number above 0")
+        return number
+
+    return Setting(name, parse, default, doc, type=ConfigType.DOUBLE)
+
+
 def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
     """true or false."""
 

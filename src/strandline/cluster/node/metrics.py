@@ -57,6 +57,7 @@ class Metrics:
                     yield from _of_controller(node)
                 if node.broker is not None:
                     yield from _of_replicas(node.broker)
+                    yield from _of_compaction(node.broker)
                     yield from _of_logs(node.broker)
                     yield from _of_recovery(node)
                     yield from _of_requests(node.broker)
@@ -189,8 +190,17 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     )
     yield _counter(
         "strandline_corrupt_batches",
-        "Batches that were read from this broker's disk and are not what was written: nobody got them.",
+        "Parts of logs on this broker's disk, a batch or more each, that are not what was written: nobody gets them.",
         counters.corrupt_batches,
+    )
+    yield _counter(
+        "strandline_mended_holes", "Such parts of logs that were healed from a leader.", counters.mended_holes
+    )
+    yield _counter("strandline_scrubbed_bytes", "Bytes of logs that the scrub has read.", counters.scrubbed_bytes)
+    yield _gauge(
+        "strandline_rotten_replicas",
+        "Replicas here a part of whose log is not what was written, and not healed yet.",
+        sum(status.rotten for status in hosted),
     )
     yield _counter(prefix + "isrshrinks", "Times a replica left the ISR of a partition led here.", counters.isr_shrinks)
     yield _counter(prefix + "isrexpands", "Times a replica joined the ISR.", counters.isr_expands)
@@ -215,6 +225,29 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         "Times a follower had to cut what it thought committed: only after an unclean election.",
         counters.truncations_below_high_watermark,
     )
+
+
+def _of_compaction(broker: BrokerRole) -> Iterator[Metric]:
+    compactor = broker.replicas.compactor
+    figures, uncleanable = compactor.figures, compactor.uncleanable
+    manager, cleaner = "kafka_log_logcleanermanager_", "kafka_log_logcleaner_"
+    yield _gauge(
+        manager + "uncleanable_partitions_count",
+        "Logs here that compaction cannot read and leaves alone.",
+        len(uncleanable),
+    )
+    size = sum(plog.size_bytes for plog in uncleanable)
+    yield _gauge(manager + "uncleanable_bytes", "Bytes of these.", size)
+    percent = round(100 * figures.max_dirty_ratio)
+    yield _gauge(manager + "max_dirty_percent", "Of the log that needs compaction most.", percent)
+    yield _gauge(cleaner + "cleaner_recopy_percent", "Of what the last pass read.", figures.recopied_percent)
+    yield _gauge(cleaner + "max_clean_time_secs", "Of the last pass.", figures.last_ms / 1_000)
+    delay = figures.max_delay_ms / 1_000
+    yield _gauge(cleaner + "max_compaction_delay_secs", "Beyond max.compaction.lag.ms, the longest.", delay)
+    yield _counter("strandline_compaction_passes", "Passes of compaction over a log.", figures.passes)
+    yield _counter("strandline_compaction_read_bytes", "Bytes that they read.", figures.read_bytes)
+    yield _counter("strandline_compaction_written_bytes", "Bytes that they wrote.", figures.written_bytes)
+    yield _counter("strandline_compacted_records", "Records that they took.", figures.removed)
 
 
 def _of_logs(broker: BrokerRole) -> Iterator[Metric]:

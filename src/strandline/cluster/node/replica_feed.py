@@ -21,7 +21,7 @@ from strandline.proto.ids import (
 )
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, Role
+from strandline.replica.states import BrokerState, PartitionState, ReplicaStatus, Role
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
 """One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
@@ -133,14 +133,23 @@ def replica_offsets(replicas: ReplicaManager) -> Iterator[broker_api.ReplicaOffs
             )
 
 
-def unserved_replicas(replicas: ReplicaManager) -> broker_api.Unserved:
+def unserved_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
     """What heartbeats tell of replicas that cannot be served here."""
+    return _replica_set(replicas, lambda status: replicas.disk_stalls.hung or status.role is Role.OFFLINE)
+
+
+def rotten_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
+    """What heartbeats tell of replicas a part of whose log is not what was written."""
+    return _replica_set(replicas, lambda status: status.rotten)
+
+
+def _replica_set(replicas: ReplicaManager, is_in: Callable[[ReplicaStatus], bool]) -> broker_api.ReplicaSet:
     topics: dict[TopicId, list[int]] = {}
     for status in replicas.hosted():
-        if replicas.disk_stalls.hung or status.role is Role.OFFLINE:
+        if is_in(status):
             topics.setdefault(status.topic_id, []).append(status.partition)
-    return broker_api.Unserved(
-        tuple(broker_api.UnservedTopic(topic_id, tuple(sorted(numbers))) for topic_id, numbers in topics.items())
+    return broker_api.ReplicaSet(
+        tuple(broker_api.TopicReplicaSet(topic_id, tuple(sorted(numbers))) for topic_id, numbers in topics.items())
     )
 
 

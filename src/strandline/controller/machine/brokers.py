@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from strandline.controller.broker_api import (
     AllocateProducerIdsRequest,
@@ -104,6 +105,7 @@ def register_broker(
     records.append(_registration(request, epoch, None, acks_unsynced=_acks_unsynced(image, request)))
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
     state.unserved.forget(node_id)
+    state.rotten.forget(node_id)
     known = [topic for topic in request.findings if topic.topic_id in image.topic_by_id]
     state.offsets.recovered(node_id, epoch, known, now_ms)
     return Result(RegisterBrokerReply(epoch), records)
@@ -160,7 +162,7 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
     node_id = request.node_id
     broker = state.broker_of_epoch(node_id, request.broker_epoch)
     state.offsets.report(node_id, broker.broker_epoch, request.offsets, now_ms)
-    failed, reported = _take_reports(state, request)
+    reports = _take_reports(state, request)
     current = _current(broker)
     target = _next(state, broker, current, request)
     records: list[MetadataRecord] = []
@@ -172,7 +174,7 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
         elif not broker.fenced:
             records = fence(state, node_id, "at its own wish")
     else:
-        records = _follow_reports(state, request, failed, reported)
+        records = _follow_reports(state, request, reports)
     if request.disk_full != broker.disk_full:
         records += change_room(state, broker, full=request.disk_full, but=records)
     fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
@@ -193,30 +195,53 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
     )
 
 
-def _take_reports(state: MachineState, request: Heartbeat) -> tuple[list[TopicIdPartition], list[TopicIdPartition]]:
-    """Replicas that the broker cannot serve any more, and those with a new report."""
+class _Reports(NamedTuple):
+    """What a heartbeat says of replicas.
+
+    Attributes:
+        failed: the broker cannot serve them any more.
+        reported: they can be elected again, or it is new where their logs end.
+        rotten: their logs have rotted, or have been healed.
+    """
+
+    failed: list[TopicIdPartition]
+    reported: list[TopicIdPartition]
+    rotten: list[TopicIdPartition]
+
+
+def _take_reports(state: MachineState, request: Heartbeat) -> _Reports:
     failed: list[TopicIdPartition] = []
     back: list[TopicIdPartition] = []
+    rotten: list[TopicIdPartition] = []
     if request.unserved is not None:
         failed, back = state.unserved.replace(request.node_id, request.unserved)
+    if request.rotten is not None:
+        found, healed = state.rotten.replace(request.node_id, request.rotten)
+        rotten = found + healed
     reported = [TopicIdPartition(item.topic_id, item.partition) for item in request.offsets]
-    return failed, [*back, *reported]
+    return _Reports(failed, [*back, *reported], rotten)
 
 
-def _follow_reports(
-    state: MachineState, request: Heartbeat, failed: list[TopicIdPartition], reported: list[TopicIdPartition]
-) -> list[MetadataRecord]:
-    """A replica that cannot be served leaves the ISR and leads nothing; one that waited for a report can be elected."""
+def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) -> list[MetadataRecord]:
+    """A replica that cannot be served leaves the ISR and leads nothing; so does one that has rotted, where a whole one
+    is left (schedule 80). One that waited for a report can be elected. Each partition changes once."""
     node_id = request.node_id
     records: list[MetadataRecord] = []
+    failed = dict.fromkeys(reports.failed)
     if failed:
         mark("replica-unserved")
         found = [item for key in failed if (item := state.partition_of(key)) and node_id in item[1].isr]
         records += state.changes(found, f"broker {node_id} cannot serve its replica", remove=node_id)
+    rotten = dict.fromkeys(key for key in reports.rotten if key not in failed)
+    if rotten:
+        mark("replica-rotten")
+        judged = [item for key in rotten if (item := state.partition_of(key)) is not None]
+        records += state.changes(judged, f"the replica of broker {node_id} has rotted, or is whole again")
     waiting = [
         item
-        for key in dict.fromkeys(reported)
+        for key in dict.fromkeys(reports.reported)
         if key not in failed
+        and key not in rotten
         and (item := state.partition_of(key)) is not None
         and not item[1].has_leader
         and node_id in item[1].replicas
@@ -337,6 +362,7 @@ def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> 
     records.append(UnregisterBrokerRecord(node_id, broker.broker_epoch))
     state.sessions.drop(node_id)
     state.unserved.forget(node_id)
+    state.rotten.forget(node_id)
     return Result(reply, records)
 
 

@@ -55,6 +55,8 @@ def _alter_one(
     for member in item.new_isr:
         if not state.can_serve(member.node_id, topic, partition):
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says it cannot serve its replica.")
+        if member.node_id not in partition.isr and _must_heal_first(state, member.node_id, topic, partition):
+            raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says its replica has rotted.")
     change = state.change(
         topic,
         partition,
@@ -68,6 +70,12 @@ def _alter_one(
         message = f"Broker {after.leader} leads now."
         return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record
     return _outcome(state, topic, after), record
+
+
+def _must_heal_first(state: MachineState, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+    """A replica that has rotted joins once its whole leader has healed it. Where the leader has rotted too, what is
+    missing may be gone for good, and that must not stop the partition."""
+    return not state.is_whole(node_id, topic, partition) and state.is_whole(partition.leader, topic, partition)
 
 
 def accepted(change: PartitionChange, topic_id: TopicId, partition: int) -> PartitionChangeRecord:

@@ -7,7 +7,8 @@ replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
   lead"). It has everything that was acknowledged, so this is no unclean election;
 - where a broker acks what it has not synced (flush.policy=replicate) the last known leader.
 
-A replica whose disk is full takes no writes: it leads, and is in the ISR, only where no member with room is left
+A replica whose disk is full takes no writes, and one that has rotted cannot be read in part. Either is unfit: it leads,
+and is in the ISR, only where no member that is fit is left
 (schedule 57). Its log counts like any other, so it is as eligible as it was.
 
 At last, where the topic or an operator allows an unclean election, the live replica with the greatest (last epoch, log
@@ -73,8 +74,8 @@ def not_reported(_: NodeId) -> LogPosition | None:
     return None
 
 
-def everybody_has_room(_: NodeId) -> bool:
-    """Nothing is known of any disk."""
+def everybody_is_fit(_: NodeId) -> bool:
+    """Nothing is known of any disk, nor of rot."""
     return True
 
 
@@ -84,7 +85,7 @@ class PartitionChange:
     Invariants of the result:
 
     * the leader is in the ISR, and only acceptable replicas are elected;
-    * of the acceptable members of the ISR all have room on their disks, or none;
+    * of the acceptable members of the ISR all are fit, or none;
     * ISR and ELR are disjoint, and the ELR is empty while |ISR| >= min ISR;
     * a replica leaves ISR and ELR together only if it is in doubt, or has lost its log, was in neither, or the ISR
       reached min ISR;
@@ -106,7 +107,7 @@ class PartitionChange:
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
         synced: bool = True,
-        has_room: Callable[[NodeId], bool] = everybody_has_room,
+        is_fit: Callable[[NodeId], bool] = everybody_is_fit,
         position: Callable[[NodeId], LogPosition | None] = not_reported,
         rank: Rank = keep_order,
         reason: str = "",
@@ -114,7 +115,7 @@ class PartitionChange:
         """`doubtful`: its log may lack the end that it had. `lost`: its log lacks what it had, for certain.
 
         `synced`: nothing was acknowledged that its ISR had not synced (flush.policy=ack on every replica's broker).
-        `has_room`: its broker has not said that its disk is full.
+        `is_fit`: its broker has not said that its disk is full, nor that the replica has rotted.
         `position`: what a live replica has reported since the partition lost its leader; None without a report.
         """
         self._partition = partition
@@ -122,8 +123,8 @@ class PartitionChange:
         self._acceptable = acceptable
         self._min_isr = min_isr
         self._election = election
-        self._has_room = has_room
-        self._isr = self._without_the_full(partition.isr if target_isr is None else target_isr)
+        self._is_fit = is_fit
+        self._isr = self._without_the_unfit(partition.isr if target_isr is None else target_isr)
         self._elr = partition.eligible_leader_replicas
         self._recovering = partition.recovering if recovering is None else recovering
         self._doubtful = doubtful
@@ -180,11 +181,11 @@ class PartitionChange:
         if len(self._elr) > len(old.eligible_leader_replicas):
             mark("elr-grew")
 
-    def _without_the_full(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-        """Schedule 57: acks do not wait for a member without room, as long as one with room may lead."""
-        if not any(self._has_room(node) and self._acceptable(node) for node in isr):
+    def _without_the_unfit(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        """Schedules 57, 80: acks do not wait for a member that is unfit, as long as a fit one may lead."""
+        if not any(self._is_fit(node) and self._acceptable(node) for node in isr):
             return isr
-        return tuple(node for node in isr if self._has_room(node))
+        return tuple(node for node in isr if self._is_fit(node))
 
     def _next_elr(self) -> tuple[NodeId, ...]:
         """KIP-966: below min ISR members that leave the ISR stay eligible; at min ISR the list is cleared.
@@ -206,7 +207,7 @@ class PartitionChange:
         order = [old.leader, *old.replicas]
         if self._election is Election.PREFERRED:
             order.insert(0, old.preferred_leader)
-        order.sort(key=lambda node: not self._has_room(node))  # eligible replicas, too: those that can take writes
+        order.sort(key=lambda node: not self._is_fit(node))  # eligible replicas, too: those that can take writes
         for node in order:
             if self._may_lead(node):
                 return node, self._clean_rule(node)

@@ -1,11 +1,12 @@
-"""The last reports of brokers about their replicas: offsets, and which cannot be served. Soft state with its age."""
+"""The last reports of brokers about their replicas: offsets with their age, and which cannot be served or have rotted.
+Soft state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, Unserved
+from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
 
@@ -95,15 +96,14 @@ class OffsetTracker:
         return sorted(candidates, key=key, reverse=True)
 
 
-class UnservedReplicas:
-    """The replicas that each broker cannot serve, by its last report since it registered: a log that failed, or that
-    recovery refused."""
+class ReportedReplicas:
+    """Replicas of which each broker says one thing, by its last report since it registered."""
 
     def __init__(self) -> None:
         self._by_node: dict[NodeId, dict[TopicIdPartition, None]] = {}
 
-    def replace(self, node_id: NodeId, report: Unserved) -> tuple[list[TopicIdPartition], list[TopicIdPartition]]:
-        """Take a broker's report; returns the replicas that it cannot serve any more, and those that it can again."""
+    def replace(self, node_id: NodeId, report: ReplicaSet) -> tuple[list[TopicIdPartition], list[TopicIdPartition]]:
+        """Take a broker's report; returns the replicas that are in it now, and those that are in it no longer."""
         before = self._by_node.get(node_id, {})
         now = {TopicIdPartition(topic.topic_id, number): None for topic in report.topics for number in topic.partitions}
         if now:
@@ -113,9 +113,9 @@ class UnservedReplicas:
         return [key for key in now if key not in before], [key for key in before if key not in now]
 
     def has(self, node_id: NodeId, topic_id: TopicId, partition: int) -> bool:
-        """The broker cannot serve its replica."""
-        unserved = self._by_node.get(node_id)
-        return unserved is not None and TopicIdPartition(topic_id, partition) in unserved
+        """The broker's last report names its replica."""
+        reported = self._by_node.get(node_id)
+        return reported is not None and TopicIdPartition(topic_id, partition) in reported
 
     def forget(self, node_id: NodeId) -> None:
         """Another process of the broker registers, or none will."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
-from strandline.controller.machine.replica_reports import OffsetTracker, UnservedReplicas
+from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -75,7 +75,10 @@ class MachineState:
         self.settings = settings
         self.sessions = BrokerSessions(settings.times)
         self.offsets = OffsetTracker()
-        self.unserved = UnservedReplicas()
+        self.unserved = ReportedReplicas()
+        """Those that each broker cannot serve: a log that failed, or that recovery refused."""
+        self.rotten = ReportedReplicas()
+        """Those with batches that are not what was written, on a disk that is well otherwise."""
         for node_id, broker in image.brokers.items():
             suspected = node_id == led_before
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
@@ -123,6 +126,7 @@ class MachineState:
         """A partition's change under this topic's configs and this moment's live brokers that can serve it, with room
         on their disks or without."""
         image = self.image if resolver_image is None else resolver_image
+        room = self.image.has_room if has_room is None else has_room
         lives = self.image.is_active if acceptable is None else acceptable
         if election is None:
             unclean = self.resolver.unclean_election_enabled(image, topic.name)
@@ -138,7 +142,7 @@ class MachineState:
             doubtful=doubtful,
             lost=lost,
             synced=self.acks_are_synced(partition),
-            has_room=self.image.has_room if has_room is None else has_room,
+            is_fit=lambda node: room(node) and self.is_whole(node, topic, partition),
             position=lambda node: self.position(node, topic, partition),
             rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
             reason=reason,
@@ -147,6 +151,10 @@ class MachineState:
     def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
         """The broker has not reported that it cannot serve its replica."""
         return not self.unserved.has(node_id, topic.topic_id, partition.partition)
+
+    def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+        """The broker has not reported rot in its replica."""
+        return not self.rotten.has(node_id, topic.topic_id, partition.partition)
 
     def acks_are_synced(self, partition: PartitionInfo) -> bool:
         """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""

@@ -140,10 +140,13 @@ class ConfigResolver:
         def text(name: str) -> str:
             return self.synonyms(image, TOPIC_CONFIGS[name], own)[0].value
 
-        deletes = "delete" in split_list(text("cleanup.policy"))
+        policy = split_list(text("cleanup.policy"))
+        deletes, compacts = "delete" in policy, "compact" in policy
+        max_compaction_lag_ms = int(text("max.compaction.lag.ms"))
+        segment_ms = int(text("segment.ms"))
         return LogConfig(
             segment_bytes=int(text("segment.bytes")),
-            segment_ms=int(text("segment.ms")),
+            segment_ms=min(segment_ms, max_compaction_lag_ms) if compacts else segment_ms,
             segment_jitter_ms=int(text("segment.jitter.ms")),
             index_interval_bytes=int(text("index.interval.bytes")),
             segment_index_bytes=int(text("segment.index.bytes")),
@@ -151,6 +154,11 @@ class ConfigResolver:
             stored_codec=stored_codec(text),
             retention_ms=int(text("retention.ms")) if deletes else -1,
             retention_bytes=int(text("retention.bytes")) if deletes else -1,
+            compacted=compacts,
+            min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+            min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
+            max_compaction_lag_ms=max_compaction_lag_ms,
+            delete_retention_ms=int(text("delete.retention.ms")),
             message_timestamp_type=text("message.timestamp.type"),
             timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
             timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),

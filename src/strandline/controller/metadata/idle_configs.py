@@ -110,23 +110,17 @@ IDLE_TOPIC_KEYS = (
 )
 """Configs that Kafka has and of which no value has an effect here."""
 
-_COMPACTION = "compaction is not served yet, every record is kept"
 _FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
 _TIERED = "there is no tiered storage"
 _THROTTLE = "replication is not throttled"
 
 _REASONS: Mapping[str, str] = {
-    "cleanup.policy": _COMPACTION,
-    "delete.retention.ms": _COMPACTION,
     "flush.messages": _FLUSH,
     "flush.ms": _FLUSH,
     "follower.replication.throttled.replicas": _THROTTLE,
     "leader.replication.throttled.replicas": _THROTTLE,
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
-    "max.compaction.lag.ms": _COMPACTION,
-    "min.cleanable.dirty.ratio": _COMPACTION,
-    "min.compaction.lag.ms": _COMPACTION,
     "preallocate": "files are allocated ahead of their data in steps that grow with the segment",
     "remote.copy.lag.bytes": _TIERED,
     "remote.copy.lag.ms": _TIERED,

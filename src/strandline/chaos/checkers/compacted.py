@@ -1,0 +1,75 @@
+"""Compacted partitions: each replica compacts by itself, so that their bytes differ. What must be equal are the records
+that are there; and what is not there has a later record of its key. Nothing else may vanish.
+
+The runs keep tombstones (`delete.retention.ms` is longer than they last), so a tombstone is a record like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from strandline.chaos.checkers.batches import NotABatch, StoredRecord, records
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.stored import stored_batches
+from strandline.chaos.sim.disk import SimDisk
+
+SHOWN_MAX = 10
+
+
+class CompactedRecords:
+    """All committed records of one compacted partition that were seen anywhere in a run."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, StoredRecord] = {}
+
+    def check(self, name: str, stored: Iterable[StoredRecord], low: int, high: int, **facts: object) -> None:
+        """`stored`: all records of one replica's log; those in [low, high) are committed. `name` is the invariant's.
+
+        Raises:
+            InvariantViolated: one differs from what was seen, or has vanished although no later one has its key.
+        """
+        here = {record.offset: record for record in stored}
+        last = {record.key: record.offset for record in here.values()}
+        for offset, record in here.items():
+            if low <= offset < high and self.seen.setdefault(offset, record) != record:
+                facts |= {"offset": offset, "here": record, "elsewhere": self.seen[offset]}
+                raise InvariantViolated(name, "committed records differ", **facts)
+        gone = [
+            record
+            for offset, record in self.seen.items()
+            if low <= offset < high and offset not in here and last.get(record.key, -1) < offset
+        ]
+        if gone:
+            facts |= {"count": len(gone), "records": gone[:SHOWN_MAX]}
+            raise InvariantViolated(name, "compaction took records that nothing supersedes", **facts)
+
+
+def stored_records(disk: SimDisk, directory: str) -> list[StoredRecord]:
+    """All records of a partition's log, in order, up to a torn end."""
+    found: list[StoredRecord] = []
+    try:
+        for batch, content in stored_batches(disk, directory):
+            found += records(batch, content)
+    except NotABatch:
+        pass  # what is below the log's end was looked at before
+    return found
+
+
+def compare_compacted(
+    directory: str, logs: Mapping[str, list[StoredRecord]], start: int, end: int, invariant: str
+) -> None:
+    """At the end of a run: below `end`, which is committed everywhere, all replicas have the same last record of each
+    key, but for those that hold a later one already. Raises InvariantViolated."""
+    union: dict[int, StoredRecord] = {}
+    for name, found in logs.items():
+        for record in found:
+            if start <= record.offset < end and union.setdefault(record.offset, record) != record:
+                facts = {"partition": directory, "node": name, "here": record, "elsewhere": union[record.offset]}
+                raise InvariantViolated(invariant, "committed records differ", **facts)
+    last = {union[offset].key: union[offset] for offset in sorted(union)}
+    for name, found in logs.items():
+        own = {record.key: record.offset for record in found}
+        lacking = [record for key, record in last.items() if own.get(key, -1) < record.offset]
+        if lacking:
+            lacks = {"partition": directory, "node": name, "below": end, "lacks": lacking[:SHOWN_MAX]}
+            raise InvariantViolated(invariant, "the last record of a key is not there", **lacks)

@@ -1,0 +1,388 @@
+"""Compaction of one log: of each key the last record stays (Kafka's log cleaner; KIP-58, KIP-354, KIP-534).
+
+A pass goes over the records that came since the last one and notes where the last record of each key is (`OffsetMap`).
+Then it writes the log's closed segments anew without the records that a later one supersedes, a few segments into one,
+and swaps them in (`strandline.log.swap`). Each replica does it for itself. What stays is as it was: a batch keeps its
+offsets, its epoch, its producer and its sequence, and a batch of which nothing goes keeps every byte.
+
+What goes, and nothing else:
+- a record whose key has a later record in the log, below the high watermark, and durable here (schedule 73);
+- a tombstone (a record without a value), `delete.retention.ms` after a pass has met it first. The batch says from when
+  on: the delete horizon, in the place of its base timestamp (KIP-534).
+
+What stays although it could be missed:
+- of each producer the batches that its last sequences are known by, empty (rule C2);
+- records without a key, which older settings let in: nothing supersedes them. (Kafka drops them.);
+- control batches, and batches of transactions: only the marker says whether their records count.
+
+Offsets whose batches went wholly are filled with one empty batch of 61 bytes (`gap_batch`). Kafka leaves a hole there.
+With a hole, a segment file or a batch that is lost, or a base offset that rots (the CRC does not cover it), would look
+like compaction's work. Every reader of Kafka knows empty batches: its own cleaner leaves them for producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.log.batch import HEADER_SIZE, BatchHeader, assemble_batch, gap_batch, parse_header, verify_crc
+from strandline.log.cleanable import Cleanable
+from strandline.log.compression import Codec
+from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.index import ENTRY_BYTES
+from strandline.log.log_state import LogState
+from strandline.log.offset_map import OffsetMap
+from strandline.log.records import Record, decode_records, encode_records
+from strandline.log.segment import RELATIVE_OFFSET_MAX, Segment
+from strandline.log.swap import CLEANED_SUFFIX, LogChanged, Swap, remove
+from strandline.proto.ensure import ensure
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import Offset
+from strandline.proto.marks import mark
+
+CHUNK_BYTES = 1 << 20
+"""Read at once, off the loop."""
+
+STEP_BYTES = 64 << 10
+"""Batches of so many bytes are handled between two turns of the loop: about a millisecond."""
+
+STEP_RECORDS = 1_000
+"""And so many records of a large batch."""
+
+SYNC_BYTES = 8 << 20
+"""The new segment is synced each time that so much was written: one sync of a gigabyte would hold up all others."""
+
+Pace = Callable[[int], Awaitable[None]]
+"""Called with how many bytes were read or written: lets others have their turn, and keeps to the rate."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What one pass did."""
+
+    end: int = 0
+    """The log is compacted up to here."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    records: int = 0
+    removed: int = 0
+    tombstones_removed: int = 0
+    keys: int = 0
+
+
+class Compaction:
+    """One pass over one log."""
+
+    def __init__(
+        self,
+        log: LogState,
+        cleanable: Cleanable,
+        *,
+        buffer_bytes: int,
+        now_ms: int,
+        pace: Pace,
+        unlink: Callable[[list[str]], None],
+    ) -> None:
+        """`now_ms`: wall time that is believed (`RetentionClock`); `unlink` gets the files of the segments that made
+        way."""
+        self._log = log
+        self._first_dirty = cleanable.first_dirty
+        self._end = cleanable.end
+        self._buffer_bytes = buffer_bytes
+        self._map = OffsetMap(buffer_bytes)
+        self._now_ms = now_ms
+        self._pace = pace
+        self._unlink = unlink
+        self._step_bytes = 0
+        self.done = Compacted()
+
+    async def run(self) -> Compacted:
+        """Go over the log.
+
+        Raises:
+            LogChanged: segments left the log, or it was closed; what was swapped in stays.
+            KafkaError: CORRUPT_MESSAGE or INVALID_RECORD for what cannot be read.
+            ConfigError: the buffer has no room for the keys of one batch.
+            StorageError, DiskError: the disk failed.
+        """
+        log, done = self._log, self.done
+        end = done.end = await self._fill_the_map()
+        done.keys = len(self._map)
+        try:
+            waiting = [segment for segment in log.segments[:-1] if segment.base_offset < end]
+            while waiting:
+                waiting = waiting[await self._compact(waiting) :]
+        except FileNotFoundError as error:  # its directory was renamed, to be deleted
+            raise LogChanged(str(error)) from error
+        log.cleaned_to = Offset(min(end, log.log_end_offset))
+        return done
+
+    # ------------------------------------------------------------------ the last record of each key
+
+    async def _fill_the_map(self) -> int:
+        """Where the map ends: at the end of what may be compacted, or before the batch that it has no room for."""
+        latest = self._map
+        segments = [segment for segment in self._log.segments if segment.base_offset < self._end]
+        for segment in segments:
+            if segment.base_offset + self._span(segment) <= self._first_dirty:
+                continue
+            async for header, batch in self._batches(segment):
+                if header.next_offset <= self._first_dirty or not _is_compacted(header):
+                    continue
+                if not latest.has_room(header.count):
+                    if header.base_offset <= self._first_dirty:
+                        what = f"more: {header.count} keys of one batch of {self._log.topic_partition} do not fit"
+                        raise ConfigError("log.cleaner.dedupe.buffer.size", self._buffer_bytes, what)
+                    return header.base_offset
+                records = decode_records(batch)
+                for start in range(0, len(records), STEP_RECORDS):
+                    for record in records[start : start + STEP_RECORDS]:
+                        if record.key is not None:
+                            latest.put(record.key, record.offset)
+                    if start:
+                        await self._pace(0)
+        return self._end
+
+    def _span(self, segment: Segment) -> int:
+        """Offsets from the segment's base to that of the next one."""
+        log = self._log
+        number = log.segments.index(segment)
+        following = log.bases[number + 1] if number + 1 < len(log.bases) else log.log_end_offset
+        return following - segment.base_offset
+
+    # ------------------------------------------------------------------ writing anew
+
+    async def _compact(self, segments: list[Segment]) -> int:
+        """Write one segment of as many as fit into it now that they are smaller; how many."""
+        log, first = self._log, segments[0]
+        group: list[Segment] = []
+        new = Segment(
+            log.disk, log.directory, first.base_offset, created_ms=first.created_ms, create=True, suffix=CLEANED_SUFFIX
+        )
+        writer = _Writer(log, new)
+        try:
+            for segment in segments:
+                if group and not self._fits(new, writer.waiting_bytes, segment):
+                    break
+                group.append(segment)
+                async for header, batch in self._batches(segment):
+                    writer.take(header, await self._what_stays(header, batch))
+                    if writer.waiting_bytes >= STEP_BYTES:
+                        await self._pace(await writer.write())
+            end = group[-1].base_offset + self._span(group[-1])
+            await self._pace(self._step_bytes + await writer.close(end))
+            self._step_bytes = 0
+        except BaseException:
+            remove(log.disk, new)
+            raise
+        self.done.written_bytes += new.size
+        self._unlink(await Swap(log, group, new, end).carry_out())
+        return len(group)
+
+    def _fits(self, new: Segment, waiting_bytes: int, segment: Segment) -> bool:
+        """Whether all of another segment would still find room in the new one."""
+        config = self._log.config
+        size = new.size + waiting_bytes + segment.size
+        entries = len(new.active_indexes()[0]) + (waiting_bytes + segment.size) // max(1, config.index_interval_bytes)
+        return (
+            size <= config.segment_bytes
+            and ENTRY_BYTES * entries < config.segment_index_bytes
+            and segment.base_offset + self._span(segment) - new.base_offset <= RELATIVE_OFFSET_MAX
+        )
+
+    async def _what_stays(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
+        """The batch as it is from now on; None if it goes."""
+        if header.count == 0:
+            return batch if self._is_remembered(header) else None
+        if not _is_compacted(header):
+            return batch
+        over = header.has_delete_horizon and self._now_ms > header.base_timestamp
+        records = decode_records(batch)
+        stays: list[Record] = []
+        for start in range(0, len(records), STEP_RECORDS):
+            stays += self._survivors(records[start : start + STEP_RECORDS], tombstones_go=over)
+            if start:
+                await self._pace(0)
+        self.done.records += len(records)
+        self.done.removed += len(records) - len(stays)
+        if not stays:
+            return _with_records(header, (), header.base_timestamp) if self._is_remembered(header) else None
+        begins = not header.has_delete_horizon and any(record.value is None for record in stays)
+        if len(stays) == len(records) and not begins:
+            return batch
+        horizon_ms = self._now_ms + self._log.config.delete_retention_ms
+        return _with_records(
+            header,
+            stays,
+            horizon_ms if begins else header.base_timestamp,
+            delete_horizon=begins or header.has_delete_horizon,
+        )
+
+    def _survivors(self, records: Sequence[Record], *, tombstones_go: bool) -> list[Record]:
+        latest = self._map.latest
+        stays = [record for record in records if record.key is None or record.offset >= latest(record.key)]
+        if tombstones_go:
+            live = [record for record in stays if record.value is not None or record.key is None]
+            if len(live) < len(stays):
+                mark("tombstone-removed")
+                self.done.tombstones_removed += len(stays) - len(live)
+            return live
+        return stays
+
+    def _is_remembered(self, header: BatchHeader) -> bool:
+        """Whether the batch is among those that a producer's retries are known by."""
+        entry = self._log.producers.get(header.producer_id) if header.producer_id >= 0 else None
+        return entry is not None and any(batch.last_offset == header.last_offset for batch in entry.batches)
+
+    # ------------------------------------------------------------------ reading
+
+    async def _batches(self, segment: Segment) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
+        """All batches of a segment, each following on the one before and holding its CRC.
+
+        Raises LogChanged; KafkaError; DiskError.
+        """
+        position, offset = 0, segment.base_offset
+        start, data = 0, memoryview(b"")
+        need = HEADER_SIZE
+        while position < segment.size:
+            at = position - start
+            if len(data) - at < need:
+                start, data = position, memoryview(await self._read(segment, max(need, CHUNK_BYTES), position))
+                at = 0
+            try:
+                header = parse_header(data, at)
+                if header.size > min(BATCH_BYTES_MAX, segment.size - position):
+                    raise segment.damaged(position, f"a batch of {header.size} bytes reaches beyond the end")
+                if header.size > len(data) - at:
+                    need = header.size
+                    continue
+                batch = data[at : at + header.size]
+                verify_crc(batch)
+            except KafkaError as error:
+                raise segment.damaged(position, error.message) from error
+            if header.base_offset != offset:
+                reason = f"a batch of offset {header.base_offset} stands where {offset} must follow"
+                raise segment.damaged(position, reason)
+            self.done.read_bytes += header.size
+            self._step_bytes += header.size
+            if self._step_bytes >= STEP_BYTES:
+                await self._pace(self._step_bytes)
+                self._step_bytes = 0
+            yield header, batch
+            position, offset, need = position + header.size, header.next_offset, HEADER_SIZE
+
+    async def _read(self, segment: Segment, size: int, position: int) -> bytes:
+        size = min(size, segment.size - position)
+        try:
+            self._check(segment)
+            data = await self._log.disk.pread_cold(segment.file, size, position)
+        except FileNotFoundError as error:
+            raise LogChanged(str(error)) from error
+        self._check(segment)
+        if len(data) != size:
+            raise segment.damaged(position + len(data), "the file is shorter than the log")
+        return data
+
+    def _check(self, segment: Segment) -> None:
+        """Raises LogChanged where the segment is in the log no longer."""
+        if self._log.failure is not None or segment not in self._log.segments:
+            raise LogChanged(f"{self._log.topic_partition} lost a segment while it was compacted")
+
+
+class _Writer:
+    """The new segment: batches in order, and gaps between them."""
+
+    def __init__(self, log: LogState, new: Segment) -> None:
+        self._log = log
+        self._new = new
+        self._config = replace(log.config, preallocate_bytes=0)
+        self._gap: tuple[int, int, int] | None = None
+        """First offset, last offset and leader epoch of what has gone since the last batch."""
+        self._batches = bytearray()
+        self._headers: list[BatchHeader] = []
+        self._unsynced_bytes = 0
+        self._end = new.base_offset
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of batches that are not written yet."""
+        return len(self._batches)
+
+    def take(self, header: BatchHeader, stays: memoryview | bytearray | None) -> None:
+        """What stays of the next batch; None: nothing."""
+        if stays is not None:
+            self._end_gap()
+            self._add(stays)
+            return
+        gap = self._gap
+        if gap is not None and gap[2] == header.leader_epoch and header.last_offset - gap[0] <= RELATIVE_OFFSET_MAX:
+            self._gap = (gap[0], header.last_offset, gap[2])
+            return
+        self._end_gap()
+        self._gap = (header.base_offset, header.last_offset, header.leader_epoch)
+
+    def _end_gap(self) -> None:
+        if self._gap is not None:
+            self._add(gap_batch(*self._gap))
+            self._gap = None
+
+    def _add(self, batch: memoryview | bytearray) -> None:
+        self._headers.append(parse_header(batch))
+        self._batches += batch
+
+    async def write(self) -> int:
+        """Write what waits; how many bytes. Raises DiskError."""
+        new, size = self._new, len(self._batches)
+        if size:
+            position = new.append(memoryview(self._batches), self._config)
+            for header in self._headers:
+                interval = self._config.index_interval_bytes
+                new.noted(position, header.size, header.last_offset, header.max_timestamp, interval)
+                position += header.size
+            self._end = self._headers[-1].next_offset
+            self._batches, self._headers = bytearray(), []
+        self._unsynced_bytes += size
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self._unsynced_bytes = 0
+            await self._log.disk.sync([new.file])
+        return size
+
+    async def close(self, end: int) -> int:
+        """Write what is left, up to offset `end`, and make all of it durable. Raises DiskError."""
+        self._end_gap()
+        size = await self.write()
+        files = self._new.seal()
+        try:
+            await self._log.disk.sync([self._new.file, *files])
+        finally:
+            for file in files:
+                file.close()
+        ensure(self._end == end, "NoGap", partition=self._log.topic_partition, end=self._end, following=end)
+        return size
+
+
+def _is_compacted(header: BatchHeader) -> bool:
+    """Whether its records count for what they say: markers and transactions are left alone."""
+    return header.count > 0 and not header.is_control and not header.is_transactional
+
+
+def _with_records(
+    header: BatchHeader, records: Sequence[Record], base_timestamp: int, *, delete_horizon: bool = False
+) -> bytearray:
+    """The batch with these of its records."""
+    newest = max((record.timestamp_ms for record in records), default=-1)
+    return assemble_batch(
+        encode_records(records, base_offset=header.base_offset, base_timestamp=base_timestamp),
+        count=len(records),
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=newest,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        codec=header.codec if records else Codec.NONE,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        timestamp_type=header.timestamp_type,
+        delete_horizon=delete_horizon,
+    )

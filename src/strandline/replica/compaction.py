@@ -1,0 +1,291 @@
+"""Compaction of this broker's replicas: one log at a time, the one that needs it most, between two turns of the loop.
+
+Each replica is compacted by itself, led here or followed (as in Kafka): what a pass takes depends on the log alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from strandline.log.checkpoints import CLEANER_OFFSETS, decode_offsets, encode_offsets
+from strandline.log.cleanable import Cleanable
+from strandline.log.compaction import Compacted, Compaction
+from strandline.log.disk import DiskError, DiskFull, read_file
+from strandline.log.log_dir import LogDir
+from strandline.log.partition_log import PartitionLog
+from strandline.log.retention import RetentionClock
+from strandline.log.swap import LogChanged
+from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError
+from strandline.proto.ids import Offset, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
+from strandline.replica.partition import Partition
+from strandline.replica.shared import Shared
+
+log = structlog.get_logger("strandline.replica")
+
+_ROOM = 2
+"""A log is compacted while the disk has room for so many times what is written anew."""
+
+
+class Pace:
+    """Gives the event loop its turns, and keeps to `log.cleaner.io.max.bytes.per.second`, reads and writes together.
+
+    It rests as long as it has worked: compaction takes half of the loop's time at most.
+    """
+
+    def __init__(self, clock: Clock, bytes_per_second: float) -> None:
+        self._clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._begun_ms = clock.monotonic_ms()
+        self._due_ms = self._begun_ms
+
+    async def __call__(self, size_bytes: int) -> None:
+        """So many bytes were read or written."""
+        now_ms = self._clock.monotonic_ms()
+        rest_ms = now_ms - self._begun_ms
+        self._due_ms = max(self._due_ms, now_ms - 1_000) + size_bytes * 1_000 / self._bytes_per_second
+        await asyncio.sleep(max(rest_ms, self._due_ms - now_ms, 0.0) / 1_000)
+        self._begun_ms = self._clock.monotonic_ms()
+
+
+class Figures:
+    """What the metrics tell.
+
+    Attributes:
+        passes: over a log, that came to their end.
+        read_bytes, written_bytes, removed: of all of them; records that went.
+        last: the last pass, and how long it took.
+        max_dirty_ratio: of the logs, at the last look.
+        max_delay_ms: how much longer than max.compaction.lag.ms a record waits, at the last look.
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.removed = 0
+        self.last = Compacted()
+        self.last_ms = 0.0
+        self.max_dirty_ratio = 0.0
+        self.max_delay_ms = 0
+
+    def passed(self, done: Compacted, took_ms: float) -> None:
+        """A pass came to its end."""
+        self.passes += 1
+        self.read_bytes += done.read_bytes
+        self.written_bytes += done.written_bytes
+        self.removed += done.removed
+        self.last, self.last_ms = done, took_ms
+
+    @property
+    def recopied_percent(self) -> int:
+        """How much of what the last pass read it wrote again."""
+        return 100 * self.last.written_bytes // max(1, self.last.read_bytes)
+
+
+def _has_closed_segments(partition: Partition) -> bool:
+    """Whether it is of a compacted topic, and its log has more than the active segment."""
+    plog = partition.log
+    return plog is not None and plog.config.compacted and plog.failure is None and len(plog.segments) > 1
+
+
+class Compactor:
+    """Looks every `log.cleaner.backoff.ms` for a log that is to be compacted, and compacts it.
+
+    Invariants:
+    - one pass at a time;
+    - a log that cannot be read is `uncleanable` as long as it is open here: it is left alone, and the others go on.
+    """
+
+    def __init__(self, shared: Shared, partitions: Mapping[TopicPartition, Partition], log_dir: LogDir) -> None:
+        self._shared = shared
+        self._partitions = partitions
+        self._log_dir = log_dir
+        self._clock = RetentionClock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._unlinking: set[asyncio.Task[None]] = set()
+        self._without_room: set[PartitionLog] = set()
+        self.uncleanable: dict[PartitionLog, str] = {}
+        """And why."""
+        self.figures = Figures()
+
+    # Life
+
+    def start(self) -> None:
+        """Compact from now on."""
+        self._read_checkpoint()
+        self._look_later()
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Compact no more; the tasks that end now. What is half done is finished, or dropped, by the next start."""
+        if self._timer is not None:
+            self._timer.cancel()
+        ending = [*self._unlinking] + ([self._task] if self._task is not None else [])
+        for task in ending:
+            task.cancel()
+        return ending
+
+    def _look_later(self) -> None:
+        delay_ms = self._shared.config.cleaner_backoff_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, self._look)
+
+    def _look(self) -> None:
+        if any(map(_has_closed_segments, self._partitions.values())):
+            self._task = spawn(self._compact_what_is_due(), self._shared.on_fatal)
+        else:
+            self._look_later()
+
+    async def _compact_what_is_due(self) -> None:
+        while (found := await self._most_dirty()) is not None:
+            if not await self._compact(*found):
+                break
+        self._task = None
+        self._look_later()
+
+    # Which
+
+    async def _most_dirty(self) -> tuple[Partition, PartitionLog, Cleanable] | None:
+        """Of the logs that are due the one that waits longest beyond its lag, else the one of the greatest ratio."""
+        now_ms = self._now_ms()
+        best: tuple[Partition, PartitionLog, Cleanable] | None = None
+        figures = self.figures
+        figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
+        self._without_room = {plog for plog in self._without_room if plog.failure is None}
+        self.uncleanable = {plog: why for plog, why in self.uncleanable.items() if plog.failure is None}
+        for partition in list(self._partitions.values()):
+            plog = partition.log
+            if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
+                continue
+            try:
+                found = await plog.find_cleanable(now_ms, partition.high_watermark)
+            except (KafkaError, DiskError, FileNotFoundError) as error:
+                self._give_up(plog, error)
+                continue
+            figures.max_dirty_ratio = max(figures.max_dirty_ratio, found.ratio)
+            figures.max_delay_ms = max(figures.max_delay_ms, found.overdue_ms)
+            if not found.is_due(plog.config.min_cleanable_dirty_ratio) or not self._has_room(plog, found):
+                continue
+            if best is None or (found.overdue_ms, found.ratio) > (best[2].overdue_ms, best[2].ratio):
+                best = (partition, plog, found)
+        return best
+
+    def _has_room(self, plog: PartitionLog, found: Cleanable) -> bool:
+        """Whether what a segment leaves finds room beside it. Says once that it does not."""
+        segment_bytes = min(plog.config.segment_bytes, found.clean_bytes + found.dirty_bytes)
+        free = self._log_dir.disk.free_bytes(plog.directory)
+        if free >= _ROOM * segment_bytes and not self._shared.disk_room.full:
+            self._without_room.discard(plog)
+            return True
+        if plog not in self._without_room:
+            self._without_room.add(plog)
+            name = str(plog.topic_partition)
+            log.warning("a log is not compacted: the disk has no room", partition=name, free_bytes=free)
+        return False
+
+    def _now_ms(self) -> int:
+        """Wall time as far as it is believed: a clock set ahead takes no tombstone too early (schedule 72)."""
+        return self._clock.read(self._shared.clock.wall_ms(), self._shared.clock.monotonic_ms())
+
+    # One pass
+
+    async def _compact(self, partition: Partition, plog: PartitionLog, found: Cleanable) -> bool:
+        """False where nothing came of it: another look at once would find the same."""
+        shared = self._shared
+        began_ms = shared.clock.monotonic_ms()
+        one = Compaction(
+            plog,
+            found,
+            buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
+            now_ms=self._now_ms(),
+            pace=Pace(shared.clock, shared.config.cleaner_io_max_bytes_per_second),
+            unlink=lambda paths: self._unlink_later(plog, paths),
+        )
+        try:
+            done = await one.run()
+            if plog.needs_sync and plog.failure is None:
+                shared.syncer.mark(plog)
+            await self._write_checkpoint()
+        except LogChanged:
+            return False
+        except DiskFull:
+            shared.disk_room.ran_out()
+            return False
+        except StorageError as error:
+            partition.fail(str(error))
+            return False
+        except (KafkaError, ConfigError, DiskError) as error:
+            self._give_up(plog, error)
+            return False
+        took_ms = shared.clock.monotonic_ms() - began_ms
+        self.figures.passed(done, took_ms)
+        log.info(
+            "compacted a log",
+            partition=str(plog.topic_partition),
+            compacted_to=done.end,
+            read_bytes=done.read_bytes,
+            written_bytes=done.written_bytes,
+            records_removed=done.removed,
+            tombstones_removed=done.tombstones_removed,
+            keys=done.keys,
+            took_ms=round(took_ms),
+        )
+        return True
+
+    def _give_up(self, plog: PartitionLog, error: Exception) -> None:
+        mark("log-uncleanable")
+        self.uncleanable[plog] = str(error)
+        log.error(
+            "a log is compacted no more until this node starts again; others go on",
+            partition=str(plog.topic_partition),
+            error=str(error),
+            size_bytes=plog.size_bytes,
+        )
+
+    # Files
+
+    def _unlink_later(self, plog: PartitionLog, paths: list[str]) -> None:
+        task = spawn(self._unlink(plog, paths), self._shared.on_fatal)
+        self._unlinking.add(task)
+        task.add_done_callback(self._unlinking.discard)
+
+    async def _unlink(self, plog: PartitionLog, paths: list[str]) -> None:
+        await asyncio.sleep(plog.config.file_delete_delay_ms / 1_000)
+        for path in paths:
+            try:
+                await self._log_dir.disk.unlink_slowly(path)
+            except FileNotFoundError:
+                pass  # the whole directory went, or a later pass has put another file of that name there and deleted it
+            except DiskError as error:
+                log.error("a compacted segment stays on the disk", path=path, error=str(error))
+
+    def _read_checkpoint(self) -> None:
+        """How far each log was compacted. What is not known is compacted again, which costs time alone."""
+        path = f"{self._log_dir.path}/{CLEANER_OFFSETS}"
+        disk = self._log_dir.disk
+        try:
+            known = decode_offsets(path, read_file(disk, path)) if disk.exists(path) else {}
+        except (CorruptLogError, DiskError) as error:
+            log.warning("it is not known how far logs were compacted; they are compacted again", error=str(error))
+            return
+        for tp, plog in self._log_dir.logs.items():
+            plog.cleaned_to = Offset(max(0, min(known.get(tp, 0), plog.log_end_offset)))
+
+    async def _write_checkpoint(self) -> None:
+        """Raises DiskError."""
+        disk, path = self._log_dir.disk, f"{self._log_dir.path}/{CLEANER_OFFSETS}"
+        cleaned = {tp: plog.cleaned_to for tp, plog in self._log_dir.logs.items() if plog.cleaned_to}
+        file = disk.open(path + ".tmp", create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(encode_offsets(cleaned), 0)
+            await disk.sync([file])
+        finally:
+            file.close()
+        disk.rename(path + ".tmp", path)
+        await disk.sync([], [self._log_dir.path])

@@ -1,0 +1,216 @@
+"""Compacted topics on real nodes, with foreign clients (row S108): of each key the last value stays, on every replica,
+and Apache Kafka reads what is left from our files."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from bench.fetched import Unavailable
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from strandline.client import Admin, NewTopic
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.foreign import kafka_tools, segment_files, stored_batches
+from tests.acceptance.helpers import QUICK, eventually, make_topic
+
+SETTINGS = QUICK | {"log.cleaner.backoff.ms": "200"}
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "segment_bytes": "4096",
+    "min_cleanable_dirty_ratio": "0.01",
+    "file_delete_delay_ms": "0",
+}
+KEYS = 20
+
+Table = dict[bytes, bytes]
+
+
+@pytest.fixture(scope="module")
+def compacting() -> Iterator[DevCluster]:
+    """Three nodes that look for what is to be compacted every 200 ms."""
+    with DevCluster(settings=SETTINGS) as cluster:
+        yield cluster
+
+
+def send(bootstrap: str, topic: str, rounds: int, first: int = 0, **settings: object) -> Table:
+    """So many rounds over all keys, in small batches of an idempotent producer; what stands in the end."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, **settings})
+    table: Table = {}
+    for number in range(first, first + rounds):
+        for key in range(KEYS):
+            table[b"k%d" % key] = b"%d:%d" % (key, number) * 3
+            producer.produce(topic, table[b"k%d" % key], b"k%d" % key, partition=0)
+        assert producer.flush(20) == 0
+    return table
+
+
+def read(bootstrap: str, topic: str, start: int = 0) -> tuple[Table, int]:
+    """The last value of each key, and how many records there were; tombstones delete."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"reads-{time.monotonic_ns()}", "enable.auto.commit": False,
+         "enable.partition.eof": True, "check.crcs": True}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, 0, start)])
+    table: Table = {}
+    count = 0
+    try:
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, "neither a record nor the end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return table, count
+            count += 1
+            key = message.key()
+            assert key is not None
+            value = message.value()
+            if value is None:
+                table.pop(key, None)
+            else:
+                table[key] = value
+    finally:
+        consumer.close()
+
+
+def stored_count(cluster: DevCluster, node: int, topic: str) -> int:
+    """Records in the files of a node's partition 0, by the headers of their batches."""
+    return sum(int.from_bytes(batch[57:61], "big") for batch in stored_batches(cluster.data_dir(node), topic))
+
+
+def wait_compacted(cluster: DevCluster, topic: str, records_max: int) -> None:
+    """Until each replica has no more records than that."""
+    eventually(lambda: all(stored_count(cluster, node, topic) <= records_max for node in cluster.node_ids))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_last_value_of_each_key_stays(compacting: DevCluster, codec: str) -> None:
+    """Written and read by confluent-kafka; from the middle too; after kill -9 of all, and by a new leader."""
+    topic = f"table-{codec}"
+    make_topic(compacting, topic, **COMPACTED)
+    table = send(compacting.bootstrap, topic, 100, **{"compression.type": codec})
+    wait_compacted(compacting, topic, 15 * KEYS)
+    found, count = read(compacting.bootstrap, topic)
+    assert found == table
+    assert count < 15 * KEYS < 100 * KEYS
+    assert read(compacting.bootstrap, topic, start=777)[0] == table
+    with pytest.raises(KafkaException) as refused:
+        raise_of_send(compacting.bootstrap, topic)
+    assert refused.value.args[0].code() == KafkaError.INVALID_RECORD
+    for node in compacting.node_ids:
+        compacting.kill(node)
+    for node in compacting.node_ids:
+        compacting.start_node(node, wait=False)
+    compacting.wait_ready()
+    eventually(lambda: read(compacting.bootstrap, topic)[0] == table)
+    table |= send(compacting.bootstrap, topic, 3, first=100)
+    assert read(compacting.bootstrap, topic)[0] == table
+
+
+def raise_of_send(bootstrap: str, topic: str) -> None:
+    """Send a record without a key. Raises what the broker answered."""
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"no key", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(20) == 0
+    [error] = errors
+    if error is not None:
+        raise KafkaException(error)
+
+
+def test_tombstones_delete_and_go(compacting: DevCluster) -> None:
+    """A key whose last record has no value is gone, and after delete.retention.ms so is that record (KIP-534)."""
+    topic = "forgetful"
+    make_topic(compacting, topic, **COMPACTED, delete_retention_ms="1000")
+    table = send(compacting.bootstrap, topic, 30)
+    producer = Producer({"bootstrap.servers": compacting.bootstrap})
+    for key in range(5):
+        producer.produce(topic, None, b"k%d" % key, partition=0)
+        del table[b"k%d" % key]
+    assert producer.flush(20) == 0
+
+    def compacted() -> bool:
+        filler = Producer({"bootstrap.servers": compacting.bootstrap})
+        for number in range(40):
+            filler.produce(topic, b"." * 30, b"filler%d" % (number % 3), partition=0)
+        assert filler.flush(20) == 0
+        contents = [b"".join(path.read_bytes() for path in segment_files(compacting.data_dir(node), topic))
+                    for node in compacting.node_ids]  # fmt: skip
+        return all(b"\x04k0" not in content for content in contents)
+
+    eventually(compacted, pause_s=1.0)
+    found, _ = read(compacting.bootstrap, topic)
+    assert {key: value for key, value in found.items() if not key.startswith(b"filler")} == table
+
+
+def test_the_offsets_of_groups_stay_in_bounded_space() -> None:
+    """`__consumer_offsets` is compacted from the first day: thousands of commits leave a few records, and a new
+    coordinator has the last ones."""
+    settings = SETTINGS | {"offsets.topic.num.partitions": "1", "offsets.topic.segment.bytes": "8192"}
+    with DevCluster(settings=settings) as cluster:
+        make_topic(cluster, "read")
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False})
+        for number in range(600):
+            consumer.commit(offsets=[TopicPartition("read", 0, number)], asynchronous=False)
+        consumer.close()
+        wait_compacted(cluster, "__consumer_offsets", 300)
+        for node in cluster.node_ids:
+            cluster.kill(node)
+        for node in cluster.node_ids:
+            cluster.start_node(node, wait=False)
+        cluster.wait_ready()
+
+        def committed() -> bool:
+            with Admin(cluster.bootstrap) as admin:
+                [found] = admin.list_group_offsets("g").values()
+            return found is not None and found.offset == 599
+
+        eventually(committed)
+
+
+def test_apache_kafka_reads_our_files(compacting: DevCluster) -> None:
+    """The directory of a compacted partition, put under Apache Kafka's brokers: it recovers it, and its consumers get
+    the same last values; its dump tool finds every batch valid."""
+    topic = "moved"
+    make_topic(compacting, topic, **COMPACTED)
+    table = send(compacting.bootstrap, topic, 60)
+    wait_compacted(compacting, topic, 15 * KEYS)
+    stopped = compacting.node_ids[0]
+    compacting.stop_node(stopped)
+    source = Path(compacting.data_dir(stopped), f"{topic}-0")
+    from bench.clusters import KafkaCluster, wait_ready
+
+    try:
+        kafka = KafkaCluster()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        kafka.start()
+        wait_ready(kafka.bootstrap)
+        with Admin(kafka.bootstrap) as admin:
+            admin.create_topics([NewTopic(topic, 1, 3, {"cleanup.policy": "compact"})])
+        for node in (1, 2, 3):
+            eventually((kafka._root / f"d{node}" / f"{topic}-0" / "partition.metadata").exists)
+        for node in (1, 2, 3):
+            kafka.kill(node)
+        for node in (1, 2, 3):
+            target = kafka._root / f"d{node}" / f"{topic}-0"
+            for path in source.iterdir():
+                if path.suffix == ".log":
+                    shutil.copyfile(path, target / path.name)
+        with closing(kafka_tools(kafka.bootstrap)) as tools:
+            files = ",".join(str(path) for path in sorted(target.glob("*.log")))
+            dumped = tools.run("kafka-dump-log", "--deep-iteration", "--files", files)
+        assert "isvalid: true" in dumped
+        assert "isvalid: false" not in dumped
+        kafka.start()
+        wait_ready(kafka.bootstrap)
+        eventually(lambda: read(kafka.bootstrap, topic)[0] == table)
+    finally:
+        kafka.stop()
+        compacting.start_node(stopped)

@@ -1,0 +1,182 @@
+"""Schedule 80: a survey finds what rotted and no more; the rest is served, and what a leader has fills the hole."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.log.batch import HEADER_SIZE
+from strandline.log.holes import Hole
+from strandline.log.partition_log import PartitionLog
+from strandline.log.records import Record, build_batch
+from strandline.log.survey import Gone, Survey
+from strandline.proto.errors import KafkaError
+from tests.log.helpers import client_batch
+from tests.log.test_rot import BATCHES, PER_BATCH, TIME_MS, check_error, flip, written
+
+
+def survey(log: PartitionLog) -> list[Hole]:
+    """Of the last segment; noted in the log, as a broker does."""
+
+    async def pace(size: int) -> None:
+        assert size <= 1 << 20
+        await asyncio.sleep(0)
+
+    segment = log.segments[-1]
+    holes = asyncio.run(Survey(log, segment, pace).holes())
+    log.rot.surveyed(segment, holes)
+    return holes
+
+
+def readable(log: PartitionLog, batches: dict[int, bytes]) -> set[int]:
+    """The offsets that can be read: with the right bytes, or CORRUPT_MESSAGE."""
+    end, found = int(log.log_end_offset), set()
+    for offset in range(int(log.log_start_offset), end):
+        try:
+            read = log.read(offset, 1 << 20, end)
+        except KafkaError as error:
+            check_error(error)
+            continue
+        assert read is not None
+        assert read.data == b"".join(batches[at] for at in range(int(read.first_offset), int(read.next_offset), 2))
+        found.add(offset)
+    return found
+
+
+def heal(log: PartitionLog, batches: dict[int, bytes]) -> None:
+    """As a leader's data come: from the hole on, beyond it too, in answers of two batches."""
+    while (hole := next(log.rot.holes(), None)) is not None:
+        segment, left = hole
+        while left is not None:
+            data = b"".join(batches[at] for at in sorted(batches) if at >= left.offset)[: 2 * len(batches[0])]
+            left = log.rot.mend(segment, left, memoryview(data))
+
+
+@pytest.mark.parametrize("interval", [150, 100_000])
+def test_every_bit_of_a_header_makes_a_hole_that_is_healed(tmp_path: Path, interval: int) -> None:
+    with written(tmp_path, interval) as (log, batches, path):
+        rotten, whole = 4, path.read_bytes()
+        start = sum(len(batches[at]) for at in range(0, rotten, PER_BATCH))
+        for position in range(start, start + HEADER_SIZE + 3):
+            flip(path, position, position % 8)
+            [hole] = survey(log)
+            assert (hole.position, hole.offset) == (start, rotten)
+            assert log.rot
+            assert readable(log, batches) == set(range(BATCHES * PER_BATCH)) - set(range(4, hole.next_offset))
+            if interval == 150:
+                assert hole.next_offset <= 8, "the index names the next whole batch, or the one behind it"
+            if 27 < position - start < 57:
+                assert hole.next_offset == 6, "the header tells where the next one is"
+            heal(log, batches)
+            assert path.read_bytes() == whole
+            assert readable(log, batches) == set(range(BATCHES * PER_BATCH))
+            assert log.needs_sync
+            log.sync_now()
+            log.rot.unsynced.clear()
+            assert not log.rot
+
+
+@given(positions=st.lists(st.integers(0, BATCHES * 99 - 1), min_size=1, max_size=5), zeros=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_whatever_rots_is_healed(tmp_path_factory: pytest.TempPathFactory, positions: list[int], zeros: bool) -> None:
+    """Several places, or whole stretches of zeros as a bad sector has them, up to both ends of the file."""
+    with written(tmp_path_factory.mktemp("rot")) as (log, batches, path):
+        whole = path.read_bytes()
+        bad = bytearray(whole)
+        for position in positions:
+            at = position * len(whole) // (BATCHES * 99)
+            if zeros:
+                bad[at : at + 130] = bytes(len(bad[at : at + 130]))
+            else:
+                bad[at] ^= 1 << position % 8
+        path.write_bytes(bad)
+        holes = survey(log)
+        assert holes or bad == whole
+        lost = {offset for hole in holes for offset in range(hole.offset, hole.next_offset)}
+        assert readable(log, batches) == set(range(BATCHES * PER_BATCH)) - lost
+        heal(log, batches)
+        assert path.read_bytes() == whole
+        assert survey(log) == []
+
+
+def test_a_whole_log_has_no_holes(tmp_path: Path) -> None:
+    """What was taken for rot was none: an index, or a read that went wrong once."""
+    with written(tmp_path) as (log, _, path):
+        log.rot.suspect(str(path), 0)
+        assert log.rot
+        assert survey(log) == []
+        assert not log.rot
+
+
+def test_batches_in_a_value_are_no_batches_of_the_log(tmp_path: Path) -> None:
+    """A record may carry batches of later offsets, intact and of the right epoch: they are not what follows."""
+    with written(tmp_path) as (log, _, path):
+        inner = bytearray(client_batch(1))
+        inner[:8], inner[12:16] = (40).to_bytes(8, "big"), (2).to_bytes(4, "big")
+        start, offset = path.stat().st_size, int(log.log_end_offset)
+        outer = memoryview(build_batch([Record(0, TIME_MS, None, bytes(inner))]))
+        log.append_as_leader(outer, 2, 0)
+        log.append_as_leader(client_batch(1), 2, 0)
+        flip(path, start + 9, 3)  # its length
+        [hole] = survey(log)
+        assert (hole.position, hole.offset) == (start, offset)
+        assert hole.next_offset <= int(log.log_end_offset)
+        for at in range(offset, hole.next_offset):
+            with pytest.raises(KafkaError, match="rotted"):
+                log.read(at, 1 << 20, int(log.log_end_offset))
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """A leader's batches go into the hole or nowhere: another size, another offset, another epoch, a flipped bit."""
+    with written(tmp_path) as (log, batches, path):
+        flip(path, len(batches[0]) + HEADER_SIZE, 1)
+        [hole] = survey(log)
+        rotten = path.read_bytes()
+        longer = bytearray(client_batch(PER_BATCH, size=30))
+        longer[:8], longer[12:16] = (2).to_bytes(8, "big"), bytes(4)
+        of_another_epoch = bytearray(batches[2])
+        of_another_epoch[15] ^= 1
+        flipped = bytearray(batches[2])
+        flipped[-1] ^= 1
+        for wrong in (longer, of_another_epoch, flipped, bytearray(batches[4]), bytearray(batches[2][:50])):
+            with pytest.raises(KafkaError, match="do not fit"):
+                log.rot.mend(log.segments[0], hole, memoryview(wrong))
+            assert path.read_bytes() == rotten
+        assert log.rot.mend(log.segments[0], hole, memoryview(batches[2] + batches[4])) is None
+
+
+def test_a_cut_takes_the_hole_along(tmp_path: Path) -> None:
+    """An offset inside a hole is cut where the hole begins; what was deleted from the front is missed no more."""
+    with written(tmp_path) as (log, batches, path):
+        flip(path, 3 * len(batches[0]) + HEADER_SIZE, 1)
+        survey(log)
+        log.delete_records_before(7)
+        assert log.rot, "the log begins inside the batch"
+        log.delete_records_before(8)
+        assert not log.rot
+        flip(path, 5 * len(batches[0]) + HEADER_SIZE, 1)
+        survey(log)
+        assert log.truncate_to(11) == 10
+        assert not log.rot
+        assert readable(log, batches) >= {8, 9}
+
+
+def test_a_survey_ends_where_its_segment_does(tmp_path: Path) -> None:
+    """It was cut, or deleted, while the disk was waited for."""
+    with written(tmp_path) as (log, _, _):
+
+        async def cut(_: int) -> None:
+            log.truncate_to(4)
+
+        with pytest.raises(Gone):
+            asyncio.run(Survey(log, log.segments[0], cut).holes())
+
+        async def drop(_: int) -> None:
+            log.truncate_fully_and_start_at(100)
+
+        with pytest.raises(Gone):
+            asyncio.run(Survey(log, log.segments[0], drop).holes())

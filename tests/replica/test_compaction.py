@@ -1,0 +1,208 @@
+"""Compaction over three replicas, each by itself: leaders die, followers return, and each key keeps its last value."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from structlog.testing import capture_logs
+
+from strandline.log.checkpoints import CLEANER_OFFSETS
+from strandline.log.config import LogConfig
+from strandline.log.records import Record, build_batch
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
+from strandline.proto.marks import counts, reset
+from strandline.replica.waiting import Append
+from tests.log.compacting import assert_no_hole, headers, table
+from tests.replica.helpers import TP
+from tests.replica.simulated import PATH
+from tests.replica.test_faults import Scene
+
+NODES = (1, 2, 3)
+CONFIG = LogConfig(
+    segment_bytes=600, compacted=True, retention_ms=-1, file_delete_delay_ms=0, min_cleanable_dirty_ratio=0.1
+)
+
+
+def scene() -> Scene:
+    """Compaction looks every half second."""
+    return Scene(cleaner_backoff_ms=500, high_watermark_checkpoint_interval_ms=1_000)
+
+
+async def keep(scene: Scene, config: LogConfig = CONFIG) -> None:
+    """Alter the topic's settings, and wait until every broker has heard of it."""
+    scene.controller.change(TP, log_config=config)
+    await scene.world.sleep_ms(100)
+
+
+async def put(scene: Scene, leader: int, key: str, value: str | None) -> ErrorCode:
+    """Write one record; return when it is committed."""
+    answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    batch = build_batch([Record(0, 1_000, key.encode(), None if value is None else value.encode())])
+
+    def done(outcome: Append) -> None:
+        answered.set_result(outcome.error)
+
+    scene.broker(leader).run(lambda manager: manager.append(TP, memoryview(batch), -1, done))
+    return await answered
+
+
+async def fill(scene: Scene, leader: int, count: int, label: str = "v") -> None:
+    """Write many values of a few keys."""
+    for i in range(count):
+        assert await put(scene, leader, f"k{i % 4}", f"{label}{i}") is ErrorCode.NONE
+
+
+def is_compacted(scene: Scene, node: int) -> bool:
+    """All of the node's log but the active segment."""
+    log = scene.log(node)
+    return log.cleaned_to == log.bases[-1] > 0 and log.swap is None
+
+
+def test_each_replica_compacts_by_itself() -> None:
+    """To the same records; the figures say what was done, and the checkpoint how far it came."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene)
+        await fill(scene, 1, 60)
+        before = table(scene.log(1))
+        await scene.until(lambda: all(is_compacted(scene, node) for node in NODES), within_ms=10_000)
+        for node in NODES:
+            log = scene.log(node)
+            assert table(log) == before
+            assert_no_hole(log)
+            assert sum(header.count for header in headers(log)) < 30
+            assert (log.log_start_offset, log.log_end_offset) == (0, 60)
+            figures = scene.manager(node).compactor.figures
+            assert figures.passes >= 1
+            assert figures.removed >= 30
+            assert 0 < figures.written_bytes < figures.read_bytes
+        await scene.world.sleep_ms(500)
+        cleaned = {node: scene.log(node).cleaned_to for node in NODES}
+        for node in NODES:
+            scene.world.power_cut(f"n{node}")
+        for node in NODES:
+            scene.broker(node).start()
+        await scene.until(lambda: any(scene.leads(node) for node in NODES) and len(scene.isr) == 3)
+        for node in NODES:
+            assert scene.world.machines[f"n{node}"].disk.names.find(f"{PATH}/{CLEANER_OFFSETS}") is not None
+            assert scene.log(node).cleaned_to == cleaned[node]
+            assert table(scene.log(node)) == before
+
+    scene().play(scenario)
+
+
+def test_74_a_follower_that_was_away_takes_the_rest_of_a_gap() -> None:
+    """Schedule 74: it ends where the leader's log is one gap by now. It catches up, joins, and leads with all of it."""
+
+    async def scenario(scene: Scene) -> None:
+        reset()
+        await keep(scene)
+        await fill(scene, 1, 7, "a")
+        scene.world.kill("n3")
+        await fill(scene, 1, 60, "b")
+        await scene.until(lambda: is_compacted(scene, 1), within_ms=10_000)
+        [gap] = [header for header in headers(scene.log(1)) if header.base_offset < 7 <= header.last_offset]
+        assert gap.is_gap
+        scene.broker(3).start()
+        await scene.until(lambda: len(scene.isr) == 3)
+        assert counts()["gap-from-its-middle"]
+        assert table(scene.log(3)) == table(scene.log(1))
+        assert_no_hole(scene.log(3))
+        before = table(scene.log(1))
+        scene.world.kill("n1")
+        scene.controller.fence(NodeId(1))
+        scene.world.kill("n2")
+        scene.controller.fence(NodeId(2))
+        await scene.until(lambda: scene.leads(3))
+        assert table(scene.log(3)) == before
+
+    scene().play(scenario)
+
+
+def test_what_is_not_committed_supersedes_nothing() -> None:
+    """Rule of schedule 38: nothing above the high watermark is compacted, or takes what lies below."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, replace(CONFIG, segment_bytes=200))
+        await fill(scene, 1, 8, "committed")
+        for node in (2, 3):
+            scene.world.partition("n1", f"n{node}")
+        for i in range(20):
+            batch = build_batch([Record(0, 1_000, b"k%d" % (i % 4), b"not committed")])
+            scene.broker(1).run(
+                lambda manager, batch=batch: manager.append(TP, memoryview(batch), 1, lambda _: None)  # type: ignore[misc]
+            )
+        await scene.world.sleep_ms(3_000)
+        log = scene.log(1)
+        assert log.log_end_offset == 28
+        assert log.cleaned_to <= scene.status(1).high_watermark <= 9
+        assert set(table(log).values()) == {"not committed"}
+        committed = [header for header in headers(log) if header.base_offset < 8 and header.count]
+        assert len(committed) >= 4, "the committed values are still there"
+
+    scene().play(scenario)
+
+
+def test_a_rotten_log_is_left_alone() -> None:
+    """It says so in log and figures; another partition's log is compacted all the same."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, replace(CONFIG, compacted=False))
+        await fill(scene, 1, 60)
+        log = scene.log(2)
+        disk = scene.world.machines["n2"].disk
+        node = disk.names.find(f"{PATH}/{TP}/{0:020d}.log")
+        node.write(bytes([node.read(1, 70)[0] ^ 1]), 70)  # type: ignore[union-attr]
+        with capture_logs() as lines:
+            await keep(scene)
+            await scene.until(lambda: all(is_compacted(scene, node) for node in (1, 3)), within_ms=10_000)
+            await scene.until(lambda: log in scene.manager(2).compactor.uncleanable, within_ms=10_000)
+            await scene.world.sleep_ms(2_000)
+        told = [line for line in lines if line["event"].startswith("a log is compacted no more")]
+        assert len(told) == 1
+        assert "byte 0" in told[0]["error"] or "position=0" in told[0]["error"]
+        assert log.cleaned_to == 0
+        assert len(log.segments) > 3
+        assert scene.manager(2).compactor.figures.passes == 0
+
+    scene().play(scenario)
+
+
+def test_a_full_disk_waits() -> None:
+    """A log is not compacted into a disk without room: that is said once, and made up for."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, replace(CONFIG, compacted=False))
+        await fill(scene, 1, 60)
+        disk = scene.world.machines["n3"].disk
+        capacity = disk.config.capacity_bytes
+        with capture_logs() as lines:
+            disk.config = replace(disk.config, capacity_bytes=disk.used_bytes + 500)
+            await keep(scene)
+            await scene.until(lambda: is_compacted(scene, 1), within_ms=10_000)
+            await scene.world.sleep_ms(3_000)
+            assert scene.log(3).cleaned_to == 0
+            disk.config = replace(disk.config, capacity_bytes=capacity)
+            await scene.until(lambda: is_compacted(scene, 3), within_ms=20_000)
+        assert len([line for line in lines if "the disk has no room" in line["event"]]) == 1
+
+    scene().play(scenario)
+
+
+def test_the_rate_is_kept() -> None:
+    """log.cleaner.io.max.bytes.per.second: reads and writes together."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, replace(CONFIG, compacted=False))
+        await fill(scene, 1, 100)
+        await keep(scene)
+        begun = scene.world.now_ms
+        await scene.until(lambda: is_compacted(scene, 1), within_ms=60_000)
+        figures = scene.manager(1).compactor.figures
+        took_s = (scene.world.now_ms - begun) / 1_000
+        assert took_s > (figures.read_bytes + figures.written_bytes) / 1_000 - 2
+        assert took_s > 5
+
+    Scene(cleaner_backoff_ms=500, cleaner_io_max_bytes_per_second=1_000.0).play(scenario)
