@@ -17,7 +17,7 @@ from strandline.cluster.node.dev import DevCluster
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa
 from strandline.cluster.security.node_identity import NodeIdentity, node_uri
 from strandline.proto.ids import NodeId
-from tests.acceptance.foreign import kcat, needs_kcat
+from tests.acceptance.foreign import kafka_tools, kcat, needs_kcat
 
 
 class Secure(DevCluster):
@@ -110,6 +110,21 @@ def test_the_same_command_with_and_without_tls(cluster: Secure) -> None:
     assert 'topic "orders"' in kcat("-b", cluster.bootstrap, "-L", *properties(settings))
     said = kcat("-b", cluster.bootstrap, "-L", "-m", "5", fails=True)
     assert "SSL" in said, said
+
+
+def test_kafkas_own_tools_read_the_same_file(cluster: Secure) -> None:
+    """The file that `strandline dev --secure` names, as it is: --command-config of Kafka's tools (Java's own TLS)."""
+    tools = kafka_tools(cluster.bootstrap)
+    config = ["--command-config", str(cluster.client_properties)]
+    try:
+        assert "orders" in tools.run("kafka-topics", *config, "--list")
+        described = tools.run(
+            "kafka-configs", *config, "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1"
+        )
+        assert "ssl.key.password=null sensitive=true" in described
+        assert "listener.name.http.ssl.client.auth=none" in described
+    finally:
+        tools.stop()
 
 
 @needs_kcat

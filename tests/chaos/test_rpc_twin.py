@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import cast
 
 import pytest
 
 from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.cluster.node.internal.internal_tls import InternalTls, SpeaksTls
 from strandline.cluster.node.internal.options import STREAM_WINDOW_BYTES
+from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcRejected, RpcTimeout, RpcUnavailable, Stream
 
@@ -293,3 +296,16 @@ def test_calls_may_arrive_twice_and_answer_once() -> None:
 def test_calls_on_a_plain_network_arrive_once_and_in_order() -> None:
     served, answered = _calls_served(late=0.0, repeat=0.0)
     assert served == answered == [b"%d" % number for number in range(10)]
+
+
+def test_tls_is_refused_where_it_is_not_drawn() -> None:
+    """Neither end goes on in plaintext as if nothing had been asked."""
+
+    async def client(_: World, ports: Ports) -> None:
+        assert isinstance(ports.rpc, SpeaksTls)
+        with pytest.raises(ConfigError, match="PLAINTEXT in the simulator"):
+            ports.rpc.secure(cast("InternalTls", None))
+        with pytest.raises(ValueError, match="draws no TLS"):
+            await asyncio.get_running_loop().create_connection(asyncio.Protocol, "server", 19092, ssl=True)
+
+    run(client)

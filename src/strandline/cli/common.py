@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -91,7 +91,7 @@ class Target:
     """Where a command goes: the bootstrap list and the ``-X`` settings."""
 
     bootstrap: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)
 
     def settings_for(self, kind: type[CommonConfig], **defaults: object) -> dict[str, Any]:
         """The settings for one kind of client: the command's `defaults`, overridden by ``-X``."""

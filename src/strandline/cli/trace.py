@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import urllib.error
 import urllib.request
 from typing import Any
@@ -25,8 +26,13 @@ TIMEOUT_S = 10.0
     show_default=True,
     help="At most so many at each node; it holds them in memory meanwhile.",
 )
+@click.option(
+    "--cacert",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A PEM file of the CAs that https:// nodes are trusted by; without it those of the system.",
+)
 @output_option
-def trace(nodes: tuple[str, ...], seconds: float, requests: int, output: str) -> None:
+def trace(nodes: tuple[str, ...], seconds: float, requests: int, cacert: str | None, output: str) -> None:
     """Show where produce requests (acks=all) spend their time: each stage at the leader and at its followers.
 
     The arguments are the HTTP listeners of brokers (HTTP:// in `listeners`; `strandline dev` prints them). Each node
@@ -36,12 +42,13 @@ def trace(nodes: tuple[str, ...], seconds: float, requests: int, output: str) ->
     \b
     strandline trace 127.0.0.1:9194 127.0.0.1:9195 127.0.0.1:9196
     strandline trace --seconds 30 -o json 10.0.0.1:9194
+    strandline trace --cacert ca.pem https://10.0.0.1:9194
     """
     with plain_errors():
         for node in nodes:
-            _ask(node, {"seconds": seconds + TIMEOUT_S, "requests": requests})
+            _ask(node, {"seconds": seconds + TIMEOUT_S, "requests": requests}, cacert)
         asyncio.run(asyncio.sleep(seconds))
-        answers = {node: _ask(node, None) for node in nodes}
+        answers = {node: _ask(node, None, cacert) for node in nodes}
     if output == "json":
         print_json(answers)
         return
@@ -50,11 +57,13 @@ def trace(nodes: tuple[str, ...], seconds: float, requests: int, output: str) ->
             _show(node, answer, role)
 
 
-def _ask(node: str, command: dict[str, Any] | None) -> dict[str, Any]:
-    url = f"http://{node.removeprefix('http://').rstrip('/')}/trace"
+def _ask(node: str, command: dict[str, Any] | None, cacert: str | None) -> dict[str, Any]:
+    url = (node if "://" in node else f"http://{node}").rstrip("/") + "/trace"
     body = None if command is None else json.dumps(command).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=TIMEOUT_S) as response:
+        context = ssl.create_default_context(cafile=cacert) if url.startswith("https://") else None
+        request = urllib.request.Request(url, body)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:
             answer = json.loads(response.read())
     except urllib.error.HTTPError as error:
         raise click.ClickException(

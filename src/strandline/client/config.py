@@ -355,7 +355,7 @@ def _parse(item: Field[Any], value: object) -> Any:
         parsed = str(value)
         choices = item.metadata["choices"]
         if choices and parsed not in choices:
-            raise ConfigError(name, value, "one of " + ", ".join(choices))
+            raise ConfigError(name, value, "one of " + ", ".join(choice or "nothing" for choice in choices))
     return parsed
 
 

@@ -83,7 +83,7 @@ class SourceOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     push_filters: bool = False
-    client_settings: Mapping[str, Any] = field(default_factory=dict)
+    client_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The `kafka.*` options without their prefix."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None

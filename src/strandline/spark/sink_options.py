@@ -54,7 +54,7 @@ class SinkOptions:
     topic: str | None
     ledger_topic: str
     fail_on_repeats: bool = True
-    producer_settings: Mapping[str, Any] = field(default_factory=dict)
+    producer_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The `kafka.*` options without their prefix."""
 
     @property

@@ -21,6 +21,7 @@ from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.broker.request import Action, AllowAll, Authorizer, RequestContext
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.security.tls_door import ListenerTls
 from strandline.controller import api, broker_api
 from strandline.controller.machine import brokers, configs, elections, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
@@ -290,9 +291,11 @@ async def kafka_node(
     service: BrokerConfig | None = None,
     listener: ListenerConfig | None = None,
     static: dict[str, str] | None = None,
+    tls: ListenerTls | None = None,
 ) -> AsyncIterator[KafkaNode]:
     """A started node; at the end nothing may be left of connections, sessions or charged memory."""
     node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {})
+    node.listener.tls = tls
     await node.start()
     try:
         yield node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -124,13 +125,13 @@ def nothing(field: Any) -> Any:
 
 
 @asynccontextmanager
-async def connect(endpoint: Endpoint) -> AsyncIterator[KafkaClient]:
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, limit=1 << 26)
+async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> AsyncIterator[KafkaClient]:
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, limit=1 << 26, ssl=tls)
     try:
         yield KafkaClient(reader, writer)
     finally:
         writer.close()
         try:
             await writer.wait_closed()
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             pass

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from structlog.testing import capture_logs
 
+from strandline.cli.trace import trace
 from strandline.client import ConfigResource, NewTopic
 from strandline.client.aio import Admin, Consumer, Producer
-from strandline.client.config import AdminConfig
+from strandline.client.config import AdminConfig, effective_settings
 from strandline.client.errors import BrokerUnreachable
 from strandline.client.session import Session
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.container import health
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import system_world
@@ -133,8 +137,9 @@ def test_what_keeps_a_client_out_is_said_at_both_ends(tmp_path: Path) -> None:
     async def body(node: Node) -> None:
         with pytest.raises((BrokerUnreachable, ProtocolError), match="speaks TLS; this client connects in plaintext"):
             await knock(at(node, "SSL"))
-        with pytest.raises(BrokerUnreachable, match="is that the port of a listener with TLS"):
-            await knock(at(node, "PLAINTEXT"), **secure())
+        for _ in range(3):
+            with pytest.raises(BrokerUnreachable, match="is that the port of a listener with TLS"):
+                await knock(at(node, "PLAINTEXT"), **secure())
         with pytest.raises(
             BrokerUnreachable, match=r"the certificate of the other end does not count: .*ssl.truststore.location names"
         ):
@@ -157,6 +162,7 @@ def test_what_keeps_a_client_out_is_said_at_both_ends(tmp_path: Path) -> None:
             advertised_listeners="SSL://127.0.0.1:0",
         )
     lines = {line["event"]: line for line in logs}
+    assert [line["event"] for line in logs].count("closed a client's connection") == 1
     assert lines["a client does not speak TLS on a TLS port"]["listener"] == "SSL"
     assert "a TLS handshake on a plaintext Kafka port" in lines["closed a client's connection"]["reason"]
 
@@ -190,7 +196,7 @@ def test_certificates_are_changed_while_the_node_runs(tmp_path: Path) -> None:
 
 
 def test_http_over_tls(tmp_path: Path) -> None:
-    import ssl
+    """Pages, the health check of the container's image, `strandline trace`."""
 
     async def get(address: str, context: ssl.SSLContext | None) -> bytes:
         host, port = address.split(":")
@@ -204,6 +210,17 @@ def test_http_over_tls(tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=str(ca().file))
         assert b'"ok": true' in await get(at(node, "HTTP"), trusting)
         assert b"this port speaks TLS" in await get(at(node, "HTTP"), None)
+
+        given = {"listeners": f"INTERNAL://127.0.0.1:1,HTTP://{at(node, 'HTTP')}", "process.roles": "controller"}
+        own = {"ssl.keystore.location": str(ca().node(1)), "listener.security.protocol.map": "HTTP:SSL"}
+        asked = NodeConfig({"node.id": "1", **given, **own})
+        done, said = await asyncio.get_running_loop().run_in_executor(None, health.ask, asked)
+        assert done, said
+        command = [at(node, "HTTP"), "--seconds", "0.1", "--cacert", str(ca().file)]
+        for scheme, words in (("https://", "no requests with acks=all"), ("http://", "400")):
+            invoke = partial(CliRunner().invoke, trace, [scheme + command[0], *command[1:]])
+            shown = await asyncio.get_running_loop().run_in_executor(None, invoke)
+            assert words in shown.output
 
     run(tmp_path, body, listener_security_protocol_map="HTTP:SSL")
 
@@ -250,6 +267,7 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
         async with Admin(at(node, "SSL"), **settings) as admin:
             shown = repr(await admin.describe_configs([ConfigResource("broker", "1")]))
             assert "ssl.key.password" in shown
+            assert SECRET not in repr(effective_settings(AdminConfig.of(settings)))
             assert SECRET not in shown + repr(admin.config) + repr(AdminConfig.of(settings))
         with pytest.raises(ConfigError) as refused:
             Session("127.0.0.1:1", AdminConfig.of({**settings, "ssl_key_password": SECRET + "!"}))

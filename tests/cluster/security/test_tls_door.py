@@ -193,7 +193,9 @@ def test_what_a_slow_reader_does_not_take_counts_and_is_held_once() -> None:
             assert waiting > size - (8 << 20)  # less what fits into the sockets
             connection: Any = served.transport._ssl_protocol  # type: ignore[attr-defined]
             assert connection._outgoing.pending <= 2 * tls_transport.RECORD_BYTES
-            assert connection._below.get_write_buffer_size() <= 4 * tls_transport.RECORD_BYTES
+            below = connection._below.get_write_buffer_size()
+            assert 0 < below <= 4 * tls_transport.RECORD_BYTES
+            assert waiting == connection._write_buffer_size + connection._outgoing.pending + below
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             served.transport.write(b"end")
             served.transport.close()  # the goodbye goes behind what was written

@@ -234,6 +234,8 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **keywords: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        if keywords.get("ssl") is not None:
+            raise ValueError("the simulator draws no TLS: OpenSSL draws chance of its own, and no seed would replay")
         return await self._transports().connect(protocol_factory, host, port)
 
     def _transports(self) -> Transports:

@@ -15,6 +15,8 @@ from strandline.chaos.sim.process import Process
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.node.internal.grpc_server import Handlers, log_failed_call
 from strandline.cluster.node.internal.grpc_stream import GrpcStream
+from strandline.cluster.node.internal.internal_tls import InternalTls
+from strandline.proto.errors import ConfigError
 from strandline.proto.ports import StreamHandler, UnaryHandler
 
 
@@ -25,6 +27,10 @@ class SimRpc(GrpcRpc):
         super().__init__(network.rng, network.config.frame_bytes_max)
         self._network = network
         self._process = process
+
+    def secure(self, tls: InternalTls) -> None:
+        """Raises ConfigError: OpenSSL draws chance of its own, and no seed would replay."""
+        raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", "PLAINTEXT in the simulator")
 
     def handlers(self, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]) -> Handlers:
         return _UnrulyHandlers(self._network, self._process, unary, streams)

@@ -11,8 +11,9 @@ from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.broker import Broker
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
+from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
 from strandline.cluster.broker.stats import ListenerStats
-from strandline.cluster.security.tls_door import ListenerTls
+from strandline.cluster.security.tls_door import ListenerTls, Notes
 from strandline.proto.ids import Endpoint
 
 log = structlog.get_logger("strandline.kafka")
@@ -60,6 +61,7 @@ class KafkaListener:
         self.apis: Mapping[int, ServedApi] = broker.apis
         self.stats = ListenerStats(broker.clock)
         self.tls = tls
+        self._notes = Notes(broker.clock)
         self._broker = broker
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
@@ -150,7 +152,8 @@ class KafkaListener:
         self.stats.connections -= 1
         if reason:
             self.stats.refused += 1
-            log.warning("closed a client's connection", reason=reason, **connection.identity())
+            warn = self._notes.warn if reason == TLS_ON_PLAINTEXT else log.warning
+            warn("closed a client's connection", reason=reason, **connection.identity())
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 

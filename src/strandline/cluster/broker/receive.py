@@ -126,6 +126,10 @@ class ReceiveBuffer:
         self._charged = size
 
 
+TLS_ON_PLAINTEXT = "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
+"""Why a connection is refused that a client with TLS opens again and again."""
+
+
 def describe_foreign(start: memoryview) -> str:
     """What speaks there, by the first bytes of what should be a frame; "" if they tell nothing."""
     spoken = foreign_protocol(bytes(start[:4]))
@@ -133,5 +137,5 @@ def describe_foreign(start: memoryview) -> str:
         line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")
         return f"an HTTP request ({line!r}) on the Kafka port; HTTP is served on a port of its own (metrics, health)"
     if spoken is Foreign.TLS:
-        return "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
+        return TLS_ON_PLAINTEXT
     return f"{spoken.value} on the Kafka port" if spoken is not None else ""

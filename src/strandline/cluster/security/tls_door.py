@@ -20,7 +20,7 @@ HANDSHAKE_S = 10.0
 """A handshake that takes longer ends: as librdkafka, and as our own clients, give one up."""
 
 HANDSHAKES_MAX = 1000
-"""Connections of one listener in handshake at once; with one more the oldest is dropped. One costs about 100 KB, and an
+"""Connections of one listener in handshake at once; with one more the oldest is dropped. One costs about 50 KB, and an
 honest one takes a few milliseconds."""
 
 LOG_MS = 10_000.0

@@ -5,7 +5,7 @@ reasons. The context may change (new certificates). A handshake that fails is se
 send the alert that says why. And memory is bounded: asyncio encrypts whatever is written at once, an answer of 50 MB
 into a buffer of 50 MB that OpenSSL keeps for the life of the connection, and what waits in the socket's transport
 counts nowhere. Here what the socket does not take waits unencrypted and uncopied, and counts
-(tests/cluster/security/test_tls_transport.py holds each of these against the asyncio that runs).
+(tests/cluster/security/test_tls_door.py holds each of these against the asyncio that runs).
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ _State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed kn
 
 RECORD_BYTES = 64 * 1024
 """Read from the socket and encrypted at once: four records of TLS."""
+
+_SCRATCH = bytearray(RECORD_BYTES)
+"""What was just received, of whichever connection: it is decrypted at once, within `buffer_updated`."""
+_SCRATCH_VIEW = memoryview(_SCRATCH)
 
 SHUTDOWN_S = 10.0
 """How long a connection that was closed here may take to send what it still holds and the peer to say goodbye."""
@@ -73,10 +77,10 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         )
         self._door: Door | None = door
         self._below: asyncio.Transport | None = None
-        self._view = memoryview(b"")
         self._looked = False
         self._spoke: str | None = None
         self.where = "?"
+        self._ssl_buffer, self._ssl_buffer_view = _SCRATCH, _SCRATCH_VIEW  # asyncio gives each connection its own
         self._set_read_buffer_limits(high=RECORD_BYTES)
 
     # The handshake
@@ -91,14 +95,13 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         super().connection_made(transport)
 
     def get_buffer(self, n: int) -> memoryview:
-        self._view = super().get_buffer(n)
-        return self._view
+        return _SCRATCH_VIEW
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._looked:
             self._looked = True
-            if self._view[0] != _HANDSHAKE:
-                self._refuse_plain(bytes(self._view[: min(nbytes, 4)]))
+            if _SCRATCH[0] != _HANDSHAKE:
+                self._refuse_plain(bytes(_SCRATCH[: min(nbytes, 4)]))
                 return
         if self._spoke is None:
             super().buffer_updated(nbytes)

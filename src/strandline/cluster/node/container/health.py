@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 from http import HTTPStatus
 
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_security import SSL, tls_settings
+from strandline.cluster.node.config_settings import HTTP
+from strandline.proto.errors import ConfigError
+from strandline.proto.tls import client_context
 
 TIMEOUT_S = 2.5
 """Below the time limit of the image's health check, so that the reason gets into its record."""
@@ -18,7 +23,10 @@ def ask(config: NodeConfig) -> tuple[bool, str]:
     if config.http is None:
         return False, "`listeners` has no HTTP listener to ask"
     host, port = _LOOPBACK.get(config.http.host, config.http.host), config.http.port
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    try:
+        connection = _connection(config, host, port)
+    except ConfigError as error:
+        return False, str(error)
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
@@ -28,3 +36,13 @@ def ask(config: NodeConfig) -> tuple[bool, str]:
     finally:
         connection.close()
     return answer.status == HTTPStatus.OK, text
+
+
+def _connection(config: NodeConfig, host: str, port: int) -> http.client.HTTPConnection:
+    """To this node's own listener: with its own certificate, and without a look at what it shows, for it is its own.
+    Raises ConfigError."""
+    if config.protocol(HTTP) != SSL:
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    context = client_context(tls_settings(config.of_listener(HTTP), HTTP), check_host=False)
+    context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)

@@ -1,0 +1,99 @@
+"""The broker's bounds hold over TLS: memory, back pressure, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from kafka_node import KafkaNode, kafka_node
+from kafka_wire import connect
+from test_kafka_fetch import append, committed, fetch
+from test_kafka_produce import batch
+
+from strandline.cluster.broker.config import MIB, BrokerConfig, ListenerConfig
+from strandline.cluster.security.dev_certificates import DevCa
+from strandline.cluster.security.principal import PrincipalRules
+from strandline.cluster.security.tls_door import ListenerTls, TlsDoor
+from strandline.proto.system import SystemClock
+from strandline.proto.tls import TlsSettings, client_context, server_context
+
+ANSWER = 900_000
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> DevCa:
+    return DevCa(tmp_path_factory.mktemp("ca"))
+
+
+def listener(ca: DevCa) -> ListenerTls:
+    context = server_context(TlsSettings(keystore_location=str(ca.node(1))))
+    return ListenerTls(TlsDoor("PLAINTEXT", lambda: context, SystemClock()), PrincipalRules("rules", "DEFAULT"))
+
+
+def trusting(ca: DevCa) -> ssl.SSLContext:
+    return client_context(TlsSettings(truststore_location=str(ca.file)))
+
+
+async def prepared(node: KafkaNode) -> None:
+    node.create_topic("t")
+    append(node, "t", 0, batch(bytes(ANSWER)))
+    await committed(node, "t", 0, 1)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_answers_that_nobody_takes_count_and_stop_the_requests(tmp_path: Path, ca: DevCa, encrypted: bool) -> None:
+    """The same with TLS and without: a client asks for 60 answers and takes none; a few megabytes are held and are
+    counted. When it takes them all of them come, in order."""
+
+    async def main() -> None:
+        limits = ListenerConfig(write_buffer_bytes=MIB)
+        tls = listener(ca) if encrypted else None
+        async with kafka_node(tmp_path, listener=limits, tls=tls) as node:
+            await prepared(node)
+            async with connect(node.listener.endpoint, trusting(ca) if encrypted else None) as client:
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                asked = [fetch(client, 11, "t", {0: 0}) for _ in range(60)]
+                await client.writer.drain()
+                memory = node.broker.memory
+                async with asyncio.timeout(20):
+                    while memory.used_bytes < MIB:
+                        await asyncio.sleep(0.01)
+                for _ in range(20):
+                    await asyncio.sleep(0.01)
+                (connection,) = node.listener.connections
+                assert connection.unsent_bytes > MIB
+                assert memory.used_bytes >= connection.unsent_bytes
+                assert memory.used_bytes < 8 * MIB
+                assert node.listener.stats.apis["Fetch", 11].answers < 30
+                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+                async with asyncio.timeout(60):
+                    for question in asked:
+                        (result,) = (await client.receive(question)).responses[0].partitions
+                        assert len(result.records) > ANSWER
+
+    asyncio.run(main())
+
+
+def test_a_closing_listener_lets_the_last_answers_leave(tmp_path: Path, ca: DevCa) -> None:
+    async def main() -> None:
+        async with kafka_node(tmp_path, service=BrokerConfig(), tls=listener(ca)) as node:
+            await prepared(node)
+            async with connect(node.listener.endpoint, trusting(ca)) as client:
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                asked = [fetch(client, 11, "t", {0: 0}) for _ in range(20)]
+                async with asyncio.timeout(20):
+                    while not any(connection.unsent_bytes for connection in node.listener.connections):
+                        await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                answered = node.listener.stats.apis["Fetch", 11].answers
+                assert 0 < answered < 20
+                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+                await node.listener.close()
+                async with asyncio.timeout(20):
+                    for question in asked[:answered]:
+                        (result,) = (await client.receive(question)).responses[0].partitions
+                        assert len(result.records) > ANSWER
+
+    asyncio.run(main())
