@@ -19,6 +19,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_ROT}::test_the_last_bits_of_every_batch_count",
     ),
     one_change(
+        "deleted-epochs-are-rot",
+        "B19: of batches wholly below the log start no epoch is known",
+        "log.intact:intact_end",
+        "if offset < log_start_offset:",
+        "if False:",
+        f"{_SURVEY}::test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten",
+    ),
+    one_change(
         "base-offsets-are-believed",
         "B19: a batch begins where the one before it ended",
         "log.segment:Segment._find_from",

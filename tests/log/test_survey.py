@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch
 from strandline.log.survey import Gone, Survey
 from strandline.proto.errors import KafkaError
-from tests.log.helpers import client_batch
+from tests.log.helpers import FailingDisk, client_batch, open_test_log
 from tests.log.test_rot import BATCHES, PER_BATCH, TIME_MS, check_error, flip, written
 
 
@@ -110,6 +111,23 @@ def test_a_whole_log_has_no_holes(tmp_path: Path) -> None:
         assert log.rot
         assert survey(log) == []
         assert not log.rot
+
+
+@pytest.mark.parametrize("start", range(1, 11))
+def test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten(tmp_path: Path, start: int) -> None:
+    """Deleted records share a segment with those that stay: that nobody knows their epoch is no rot, and rot in them
+    is seen all the same."""
+    disk = FailingDisk()
+    with closing(open_test_log(disk, tmp_path)) as log:
+        for epoch, base in ((0, 0), (0, 2), (1, 4), (3, 6), (3, 8)):
+            log.assign_epoch_start(epoch, base)
+            log.append_as_leader(client_batch(2, timestamp_ms=TIME_MS), epoch, TIME_MS)
+        log.delete_records_before(start, keep_active=True)
+        assert log.epochs.entries()[0][1] == start or start >= 10
+        assert survey(log) == []
+        flip(tmp_path / "00000000000000000000.log", log.segments[0].size // 5 + HEADER_SIZE + 3, 0)
+        [hole] = survey(log)
+        assert (hole.offset, hole.next_offset) == (2, 4)
 
 
 def test_batches_in_a_value_are_no_batches_of_the_log(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def intact_end(
     Returns the position behind the last of them, and the offset that follows.
     """
     position, end = 0, len(data)
+    if offset < log_start_offset:  # the epochs of batches wholly below the log start are forgotten
+        position, offset = intact(data, position, offset, -1, min(log_start_offset, limit_offset), crc32c)
     while position < end and offset < limit_offset:
         # Of a batch that the log begins inside, the epoch is known from the log start on.
         epoch, until = epochs.span_at(max(offset, log_start_offset))
