@@ -251,6 +251,7 @@ def lose_directory(nemesis: Nemesis) -> None:
 def wipe(nemesis: Nemesis) -> None:
     """A machine comes back with a new disk, on the one machine of the run to which such things happen."""
     name = nemesis.victim
+    nemesis.look()
     nemesis.world.power_cut(name)
     nemesis.disk(name).wipe()
     nemesis.note(f"{name} gets a new, empty disk, and starts {nemesis.later(lambda: nemesis.restart(name))} ms later")

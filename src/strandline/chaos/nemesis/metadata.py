@@ -20,6 +20,7 @@ _PROMISE_PATH = f"{DIRECTORY.rpartition('/')[0]}/{PROMISE}"
 def lose(nemesis: Nemesis) -> None:
     """The metadata directory is gone while the node is down; a supervisor starts the node again."""
     name = nemesis.victim
+    nemesis.look()
     nemesis.world.kill(name)
     nemesis.disk(name).remove_directory(DIRECTORY)
     nemesis.world.loop.effects["metadata-lost"] += 1
@@ -46,6 +47,7 @@ def rot(nemesis: Nemesis) -> None:
 
     def undo() -> None:
         nemesis.blame(name)
+        nemesis.look()
         nemesis.world.kill(name)
         if disk.wipes == wipes:  # else the machine has a new disk since
             disk.rotten.pop(DIRECTORY, None)

@@ -65,6 +65,11 @@ class Nemesis:
     def __post_init__(self) -> None:
         self.victim = self.victim or self.pick()
 
+    def look(self) -> None:
+        """Before something is destroyed: what a disk has, and others may have heard of, counts."""
+        if self.world.loop.observe is not None:
+            self.world.loop.observe()
+
     def note(self, what: str) -> None:
         """Add a line to the events of the run."""
         self.events.append((round(self.world.now_ms), what))
