@@ -131,8 +131,8 @@ def judge_config(config: NodeConfig) -> Iterator[Finding]:
         yield Finding(
             where,
             f"listeners: {', '.join(open_to_all)} on every address",
-            "nobody is asked who he is (no TLS, SASL, ACLs yet): whoever reaches the port can delete topics",
-            "bind to an address of a network that you trust",
+            "nobody is asked what he may do (no ACLs yet): whoever comes in can delete topics",
+            "bind to an address of a network that you trust, or let certificates in alone: ssl.client.auth=required",
         )
 
 
