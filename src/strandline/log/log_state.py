@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
@@ -12,13 +13,23 @@ from strandline.log.index_cache import IndexCache
 from strandline.log.producer_state import ProducerStates
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
-from strandline.log.swap import Swap
 from strandline.log.unsynced import Unsynced
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+
+class PendingSwap(Protocol):
+    """Segments that make way for others (`strandline.log.swap`), as far as a cut of the log goes."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind them."""
+
+    def settle(self) -> None:
+        """Give it up, or finish it. Raises DiskError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +120,7 @@ class LogState:
         """Segments below the log start, out of the log and still on disk: see `delete_oldest_removed`."""
         self.cleaned_to = Offset(0)
         """Below it compaction has left one record of each key. Moved by `Compactor`, and back by a truncation."""
-        self.swap: Swap | None = None
+        self.swap: PendingSwap | None = None
         """Segments that are being replaced by what compaction left of them."""
         self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
         self.cache = parts.cache
