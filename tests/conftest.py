@@ -36,6 +36,8 @@ LONG = {
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_sample.py",
+    "acceptance/test_compacted_files_in_apache_kafka.py",
+    "acceptance/test_topics_with_a_codec.py",
     "acceptance/test_restore_while_a_leader_dies.py",
     "acceptance/test_database_rebuilt_from_its_changes.py",
     "acceptance/test_consumer_protocol_with_foreign_clients.py",
@@ -65,6 +67,7 @@ LONG = {
     "spark/test_sink_uncommitted.py",
     "spark/test_standalone.py",
     "spark/test_streaming.py",
+    "spark/test_tls.py",
 }
 """Files that `make test` leaves out; each runs where it is named, and all with --long."""
 
