@@ -27,6 +27,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SURVEY}::test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten",
     ),
     one_change(
+        "holes-of-former-segments-are-filled",
+        "B19: what comes late for a segment that left the log is not written",
+        "log.rot:Rot.mend",
+        "or segment not in log.segments:",
+        "or False:",
+        f"{_SURVEY}::test_a_segment_that_left_the_log_is_not_written",
+    ),
+    one_change(
         "base-offsets-are-believed",
         "B19: a batch begins where the one before it ended",
         "log.segment:Segment._find_from",

@@ -167,6 +167,22 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert log.rot.mend(log.segments[0], hole, memoryview(batches[2] + batches[4])) is None
 
 
+def test_a_segment_that_left_the_log_is_not_written(tmp_path: Path) -> None:
+    """The data for its hole come late: another segment has its name by now, and all of that is as it was written."""
+    with written(tmp_path) as (log, batches, path):
+        flip(path, HEADER_SIZE + 3, 0)
+        [hole] = survey(log)
+        segment = log.segments[0]
+        log.truncate_fully_and_start_at(0)
+        for _ in range(3):
+            log.append_as_leader(client_batch(PER_BATCH, size=30), 0, 0)
+        whole = path.read_bytes()
+        with pytest.raises(KafkaError, match="do not fit"):
+            log.rot.mend(segment, hole, memoryview(batches[0]))
+        assert path.read_bytes() == whole
+        assert not any(log.rot.holes())
+
+
 def test_a_cut_takes_the_hole_along(tmp_path: Path) -> None:
     """An offset inside a hole is cut where the hole begins; what was deleted from the front is missed no more."""
     with written(tmp_path) as (log, batches, path):

@@ -79,7 +79,8 @@ class Rot:
         log = self._log
         size, offset = intact_end(batches, hole.offset, log.epochs, log.log_start_offset, hole.next_offset)
         room = hole.end - hole.position
-        if not size or size > room or (offset == hole.next_offset) != (size == room) or hole not in segment.holes:
+        fits = 0 < size <= room and (offset == hole.next_offset) == (size == room)
+        if not fits or hole not in segment.holes or segment not in log.segments:  # its name may be another's by now
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 "the leader's batches do not fit where these have rotted",
