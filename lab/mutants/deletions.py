@@ -220,6 +220,14 @@ TABLE: tuple[Mutant, ...] = (
         "test_72_a_broker_that_starts_with_a_clock_of_the_future_deletes_nothing_too_early",
     ),
     one_change(
+        "compaction-has-a-clock-of-its-own",
+        "schedule 72: what the last life went by holds for tombstones, too",
+        "replica.manager:ReplicaManager.__init__",
+        "Compactor(self._shared, self._partitions, log_dir, retention_clock)",
+        "Compactor(self._shared, self._partitions, log_dir, RetentionClock())",
+        "tests/replica/test_compaction.py::test_72_a_start_with_a_clock_of_the_future_takes_no_tombstone_too_early",
+    ),
+    one_change(
         "the-future-holds-the-disk",
         "schedule 72: a time of the future counts from when the segment was written",
         "log.retention:newest_ms",

@@ -15,6 +15,7 @@ from strandline.proto.ids import NodeId
 from strandline.proto.marks import counts, reset
 from strandline.replica.waiting import Append
 from tests.log.compacting import assert_no_hole, headers, table
+from tests.log.helpers import all_records
 from tests.replica.helpers import TP
 from tests.replica.simulated import PATH
 from tests.replica.test_faults import Scene
@@ -145,27 +146,83 @@ def test_what_is_not_committed_supersedes_nothing() -> None:
     scene().play(scenario)
 
 
+def rot(scene: Scene, node: int) -> None:
+    """A bit of the first batch of its log."""
+    file = scene.world.machines[f"n{node}"].disk.names.find(f"{PATH}/{TP}/{0:020d}.log")
+    file.write(bytes([file.read(1, 70)[0] ^ 1]), 70)  # type: ignore[union-attr]
+
+
 def test_a_rotten_log_is_left_alone() -> None:
-    """It says so in log and figures; another partition's log is compacted all the same."""
+    """Where nobody has the records any more, it is tried once; it says so in log and figures."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, replace(CONFIG, compacted=False))
+        await fill(scene, 1, 60)
+        for node in NODES:
+            rot(scene, node)
+        with capture_logs() as lines:
+            await keep(scene)
+            for node in NODES:
+                compactor = scene.manager(node).compactor
+                await scene.until(lambda: scene.log(node) in compactor.uncleanable, within_ms=10_000)  # noqa: B023
+            await scene.world.sleep_ms(2_000)
+        told = [line for line in lines if line["event"].startswith("a log is compacted no more")]
+        assert len(told) == 3
+        assert all("byte 0" in line["error"] or "position=0" in line["error"] for line in told)
+        for node in NODES:
+            assert scene.log(node).cleaned_to == 0
+            assert len(scene.log(node).segments) > 3
+            assert scene.manager(node).compactor.figures.passes == 0
+
+    scene().play(scenario)
+
+
+def test_a_log_that_rotted_is_healed_and_then_compacted() -> None:
+    """Compaction is a reader, too: what it meets is surveyed, written over with the leader's batches, and tried again.
+    (The leader's disk has no room, so that its log still has the records.)
+    """
 
     async def scenario(scene: Scene) -> None:
         await keep(scene, replace(CONFIG, compacted=False))
         await fill(scene, 1, 60)
         log = scene.log(2)
-        disk = scene.world.machines["n2"].disk
-        node = disk.names.find(f"{PATH}/{TP}/{0:020d}.log")
-        node.write(bytes([node.read(1, 70)[0] ^ 1]), 70)  # type: ignore[union-attr]
+        before = table(scene.log(1))
+        disk = scene.world.machines["n1"].disk
+        disk.config = replace(disk.config, capacity_bytes=disk.used_bytes + 500)
+        rot(scene, 2)
         with capture_logs() as lines:
             await keep(scene)
-            await scene.until(lambda: all(is_compacted(scene, node) for node in (1, 3)), within_ms=10_000)
-            await scene.until(lambda: log in scene.manager(2).compactor.uncleanable, within_ms=10_000)
-            await scene.world.sleep_ms(2_000)
-        told = [line for line in lines if line["event"].startswith("a log is compacted no more")]
-        assert len(told) == 1
-        assert "byte 0" in told[0]["error"] or "position=0" in told[0]["error"]
-        assert log.cleaned_to == 0
-        assert len(log.segments) > 3
-        assert scene.manager(2).compactor.figures.passes == 0
+            await scene.until(lambda: is_compacted(scene, 2), within_ms=20_000)
+            await scene.world.sleep_ms(1_000)
+        assert len([line for line in lines if line["event"].startswith("a log is compacted no more")]) == 1
+        assert not scene.manager(2).compactor.uncleanable
+        assert table(log) == before
+        assert not log.rot
+
+    scene().play(scenario)
+
+
+def test_72_a_start_with_a_clock_of_the_future_takes_no_tombstone_too_early() -> None:
+    """Schedule 72: what the last life of the broker went by holds for compaction as for retention."""
+    day_ms = 24 * 3_600_000
+
+    async def scenario(scene: Scene) -> None:
+        config = replace(CONFIG, delete_retention_ms=day_ms)
+        await keep(scene, config)
+        assert await put(scene, 1, "gone", "v") is ErrorCode.NONE
+        assert await put(scene, 1, "gone", None) is ErrorCode.NONE
+        await fill(scene, 1, 30)
+        await scene.until(lambda: is_compacted(scene, 2), within_ms=10_000)
+        await scene.world.sleep_ms(2 * 60_000)
+        scene.world.kill("n2")
+        scene.world.machines["n2"].clock.jump_wall(365 * day_ms)
+        scene.broker(2).start()
+        await scene.until(lambda: len(scene.isr) == 3 and scene.hosted(2) is not None)
+        await keep(scene, config)
+        await fill(scene, 1, 30, "later")
+        await scene.until(lambda: is_compacted(scene, 2), within_ms=10_000)
+        await scene.world.sleep_ms(2_000)
+        assert "gone" in {record.key and record.key.decode() for record in all_records(scene.log(2))}
 
     scene().play(scenario)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.log.checkpoints import LOG_STARTS, OFFSET_CHECKPOINTS
-from strandline.log.disk import DiskError, DiskFull, File
+from strandline.log.disk import DiskError, DiskFull, write_synced
 from strandline.log.log_dir import LogDir
 from strandline.proto.marks import mark
 from strandline.proto.tasks import Report, spawn
@@ -98,25 +98,14 @@ class CheckpointWriter:
         disk, path = log_dir.disk, log_dir.path
         while True:
             gathered = log_dir.gather(names)
-            files: list[File] = []
-            try:
-                for name, data in gathered.data.items():
-                    file = disk.open(f"{path}/{name}{TEMPORARY}", create=True)
-                    files.append(file)
-                    file.truncate(0)
-                    file.pwrite(data, 0)
-                if files:
-                    await disk.sync(files)
-            finally:
-                for file in files:
-                    file.close()
+            await write_synced(disk, {f"{path}/{name}{TEMPORARY}": data for name, data in gathered.data.items()})
             if log_dir.has_taken_back(gathered):
                 mark("checkpoint-overtaken")
                 continue
             log_dir.replacing(gathered)
             for name in gathered.data:
                 disk.rename(f"{path}/{name}{TEMPORARY}", f"{path}/{name}")
-            if files:
+            if gathered.data:
                 await disk.sync([], [path])
             if not log_dir.has_taken_back(gathered):
                 log_dir.replaced(gathered)

@@ -10,7 +10,7 @@ may "succeed" over bytes that are gone (schedule 32).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -177,3 +177,23 @@ def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_dir(path.rpartition("/")[0] or "/")
+
+
+async def write_synced(disk: Disk, contents: Mapping[str, bytes]) -> None:
+    """Write small files and sync them together, without blocking. A crash before the end leaves anything in them: they
+    are temporary, and renamed afterwards.
+
+    Raises DiskError.
+    """
+    files: list[File] = []
+    try:
+        for path, data in contents.items():
+            file = disk.open(path, create=True)
+            files.append(file)
+            file.truncate(0)
+            file.pwrite(data, 0)
+        if files:
+            await disk.sync(files)
+    finally:
+        for file in files:
+            file.close()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import structlog
 
 from strandline.log.checkpoints import CLEANER_OFFSETS, decode_offsets, encode_offsets
 from strandline.log.cleanable import Cleanable
 from strandline.log.compaction import Compacted, Compaction
-from strandline.log.disk import DiskError, DiskFull, read_file
+from strandline.log.disk import DiskError, DiskFull, read_file, write_synced
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.retention import RetentionClock
@@ -94,25 +95,38 @@ def _has_closed_segments(partition: Partition) -> bool:
     return plog is not None and plog.config.compacted and plog.failure is None and len(plog.segments) > 1
 
 
+class Uncleanable(NamedTuple):
+    """Why a log is left alone, and how many holes this broker had mended by then."""
+
+    reason: str
+    mended_holes: int
+
+
 class Compactor:
     """Looks every `log.cleaner.backoff.ms` for a log that is to be compacted, and compacts it.
 
     Invariants:
     - one pass at a time;
-    - a log that cannot be read is `uncleanable` as long as it is open here: it is left alone, and the others go on.
+    - a log that cannot be read is `uncleanable` as long as it is open here, or until its holes were mended: it is left
+      alone, and the others go on.
     """
 
-    def __init__(self, shared: Shared, partitions: Mapping[TopicPartition, Partition], log_dir: LogDir) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        partitions: Mapping[TopicPartition, Partition],
+        log_dir: LogDir,
+        retention_clock: RetentionClock,
+    ) -> None:
         self._shared = shared
         self._partitions = partitions
         self._log_dir = log_dir
-        self._clock = RetentionClock()
+        self._clock = retention_clock
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unlinking: set[asyncio.Task[None]] = set()
         self._without_room: set[PartitionLog] = set()
-        self.uncleanable: dict[PartitionLog, str] = {}
-        """And why."""
+        self.uncleanable: dict[PartitionLog, Uncleanable] = {}
         self.figures = Figures()
 
     # Life
@@ -157,7 +171,7 @@ class Compactor:
         figures = self.figures
         figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
         self._without_room = {plog for plog in self._without_room if plog.failure is None}
-        self.uncleanable = {plog: why for plog, why in self.uncleanable.items() if plog.failure is None}
+        self.uncleanable = {plog: why for plog, why in self.uncleanable.items() if self._is_given_up(plog, why)}
         for partition in list(self._partitions.values()):
             plog = partition.log
             if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
@@ -165,7 +179,7 @@ class Compactor:
             try:
                 found = await plog.find_cleanable(now_ms, partition.high_watermark)
             except (KafkaError, DiskError, FileNotFoundError) as error:
-                self._give_up(plog, error)
+                self._give_up(partition, plog, error)
                 continue
             figures.max_dirty_ratio = max(figures.max_dirty_ratio, found.ratio)
             figures.max_delay_ms = max(figures.max_delay_ms, found.overdue_ms)
@@ -220,7 +234,7 @@ class Compactor:
             partition.fail(str(error))
             return False
         except (KafkaError, ConfigError, DiskError) as error:
-            self._give_up(plog, error)
+            self._give_up(partition, plog, error)
             return False
         took_ms = shared.clock.monotonic_ms() - began_ms
         self.figures.passed(done, took_ms)
@@ -237,15 +251,22 @@ class Compactor:
         )
         return True
 
-    def _give_up(self, plog: PartitionLog, error: Exception) -> None:
+    def _give_up(self, partition: Partition, plog: PartitionLog, error: Exception) -> None:
         mark("log-uncleanable")
-        self.uncleanable[plog] = str(error)
+        self.uncleanable[plog] = Uncleanable(str(error), self._shared.counters.mended_holes)
         log.error(
-            "a log is compacted no more until this node starts again; others go on",
+            "a log is compacted no more until it is healed, or this node starts again; others go on",
             partition=str(plog.topic_partition),
             error=str(error),
             size_bytes=plog.size_bytes,
         )
+        if isinstance(error, KafkaError):
+            partition.cannot_read(error)
+
+    def _is_given_up(self, plog: PartitionLog, why: Uncleanable) -> bool:
+        """Still so: it is open, and was not healed since."""
+        healed = not plog.rot and self._shared.counters.mended_holes > why.mended_holes
+        return plog.failure is None and not healed
 
     # Files
 
@@ -280,12 +301,6 @@ class Compactor:
         """Raises DiskError."""
         disk, path = self._log_dir.disk, f"{self._log_dir.path}/{CLEANER_OFFSETS}"
         cleaned = {tp: plog.cleaned_to for tp, plog in self._log_dir.logs.items() if plog.cleaned_to}
-        file = disk.open(path + ".tmp", create=True)
-        try:
-            file.truncate(0)
-            file.pwrite(encode_offsets(cleaned), 0)
-            await disk.sync([file])
-        finally:
-            file.close()
+        await write_synced(disk, {path + ".tmp": encode_offsets(cleaned)})
         disk.rename(path + ".tmp", path)
         await disk.sync([], [self._log_dir.path])

@@ -14,6 +14,7 @@ from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace
+from strandline.log.retention import RetentionClock, last_time
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.ensure import ensure
@@ -109,12 +110,13 @@ class ReplicaManager:
         self._set = PartitionSet(self._shared, log_dir, self._streams, by_id)
         self._partitions = self._set.partitions
         self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
-        retention = Retention(self._shared, self._partitions, log_dir)
+        retention_clock = RetentionClock(last_time(disk, log_dir.path))
+        retention = Retention(self._shared, self._partitions, log_dir, retention_clock)
         self._upkeep = Upkeep(
             self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
         )
         self._scrub = Scrub(self._shared, self._partitions)
-        self.compactor = Compactor(self._shared, self._partitions, log_dir)
+        self.compactor = Compactor(self._shared, self._partitions, log_dir, retention_clock)
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life

@@ -13,7 +13,7 @@ import structlog
 
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
-from strandline.log.retention import RetentionClock, last_time, note_time
+from strandline.log.retention import RetentionClock, note_time
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
@@ -31,11 +31,17 @@ class Retention:
     """Deletes what is older than `retention.ms` or beyond `retention.bytes`, every
     `log.retention.check.interval.ms`."""
 
-    def __init__(self, shared: Shared, partitions: Mapping[TopicPartition, Partition], log_dir: LogDir) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        partitions: Mapping[TopicPartition, Partition],
+        log_dir: LogDir,
+        retention_clock: RetentionClock,
+    ) -> None:
         self._shared = shared
         self._partitions = partitions
         self._log_dir = log_dir
-        self._clock = RetentionClock(last_time(log_dir.disk, log_dir.path))
+        self._clock = retention_clock
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)

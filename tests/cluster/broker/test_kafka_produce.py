@@ -265,6 +265,27 @@ def lonely_topic(node: KafkaNode, leader_first: bool = True) -> None:
     node.controller.run(topics.create_topics(node.controller.state, api.CreateTopicsRequest((topic,))))
 
 
+def test_a_request_that_held_the_loop_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed batches, and those that their topic packs anew, are left to be sent again; the others cost nothing."""
+    monkeypatch.setattr("strandline.cluster.broker.handlers.produce.HOLD_MS_MAX", -1.0)
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t", partitions=2)
+            node.create_topic("packed", compression_type="lz4")
+            async with connect(node.listener.endpoint) as client:
+                records = {0: batch(b"plain"), 1: batch(b"small", codec=Codec.GZIP)}
+                answer = await client.receive(produce(client, 9, "t", records))
+                plain, small = answer.responses[0].partition_responses
+                assert (plain.error_code, plain.base_offset) == (0, 0)
+                assert small.error_code == ErrorCode.REQUEST_TIMED_OUT
+                assert "send this batch again" in small.error_message
+                anew = await produced(client, 9, "packed", {0: batch(b"plain")})
+                assert anew.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    asyncio.run(main())
+
+
 def test_acks_all_that_is_not_replicated_times_out(tmp_path: Path) -> None:
     """Row S24: no ack while a replica in the ISR lacks the batch; the request's timeout answers REQUEST_TIMED_OUT."""
 

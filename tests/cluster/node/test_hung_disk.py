@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from strandline.client.errors import ClientError
 from strandline.cluster.node.config_values import write_voters
 from strandline.controller.quorum.api import Voter
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ids import Endpoint, NodeId, TopicPartition
 
 NODE = """
 import os, sys, threading
@@ -71,13 +72,22 @@ class Site:
         assert "ready" in self.process.stdout.readline()
 
     def send_until_it_ends(self) -> str:
-        """Records, one after the other, while the process lives; what it said in the end."""
+        """Records, one after the other, while the process lives; what it said in the end.
+
+        A topic whose log start was raised is deleted once the disk hangs: that its log start no longer holds is written
+        down at once, on the event loop.
+        """
         with Admin(self.client) as admin:
-            admin.create_topics([NewTopic("t", 1, 1, {"min.insync.replicas": "1"})])
+            admin.create_topics([NewTopic(topic, 1, 1, {"min.insync.replicas": "1"}) for topic in ("t", "deleted")])
         settings = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000, "linger_ms": 0}
         with Producer(self.client, **settings) as producer:
-            producer.send("t", b"first").result()
-            self.flag.touch()
+            for topic in ("t", "deleted"):
+                producer.send(topic, b"first").result()
+            with Admin(self.client, default_api_timeout_ms=2_000, request_timeout_ms=1_000) as admin:
+                admin.delete_records({TopicPartition("deleted", 0): -1})
+                self.flag.touch()
+                with suppress(KafkaError, ClientError, TimeoutError):
+                    admin.delete_topics(["deleted"])
             until = time.monotonic() + PATIENCE_S
             while self.process.poll() is None and time.monotonic() < until:
                 try:

@@ -6,14 +6,14 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
+from tests.cluster.security.tls_case import ca
 
 from strandline.cli.trace import trace
 from strandline.client import ConfigResource, NewTopic
@@ -26,13 +26,7 @@ from strandline.cluster.node.container import health
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import system_world
-from strandline.cluster.security.dev_certificates import DevCa
 from strandline.proto.errors import ConfigError, ProtocolError
-
-
-@cache
-def ca() -> DevCa:
-    return DevCa(Path(mkdtemp(prefix="strandline-ca-")))
 
 
 def node_config(path: Path, **more: str) -> NodeConfig:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -18,16 +20,22 @@ from strandline.proto.system import SystemClock
 from strandline.proto.tls import TlsSettings, client_context, server_context
 
 
+def _new_ca() -> DevCa:
+    directory = mkdtemp(prefix="strandline-ca-")
+    atexit.register(rmtree, directory, ignore_errors=True)
+    return DevCa(Path(directory))
+
+
 @cache
 def ca() -> DevCa:
     """One CA for all tests of a process."""
-    return DevCa(Path(mkdtemp(prefix="strandline-ca-")))
+    return _new_ca()
 
 
 @cache
 def other_ca() -> DevCa:
     """A CA that nobody here trusts."""
-    return DevCa(Path(mkdtemp(prefix="strandline-ca-")))
+    return _new_ca()
 
 
 def node_settings(path: Path | None = None) -> TlsSettings:

@@ -7,20 +7,18 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
+from tests.cluster.security.tls_case import ca
 
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.internal import guard
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.node.internal.internal_tls import InternalTls
-from strandline.cluster.security.dev_certificates import DevCa
 from strandline.controller import broker_api, methods
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft import messages as raft
@@ -34,11 +32,6 @@ from strandline.replica.fetcher import STREAM_METHOD
 
 CLUSTER = "this-cluster"
 ANYWHERE = Endpoint("127.0.0.1", 0)
-
-
-@cache
-def ca() -> DevCa:
-    return DevCa(Path(mkdtemp(prefix="strandline-ca-")))
 
 
 def settings(path: Path) -> TlsSettings:

@@ -29,7 +29,7 @@ from strandline.log.batch import (
 )
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
-from strandline.log.recompression import is_slow_to_pack, packed_ahead
+from strandline.log.recompression import is_slow_to_pack, needs_packing, packed_ahead
 from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -57,7 +57,8 @@ ZSTD_VERSION_MIN = 7
 
 HOLD_MS_MAX = 250.0
 """Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB; short ones are
-packed anew there. Once a request has held the loop for so long, its further batches are left to be sent again."""
+packed anew there. Once a request has held the loop for so long, its further batches that take either are left to be
+sent again."""
 
 GRANULARITY_MS = 100.0
 """Timeouts of produce requests are seconds: the wheel of their deadlines may be coarse."""
@@ -264,7 +265,7 @@ class ProduceHandler:
                     error is not ErrorCode.NONE
                     or not self._acceptable(tp, records, context.version, result)
                     or not _is_packed(ready, result)
-                    or not self._once_and_in_time(tp, seen, deadline_ms, result)
+                    or not self._once_and_in_time(tp, ready, seen, deadline_ms, result)
                 ):
                     pending.failed = True
                     if records is not None:
@@ -323,20 +324,30 @@ class ProduceHandler:
     def _once_and_in_time(
         self,
         tp: TopicPartition,
+        batch: memoryview | KafkaError | None,
         seen: set[TopicPartition],
         deadline_ms: float,
         result: PartitionResult,
     ) -> bool:
-        """The partition has not been written by this request yet, which has not held the event loop for too long."""
+        """The partition has not been written by this request yet; and the request has not held the event loop for too
+        long, or this batch takes next to nothing."""
         if tp in seen:
             result.error, result.message = ErrorCode.INVALID_REQUEST, f"{tp} stands in the request twice"
             return False
         seen.add(tp)
-        if self._clock.monotonic_ms() > deadline_ms:
+        late = self._clock.monotonic_ms() > deadline_ms
+        if late and isinstance(batch, memoryview) and self._takes_long(tp, batch):
             result.error = ErrorCode.REQUEST_TIMED_OUT
             result.message = "unpacking and packing this request took too long: send this batch again"
             return False
         return True
+
+    def _takes_long(self, tp: TopicPartition, batch: memoryview) -> bool:
+        """The batch is unpacked, or packed as its topic has it, in the event loop."""
+        partition = self._replicas.partition(tp)
+        stored = None if partition is None or partition.log is None else partition.log.config.stored_codec
+        attributes = batch[ATTRIBUTES_LOW_POSITION]
+        return bool(attributes & CODEC_MASK) or needs_packing(attributes, stored)
 
     def _respond(self, exchange: Exchange, result: ProduceResult) -> None:
         context = exchange.context
