@@ -98,7 +98,7 @@ def test_the_lock(tmp_path: Path) -> None:
     first, second = RealLock.take_to_read(str(root)), RealLock.take_to_read(str(root))
     assert first is not None
     assert second is not None
-    with pytest.raises(DirectoryInUse, match="or one that only reads it .`strandline log verify`., uses this"):
+    with pytest.raises(DirectoryInUse, match=r"or one that only reads it .`strandline log verify`., uses this"):
         disk.lock(str(root))
     assert run("verify", root).exit_code == 0
     assert fingerprint(root) == before
