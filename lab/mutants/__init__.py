@@ -19,6 +19,7 @@ from lab.mutants import (
     elections,
     groups,
     idempotence,
+    inspection,
     log,
     log_recovery,
     quorum,
@@ -68,6 +69,7 @@ MUTANTS: dict[str, Mutant] = {
         storage.TABLE,
         disks.TABLE,
         compaction.TABLE,
+        inspection.TABLE,
         clauses.TABLE,
     )
     for mutant in table
