@@ -20,6 +20,7 @@ def keep(root: str, target: str, changes: Iterable[Change]) -> list[str]:
     Returns the names in `target`. Raises OSError: nothing was changed.
     """
     kept: list[str] = []
+    Path(target).mkdir()  # never over the copies of another repair
     for change in changes:
         if change.before is None or (change.after not in (None, change.before)):
             continue  # new, or with another name alone
@@ -40,10 +41,9 @@ def keep(root: str, target: str, changes: Iterable[Change]) -> list[str]:
             copy = _place(target, change.before)
             shutil.copy2(source, copy)
         _sync(copy)
-    if kept:
-        for directory in sorted(_directories(target)):
-            _sync(directory)
-        _sync(Path(root))
+    for directory in sorted(_directories(target)):
+        _sync(directory)
+    _sync(Path(root))
     return kept
 
 
