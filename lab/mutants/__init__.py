@@ -19,6 +19,7 @@ from lab.mutants import (
     elections,
     groups,
     idempotence,
+    inspection,
     internal_rpc,
     log,
     log_recovery,
@@ -70,6 +71,7 @@ MUTANTS: dict[str, Mutant] = {
         storage.TABLE,
         disks.TABLE,
         compaction.TABLE,
+        inspection.TABLE,
         clauses.TABLE,
     )
     for mutant in table
