@@ -40,7 +40,7 @@ from strandline.cli.common import (
     "--add-scram",
     multiple=True,
     metavar="MECHANISM=[name=...,password=...]",
-    help="A user of the new cluster; its password best as ${env:NAME} or ${file:PATH:KEY}. The same for each controller.",
+    help="A user of the new cluster, its password best as ${env:NAME} or ${file:PATH:KEY}; for every controller.",
 )
 @dry_run_option
 @output_option
