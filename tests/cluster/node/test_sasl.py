@@ -121,6 +121,8 @@ def test_our_clients_log_in_and_a_restart_keeps_the_users(tmp_path: Path) -> Non
 
     run(tmp_path, body, add_scram=FORMATTED, **settings())
     run(tmp_path, again, **settings(metadata_log_max_record_bytes_between_snapshots="1"))
+    assert list(tmp_path.rglob("*.checkpoint"))
+    run(tmp_path, lambda node: knock(at(node, "CLEAR"), **clear), **settings())
 
 
 def _counted(http: str) -> None:
