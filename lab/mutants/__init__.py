@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lab.mutants import (
+    acls,
     clauses,
     clients,
     compaction,
@@ -61,6 +62,7 @@ MUTANTS: dict[str, Mutant] = {
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,
+        acls.TABLE,
         idempotence.TABLE,
         groups.TABLE,
         clients.TABLE,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         OffsetAndMetadata,
         OffsetAndTimestamp,
     )
+    from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
     from strandline.proto.error_codes import ErrorCode
     from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
@@ -70,6 +71,12 @@ _HOMES = {
     "AdminSettings": "strandline.client.settings",
     "ConsumerSettings": "strandline.client.settings",
     "ProducerSettings": "strandline.client.settings",
+    "AclBinding": "strandline.proto.acls",
+    "AclFilter": "strandline.proto.acls",
+    "Operation": "strandline.proto.acls",
+    "PatternType": "strandline.proto.acls",
+    "Permission": "strandline.proto.acls",
+    "ResourceKind": "strandline.proto.acls",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
     "KafkaError": "strandline.proto.errors",
@@ -99,6 +106,8 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "Ack",
+    "AclBinding",
+    "AclFilter",
     "Admin",
     "AdminSettings",
     "BrokerUnreachable",
@@ -127,9 +136,13 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
+    "Operation",
+    "PatternType",
+    "Permission",
     "PositionLost",
     "Producer",
     "ProducerSettings",
+    "ResourceKind",
     "StrandlineError",
     "TopicPartition",
     "TopicReplaced",

@@ -247,13 +247,10 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         (
             "sasl.",
             "security.",
-            "authorizer.class.name",
-            "super.users",
             "principal.builder",
             "delegation.token.",
         ),
-        "SASL and ACLs are not served yet: keep the listeners on a network that you trust, or ask clients for "
-        "certificates (docs/security.md)",
+        "SASL is not served yet: a client's principal comes from its certificate (docs/security.md)",
     ),
     (
         ("controller.listener.names", "inter.broker.listener.name"),

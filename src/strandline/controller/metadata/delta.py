@@ -17,6 +17,7 @@ from strandline.controller.metadata.image import (
     topic_resource,
 )
 from strandline.controller.metadata.records import (
+    AccessControlEntryRecord,
     BrokerChangeRecord,
     ConfigRecord,
     MetadataRecord,
@@ -25,10 +26,12 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.proto.acls import AclBinding, binding_fault
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId
 
@@ -42,18 +45,21 @@ class MetadataDelta:
     * `created_topics`: ids of topics that are not in `base`;
     * `deleted_topics`: id -> the topic as `base` had it;
     * `brokers`: node id -> the broker now, or None when it was unregistered;
-    * `configs`: resource -> the keys set or removed.
+    * `configs`: resource -> the keys set or removed;
+    * `acls`: access control entry -> whether it was added (or else removed).
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
     that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
     """
 
     __slots__ = (
+        "_acls",
         "_brokers",
         "_configs",
         "_own_topics",
         "_topic_by_id",
         "_topics",
+        "acls",
         "base",
         "brokers",
         "configs",
@@ -73,16 +79,19 @@ class MetadataDelta:
         self.deleted_topics: dict[TopicId, TopicInfo] = {}
         self.brokers: dict[NodeId, BrokerInfo | None] = {}
         self.configs: dict[ConfigResource, dict[str, None]] = {}
+        self.acls: dict[AclBinding, bool] = {}
         self._brokers: dict[NodeId, BrokerInfo] | None = None
         self._topics: dict[str, TopicInfo] | None = None
         self._topic_by_id: dict[TopicId, TopicInfo] | None = None
         self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
         self._own_topics: dict[TopicId, dict[int, PartitionInfo]] = {}
+        self._acls: dict[AclBinding, None] | None = None
 
     @property
     def empty(self) -> bool:
         """Nothing that a broker acts upon changed (producer id blocks do not count)."""
-        return not (self.partitions or self.created_topics or self.deleted_topics or self.brokers or self.configs)
+        topics = self.partitions or self.created_topics or self.deleted_topics
+        return not (topics or self.brokers or self.configs or self.acls)
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> None:
         """Apply records in order. Raises FatalError for one that does not fit."""
@@ -114,6 +123,7 @@ class MetadataDelta:
             topic_by_id=base.topic_by_id if self._topic_by_id is None else self._topic_by_id,
             configs=base.configs if self._configs is None else self._configs,
             next_producer_id=self.next_producer_id,
+            acls=base.acls if self._acls is None else self._acls,
         )
 
     # Each kind of record
@@ -256,7 +266,32 @@ class MetadataDelta:
             )
         self.next_producer_id = record.next_producer_id
 
+    def _add_acl(self, record: AccessControlEntryRecord) -> None:
+        self._require_version()
+        fault = binding_fault(record.binding)
+        if fault:
+            raise FatalError(
+                f"A record adds an ACL that cannot be, {record.binding}: {fault}. The metadata is damaged."
+            )
+        acls = self._writable_acls()
+        if record.binding in acls:
+            raise FatalError(f"A record adds an ACL that is there already, {record.binding}: the metadata is damaged.")
+        acls[record.binding] = None
+        self.acls[record.binding] = True
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
+        acls = self._writable_acls()
+        if record.binding not in acls:
+            raise FatalError(f"A record removes an ACL that is not there, {record.binding}: the metadata is damaged.")
+        del acls[record.binding]
+        self.acls[record.binding] = False
+
     # Copy on write
+
+    def _writable_acls(self) -> dict[AclBinding, None]:
+        if self._acls is None:
+            self._acls = dict(self.base.acls)
+        return self._acls
 
     def _writable_brokers(self) -> dict[NodeId, BrokerInfo]:
         if self._brokers is None:
@@ -392,6 +427,8 @@ def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
         if keys:
             delta.configs[resource] = keys
+    delta.acls = dict.fromkeys((binding for binding in old.acls if binding not in new.acls), False)
+    delta.acls |= dict.fromkeys((binding for binding in new.acls if binding not in old.acls), True)
     return delta
 
 
@@ -406,4 +443,6 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     PartitionChangeRecord: MetadataDelta._partition_change,
     ConfigRecord: MetadataDelta._config,
     ProducerIdsRecord: MetadataDelta._producer_ids,
+    AccessControlEntryRecord: MetadataDelta._add_acl,
+    RemoveAccessControlEntryRecord: MetadataDelta._remove_acl,
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from strandline.proto.acls import AclBinding
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
 from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
@@ -135,6 +136,20 @@ class ProducerIdsRecord:
     next_producer_id: Annotated[ProducerId, Int64(3)]
 
 
+@dataclass(frozen=True, slots=True)
+class AccessControlEntryRecord:
+    """An access control entry is there from now on. It is its own name: no two are equal."""
+
+    binding: Annotated[AclBinding, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAccessControlEntryRecord:
+    """An access control entry is gone."""
+
+    binding: Annotated[AclBinding, 1]
+
+
 MetadataRecord = (
     MetadataVersionRecord
     | RegisterBrokerRecord
@@ -146,6 +161,8 @@ MetadataRecord = (
     | PartitionChangeRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
 )
 """Any record of the metadata log."""
 
@@ -163,6 +180,8 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     8: mapper_of(PartitionChangeRecord),
     9: mapper_of(ConfigRecord),
     10: mapper_of(ProducerIdsRecord),
+    13: mapper_of(AccessControlEntryRecord),
+    14: mapper_of(RemoveAccessControlEntryRecord),
 }
 """Type id on disk -> the record. An id is never given to another record."""
 
