@@ -115,14 +115,14 @@ def test_write_on_any_topic_by_kafkas_cases() -> None:
     assert not anywhere(acl(Operation.READ))
 
 
-NAMES = st.sampled_from(["*", "a", "ab", "abc", "abd", "b", ""])
+NAMES = st.sampled_from(["*", "a", "ab", "b", ""])
 BINDINGS = st.builds(
     AclBinding,
-    kind=st.sampled_from([ResourceKind.TOPIC, ResourceKind.GROUP]),
+    kind=st.sampled_from([ResourceKind.TOPIC] * 4 + [ResourceKind.GROUP]),
     name=NAMES.filter(bool),
     pattern=st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
     principal=st.sampled_from(["User:alice", "User:bob", "User:*"]),
-    host=st.sampled_from(["*", "10.0.0.1", "10.0.0.2"]),
+    host=st.sampled_from(["*", "*", "10.0.0.1"]),
     operation=st.sampled_from([Operation.ALL, Operation.READ, Operation.WRITE, Operation.DESCRIBE]),
     permission=st.sampled_from([ALLOW, DENY]),
 )
@@ -144,7 +144,7 @@ def oracle(acls: list[AclBinding], asker: Asker, operation: Operation, resource:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    acls=st.lists(BINDINGS, max_size=6, unique=True),
+    acls=st.lists(BINDINGS, max_size=8, unique=True),
     principal=st.sampled_from(["User:alice", "User:bob", "User:*"]),
     host=st.sampled_from(["10.0.0.1", "10.0.0.2", ""]),
     operation=st.sampled_from([Operation.READ, Operation.WRITE, Operation.DESCRIBE]),

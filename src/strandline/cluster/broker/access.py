@@ -50,12 +50,12 @@ _MAY_DESCRIBE = _asks(
     Operation.DESCRIBE, _TOPIC, "each topic named by an id", "UNKNOWN_TOPIC_ID instead of TOPIC_AUTHORIZATION_FAILED"
 )
 _READS_GROUP = (_asks(Operation.READ, _GROUP, "the group"),)
-_ASKED_OPERATIONS = "where the request asks for authorized operations: all of them, of each"
-_AUTHORIZED = "its bit is 0"
 
 
 def _bits(kind: ResourceKind, *operations: Operation) -> tuple[Asks, ...]:
-    return tuple(_asks(operation, kind, _ASKED_OPERATIONS, _AUTHORIZED) for operation in operations)
+    one = "the cluster" if kind is _CLUSTER else f"each {kind.name.lower()}"
+    where = f"{one}, where its authorized operations are asked for"
+    return tuple(_asks(operation, kind, where, "its bit is 0") for operation in operations)
 
 
 _TOPIC_BITS = _bits(
@@ -70,7 +70,7 @@ _TOPIC_BITS = _bits(
 )
 _GROUP_BITS = _bits(_GROUP, Operation.READ, Operation.DELETE)
 _CLUSTER_BITS = (
-    _cluster(Operation.DESCRIBE, "every bit is 0", "where the request asks for the cluster's authorized operations"),
+    _cluster(Operation.DESCRIBE, "every bit is 0", "the cluster, where its authorized operations are asked for"),
     *_bits(
         _CLUSTER,
         Operation.CREATE,
@@ -89,7 +89,8 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: (_asks(Operation.DESCRIBE, _TOPIC),),
     Api.METADATA: (
         _asks(Operation.DESCRIBE, _TOPIC, "each topic", f"{_ID_UNKNOWN}; {_LEFT_OUT} where all are asked for"),
-        _cluster(Operation.CREATE, "CREATE of the topic is asked for", "where a topic is to be created by itself"),
+        _cluster(Operation.CREATE, "CREATE of the topic is asked for", "the cluster, where a topic would be created"),
+        _asks(Operation.CREATE, _TOPIC, "each topic that would be created"),
         *_TOPIC_BITS,
         *_CLUSTER_BITS,
     ),

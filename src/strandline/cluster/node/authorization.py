@@ -9,7 +9,7 @@ from typing import NamedTuple
 from strandline.cluster.broker.request import AllowAll, Authorizer
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_security import SSL
+from strandline.cluster.node.config_security import PLAINTEXT, SSL
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.ports import Clock
@@ -54,7 +54,7 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
             "whoever reaches INTERNAL changes metadata, ACLs among them, and reads every record: nobody is asked there",
             "INTERNAL:SSL in listener.security.protocol.map, or a network of the nodes alone",
         )
-    if config.is_broker and not any(config.protocol(one.name) == SSL for one in config.client_listeners):
+    if config.is_broker and not any(_tells_apart(config, one.name) for one in config.client_listeners):
         yield OpenDoor(
             "authorizer.class.name, without a listener that tells clients apart",
             "every client is User:ANONYMOUS: what one may do, all may",
@@ -69,6 +69,12 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
                 "whoever reaches HTTP reads the names and sizes of topics in /metrics and switches /trace on",
                 "bind HTTP to 127.0.0.1, or HTTP:SSL with listener.name.http.ssl.client.auth=required",
             )
+
+
+def _tells_apart(config: NodeConfig, listener: str) -> bool:
+    """Clients of the listener may show who they are."""
+    protocol = config.protocol(listener)
+    return protocol != PLAINTEXT and (protocol != SSL or config.of_listener(listener)["ssl.client.auth"] != "none")
 
 
 def _is_loopback(host: str) -> bool:
