@@ -205,7 +205,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "what-expired-unread-is-not-told",
         "B15: log start: what a group had not read when it was deleted is told",
-        "cluster.node.metrics_groups:of_groups",
+        "cluster.node.metrics_groups:_Census._count_offset",
         "replica.log is not None and offset < replica.log.log_start_offset",
         "False",
         "tests/cluster/node/test_metrics_groups.py::test_what_expired_unread_is_told_where_it_is_known",

@@ -23,6 +23,7 @@ from tests.docs_run.session import Session
 PAGES = (
     "README.md",
     "docs/client.md",
+    "docs/storage.md",
     "docs/deploy.md",
     "docs/testing-your-code.md",
     "docs/spark.md",

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from strandline.cli.common import output_option, plain_errors, plural
+from strandline.cli.verify import verify
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
 from strandline.log.records import Record
@@ -18,6 +19,9 @@ from strandline.log.records import Record
 @click.group()
 def log() -> None:
     """The files of a data directory."""
+
+
+log.add_command(verify)
 
 
 @log.command("dump")

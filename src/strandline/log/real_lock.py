@@ -35,8 +35,29 @@ class RealLock:
             except FileNotFoundError:
                 raise DiskError(errno.ENOENT, "there is no such directory", path) from None
         try:
-            _flock(fd, path)
+            _flock(fd, path, fcntl.LOCK_EX)
             _write_holder(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    @classmethod
+    def take_to_read(cls, path: str) -> RealLock | None:
+        """Keep every process out that would write, for as long as this one reads, and change nothing: no byte of the
+        lock's file is written. None where no process has ever locked the directory: there is nothing to hold, and
+        whether one comes is seen by the file that it makes.
+
+        Raises DirectoryInUse, DiskError.
+        """
+        name = f"{path}/{LOCK_FILE}"
+        with as_disk_errors("open the lock of the directory", name):
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+        try:
+            _flock(fd, path, fcntl.LOCK_SH)
         except BaseException:
             os.close(fd)
             raise
@@ -49,9 +70,9 @@ class RealLock:
             os.close(fd)
 
 
-def _flock(fd: int, path: str) -> None:
+def _flock(fd: int, path: str, kind: int) -> None:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DirectoryInUse(path, _holder(os.pread(fd, 1024, 0).decode("utf-8", "replace"))) from None
     except OSError as error:
@@ -70,7 +91,7 @@ def _write_holder(fd: int) -> None:
 
 
 def _holder(text: str) -> str:
-    """Who holds the lock, in words, from what its file says."""
+    """Who holds the lock, in words, from what its file says. Whoever only reads does not write its name there."""
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid, since = facts.get("pid", ""), facts.get("since", "")
     if not (pid.isdigit() and since.isdigit()):
@@ -79,7 +100,8 @@ def _holder(text: str) -> str:
     host = facts.get("host", "")[:_WORD_MAX]
     command = _command(int(pid), int(since)) if host == socket.gethostname() else ""
     where = f"process {pid} ({command})" if command else f"process {pid} of {host or 'another machine'}"
-    return f"{where}, since {when},"
+    reads = "" if command else ", or one that only reads it (`strandline log verify`),"
+    return f"{where}, since {when}{reads or ','}"
 
 
 def _command(pid: int, since: int) -> str:

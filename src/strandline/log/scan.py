@@ -37,7 +37,7 @@ def scan_batches(file: File, offset: int, epoch: int) -> Iterator[ScannedBatch |
     Zeros to the end are preallocation. Raises DiskError.
     """
     size = file.size()
-    window = _Window(file)
+    window = Window(file)
     position = 0
     while position < size:
         try:
@@ -68,7 +68,7 @@ def scan_batches(file: File, offset: int, epoch: int) -> Iterator[ScannedBatch |
         position += header.size
 
 
-class _Window:
+class Window:
     """A file read forward in large steps."""
 
     def __init__(self, file: File) -> None:

@@ -131,9 +131,11 @@ def _tasks_from_json(document: Mapping[str, Any]) -> Tasks | None:
         tasks = Tasks(told["count"], told.get("minPartitions"), told.get("maxRecordsPerPartition"))
     except (AttributeError, KeyError, TypeError):
         raise ConfigError("checkpoint", json.dumps(document), _ADVICE) from None
-    if tasks.count not in range(2**31) or not all(
-        number is None or (type(number) is int and number > 0)
-        for number in (tasks.min_partitions, tasks.max_records_per_partition)
-    ):
+    limits = (tasks.min_partitions, tasks.max_records_per_partition)
+    if not _is_number(tasks.count, 0) or not all(limit is None or _is_number(limit, 1) for limit in limits):
         raise ConfigError("checkpoint", json.dumps(document), _ADVICE)
     return tasks
+
+
+def _is_number(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < 2**63

@@ -121,11 +121,15 @@ class DevCluster:
             PortTaken: somebody else listens on a port of a node.
             DevError: a node ended, or was not ready in time; every node is stopped.
         """
-        self._prepare()
-        starting = [node_id for node_id, node in self._nodes.items() if not node.alive]
-        self._check_ports(starting)
-        for node_id in starting:
-            self._spawn(self._nodes[node_id])
+        try:
+            self._prepare()
+            starting = [node_id for node_id, node in self._nodes.items() if not node.alive]
+            self._check_ports(starting)
+            for node_id in starting:
+                self._spawn(self._nodes[node_id])
+        except BaseException:
+            self._layout.release_ports()
+            raise
         if wait:
             self.wait_ready()
 
@@ -156,6 +160,7 @@ class DevCluster:
             self._signal(node, signal.SIGCONT)
         self._stop_together(brokers)
         self._stop_together(controllers)
+        self._layout.release_ports()
         if self._temporary:
             shutil.rmtree(self.root, ignore_errors=True)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -15,7 +13,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import CONTROLLER
 from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.format import format_directory, random_cluster_id, random_id
-from strandline.cluster.node.ports import holder_of, is_free
+from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
@@ -107,6 +105,7 @@ class Layout:
         self.root = root
         self.secure = secure
         self._port_base = port_base
+        self._ports = HeldPorts(HOST)
         self._host_of = host_of
         self._rng = random.SystemRandom()
         self.cluster_id = random_cluster_id(self._rng)
@@ -125,23 +124,31 @@ class Layout:
         return sorted(node_id for node_id, place in self.places.items() if role in place.roles.split(","))
 
     def add(self, roles_of: Mapping[int, str]) -> None:
-        """Give places to nodes that have none, and write the file."""
+        """Give places to nodes that have none, hold their ports, and write the file."""
         base = self._port_base
         missing = [node_id for node_id in roles_of if node_id not in self.places]
-        with _reserved(0 if base else 3 * len(missing)) as free:
-            for index, node_id in enumerate(missing):
-                client, internal, http = free[3 * index : 3 * index + 3] if not base else _ports_from(base, node_id)
-                directory_id, host = str(random_id(self._rng)), self._host_of(node_id)
-                self.places[node_id] = Place(node_id, roles_of[node_id], directory_id, client, internal, http, host)
+        free = self._ports.any(0 if base else 3 * len(missing))
+        for index, node_id in enumerate(missing):
+            client, internal, http = free[3 * index : 3 * index + 3] if not base else _ports_from(base, node_id)
+            directory_id, host = str(random_id(self._rng)), self._host_of(node_id)
+            self.places[node_id] = Place(node_id, roles_of[node_id], directory_id, client, internal, http, host)
         if base:
             for node_id, place in self.places.items():
                 client, internal, http = _ports_from(base, node_id)
                 self.places[node_id] = replace(
                     place, client_port=client, internal_port=internal, http_port=http, host=self._host_of(node_id)
                 )
+        for place in self.places.values():
+            if place.host == HOST:
+                for port in (place.client_port, place.internal_port, place.http_port):
+                    self._ports.hold(port)
         self.root.mkdir(parents=True, exist_ok=True)
         state = {"cluster_id": self.cluster_id, "nodes": [asdict(place) for place in self.places.values()]}
         (self.root / STATE_FILE).write_text(json.dumps(state, indent=2))
+
+    def release_ports(self) -> None:
+        """Nodes are not started any more: their ports may be anybody's."""
+        self._ports.release()
 
     def check_ports(self, node_ids: Sequence[int]) -> None:
         """Raises PortTaken, naming who holds it, when a port of one of these nodes is taken."""
@@ -216,13 +223,3 @@ class Layout:
 def _ports_from(base: int, node_id: int) -> list[int]:
     client = base + node_id - 1
     return [client, client + INTERNAL_DISTANCE, client + HTTP_DISTANCE]
-
-
-@contextlib.contextmanager
-def _reserved(count: int) -> Iterator[list[int]]:
-    """Ports that nobody else gets while they are given out, all different."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        yield [each.getsockname()[1] for each in sockets]

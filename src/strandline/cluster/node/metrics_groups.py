@@ -21,70 +21,91 @@ LAG_SERIES_MAX = 10_000
 second of the node's time."""
 
 
+class _Census:
+    """The groups that a broker coordinates, counted, with their lags."""
+
+    def __init__(self) -> None:
+        from prometheus_client.core import GaugeMetricFamily
+
+        self.states: Counter[GroupState] = Counter()
+        self.consumer_states: Counter[ConsumerGroupState] = Counter()
+        self.phases: Counter[Phase] = Counter()
+        self.offsets = self.left_out = self.elsewhere = 0
+        labels = ("group", "topic", "partition")
+        self.lag = GaugeMetricFamily(
+            "strandline_consumergroup_lag",
+            "Committed records that the group has not read, of partitions with a replica here.",
+            labels=labels,
+        )
+        self.expired = GaugeMetricFamily(
+            "strandline_records_expired_unread",
+            "Offsets between what the group has committed and the log start, of partitions with a replica here.",
+            labels=labels,
+        )
+
+    def count(self, broker: BrokerRole) -> None:
+        """Each partition of __consumer_offsets that is led here."""
+        for hosted in broker.groups.runtime.hosted():
+            self.phases[hosted.phase] += 1
+            if hosted.phase is not Phase.SERVING:
+                continue
+            self.states.update(group.state for group in hosted.shard.groups.values())
+            self.consumer_states.update(group.state for group in hosted.shard.consumer_groups.values())
+            for group_id, topic, number, offset in hosted.shard.offsets():
+                self._count_offset(broker, group_id, TopicPartition(topic, number), offset)
+
+    def _count_offset(self, broker: BrokerRole, group_id: str, tp: TopicPartition, offset: int) -> None:
+        self.offsets += 1
+        replica = broker.replicas.partition(tp)
+        if replica is None:
+            self.elsewhere += 1
+        elif len(self.lag.samples) >= LAG_SERIES_MAX:
+            self.left_out += 1
+        else:
+            labels = (group_id, tp.topic, str(tp.partition))
+            self.lag.add_metric(labels, max(replica.high_watermark - offset, 0))
+            if replica.log is not None and offset < replica.log.log_start_offset:
+                self.expired.add_metric(labels, replica.log.log_start_offset - offset)
+
+
 def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     """The groups that this broker coordinates."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import GaugeMetricFamily
 
-    runtime, counters = broker.groups.runtime, broker.groups.counters
-    states: Counter[GroupState] = Counter()
-    phases: Counter[Phase] = Counter()
-    consumer_states: Counter[ConsumerGroupState] = Counter()
-    offsets = left_out = elsewhere = 0
-    lag = GaugeMetricFamily(
-        "strandline_consumergroup_lag",
-        "Committed records that the group has not read, of partitions with a replica here.",
-        labels=("group", "topic", "partition"),
-    )
-    expired = GaugeMetricFamily(
-        "strandline_records_expired_unread",
-        "Offsets between what the group has committed and the log start, of partitions with a replica here.",
-        labels=("group", "topic", "partition"),
-    )
-    for hosted in runtime.hosted():
-        phases[hosted.phase] += 1
-        if hosted.phase is not Phase.SERVING:
-            continue
-        states.update(group.state for group in hosted.shard.groups.values())
-        consumer_states.update(group.state for group in hosted.shard.consumer_groups.values())
-        for group_id, topic, number, offset in hosted.shard.offsets():
-            offsets += 1
-            replica = broker.replicas.partition(TopicPartition(topic, number))
-            if replica is None:
-                elsewhere += 1
-                continue
-            if len(lag.samples) < LAG_SERIES_MAX:
-                lag.add_metric((group_id, topic, str(number)), max(replica.high_watermark - offset, 0))
-                if replica.log is not None and offset < replica.log.log_start_offset:
-                    unread = replica.log.log_start_offset - offset
-                    expired.add_metric((group_id, topic, str(number)), unread)
-            else:
-                left_out += 1
+    census = _Census()
+    census.count(broker)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
-    yield GaugeMetricFamily(
-        prefix + "numgroups", "Groups coordinated here.", value=sum(states.values()) + sum(consumer_states.values())
-    )
-    yield GaugeMetricFamily(prefix + "numoffsets", "Committed offsets kept here.", value=offsets)
+    groups = sum(census.states.values()) + sum(census.consumer_states.values())
+    yield GaugeMetricFamily(prefix + "numgroups", "Groups coordinated here.", value=groups)
+    yield GaugeMetricFamily(prefix + "numoffsets", "Committed offsets kept here.", value=census.offsets)
     for state in GroupState:
         name = prefix + "numgroups" + state.value.lower()
-        yield GaugeMetricFamily(name, f"Groups in the state {state.value}.", value=states[state])
+        yield GaugeMetricFamily(name, f"Groups in the state {state.value}.", value=census.states[state])
     by_state = GaugeMetricFamily(
         "strandline_consumer_protocol_groups", "Groups of the consumer protocol coordinated here.", labels=("state",)
     )
     for consumer_state in ConsumerGroupState:
-        by_state.add_metric((consumer_state.value.lower(),), consumer_states[consumer_state])
+        by_state.add_metric((consumer_state.value.lower(),), census.consumer_states[consumer_state])
     yield by_state
-    yield lag
-    yield expired
+    yield census.lag
+    yield census.expired
     yield GaugeMetricFamily(
         "strandline_consumergroup_offsets_elsewhere",
         "Committed offsets of partitions without a replica here: their lag, and what expired unread, are not told.",
-        value=elsewhere,
+        value=census.elsewhere,
     )
     yield GaugeMetricFamily(
         "strandline_consumergroup_lag_left_out",
         f"Lags that are left out, beyond the first {LAG_SERIES_MAX}.",
-        value=left_out,
+        value=census.left_out,
     )
+    yield from _of_the_coordinator(broker, census.phases)
+
+
+def _of_the_coordinator(broker: BrokerRole, phases: Counter[Phase]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    counters = broker.groups.counters
     prefix = "kafka_server_group_coordinator_metrics_"
     partitions = GaugeMetricFamily(
         prefix + "num_partitions", "Partitions of __consumer_offsets led here, by what they do.", labels=("state",)
@@ -95,7 +116,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         prefix + "partition_load_time_max",
         "The longest that loading such a partition took, milliseconds.",
-        value=runtime.partition_load_ms_max,
+        value=broker.groups.runtime.partition_load_ms_max,
     )
     for name, doc, value in (
         ("offset_commit", "Offsets committed.", counters.offset_commits),

@@ -1,10 +1,56 @@
-"""Is a port free, and if not, who holds it."""
+"""Is a port free, and if not, who holds it; and ports that are held for nodes that come later."""
 
 from __future__ import annotations
 
 import socket
+import sys
 
 from strandline.proto.ids import Endpoint
+
+
+class HeldPorts:
+    """Ports of one address that nobody gets by chance: not who asks for any port, and no outgoing connection.
+
+    Each has a socket with SO_REUSEADDR that is bound and never listens: servers set that option too, and may listen
+    there. Only Linux sees it so; elsewhere nothing is held.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._sockets: dict[int, socket.socket] = {}
+
+    def any(self, count: int) -> list[int]:
+        """So many free ports, all different. Raises OSError."""
+        taken = [self._bind(0) for _ in range(count)]
+        ports: list[int] = [each.getsockname()[1] for each in taken]
+        self._sockets.update(zip(ports, taken, strict=True))
+        if sys.platform != "linux":
+            self.release()
+        return ports
+
+    def hold(self, port: int) -> None:
+        """This one, unless somebody has it: who starts a server there is told."""
+        if port not in self._sockets and sys.platform == "linux":
+            try:
+                self._sockets[port] = self._bind(port)
+            except OSError:
+                return
+
+    def release(self) -> None:
+        """Hold none any more."""
+        for each in self._sockets.values():
+            each.close()
+        self._sockets.clear()
+
+    def _bind(self, port: int) -> socket.socket:
+        held = socket.socket()
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((self._host, port))
+        except OSError:
+            held.close()
+            raise
+        return held
 
 
 def is_free(endpoint: Endpoint) -> bool:

@@ -1,0 +1,170 @@
+"""Reading all of one segment, in a stream: every batch with every check, and its two indexes beside it.
+
+Recovery ends at the first damage. This goes on behind it, to say how much of a log is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
+from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.disk import File
+from strandline.log.epochs import LeaderEpochs
+from strandline.log.scan import Window, find_batch_after, only_zeros
+from strandline.log.verify.index_checks import OffsetIndexCheck, TimeIndexCheck
+from strandline.proto.errors import KafkaError
+
+OnBatch = Callable[[int, BatchHeader], None]
+"""Gets the position and the header of each batch that holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A part of a segment that is not what was written."""
+
+    position: int
+    offset: int
+    """The one that had to follow."""
+    next_position: int
+    next_offset: int
+    """Of the first batch behind it that holds; -1: none does."""
+    reason: str
+
+
+@dataclass(slots=True)
+class EpochMismatch:
+    """Batches whose leader epoch is not the one that the checkpoint has for their offsets."""
+
+    count: int = 0
+    position: int = -1
+    offset: int = -1
+    stated: int = -1
+    found: int = -1
+
+
+class SegmentScan:
+    """One segment as it was found."""
+
+    def __init__(
+        self,
+        file: File,
+        base_offset: int,
+        *,
+        epochs: LeaderEpochs | None,
+        epoch: int,
+        epochs_may_lag: bool,
+        log_start_offset: int,
+        on_batch: OnBatch,
+        progress: Callable[[int], None],
+    ) -> None:
+        """`epochs`: by the checkpoint; `epoch`: of the last batch before; `epochs_may_lag`: a process that was killed
+        may not have come to writing down its latest epochs; `progress` is told of bytes."""
+        self._file = file
+        self._size = file.size()
+        self._window = Window(file)
+        self._epochs = epochs
+        self._may_lag = epochs_may_lag
+        self._log_start_offset = log_start_offset
+        self._on_batch = on_batch
+        self._progress = progress
+        self.base_offset = base_offset
+        self.epoch = epoch
+        self.damaged: list[Damaged] = []
+        self.mismatch = EpochMismatch()
+        self.end_offset = base_offset
+        self.batches = self.records = 0
+        self.max_timestamp = -1
+
+    def run(self, index: OffsetIndexCheck | None, time_index: TimeIndexCheck | None) -> None:
+        """Read it. Raises DiskError."""
+        position = 0
+        while position < self._size:
+            header, reason = self._batch_at(position)
+            if header is None or reason:
+                if header is None and only_zeros(self._file, position, self._size):
+                    break  # preallocation
+                following = self._behind(position, header)
+                at, offset = following or (self._size, -1)
+                self.damaged.append(Damaged(position, self.end_offset, at, offset, reason))
+                self._progress(at - position)
+                if following is None:
+                    break
+                position, self.end_offset = at, offset
+                continue
+            self._take(position, header)
+            if index is not None:
+                index.batch(position, header)
+            if time_index is not None:
+                time_index.batch(header)
+            self._progress(header.size)
+            position += header.size
+        if index is not None:
+            index.end(self.damaged)
+        if time_index is not None:
+            time_index.end()
+
+    @property
+    def cut_short(self) -> bool:
+        """Nothing whole follows on the last damage."""
+        return bool(self.damaged) and self.damaged[-1].next_offset < 0
+
+    def _batch_at(self, position: int) -> tuple[BatchHeader | None, str]:
+        """The header of what stands there, and what is wrong with it."""
+        try:
+            header = parse_header(self._window.get(position, HEADER_SIZE))
+        except KafkaError as error:
+            return None, f"there is no batch ({error.message})"
+        if header.size > BATCH_BYTES_MAX:
+            return None, f"a batch of {header.size} bytes is larger than any that is written"
+        if position + header.size > self._size:
+            return None, f"a batch of {header.size} bytes reaches beyond the file's end"
+        if header.base_offset != self.end_offset:
+            return header, f"a batch of offset {header.base_offset} stands where {self.end_offset} must follow"
+        if header.leader_epoch < self.epoch:
+            return header, f"the leader epoch goes back from {self.epoch} to {header.leader_epoch}"
+        try:
+            verify_crc(self._window.get(position, header.size))
+        except KafkaError as error:
+            return header, error.message
+        return header, ""
+
+    def _behind(self, position: int, header: BatchHeader | None) -> tuple[int, int] | None:
+        """Position and base offset of the next batch that holds: the one that follows, if the damaged one's header says
+        where that is, else whatever looks like one."""
+        if header is not None:
+            at = position + header.size
+            following = self._holds(at)
+            if following is not None and following > self.end_offset:
+                return at, following
+        return find_batch_after(self._file, position, self.end_offset)
+
+    def _holds(self, position: int) -> int | None:
+        try:
+            header = parse_header(self._window.get(position, HEADER_SIZE))
+            if header.size > BATCH_BYTES_MAX or position + header.size > self._size:
+                return None
+            verify_crc(self._window.get(position, header.size))
+        except KafkaError:
+            return None
+        return header.base_offset
+
+    def _take(self, position: int, header: BatchHeader) -> None:
+        self.batches += 1
+        self.records += header.count
+        self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+        if self._epochs is not None and header.last_offset >= self._log_start_offset:
+            self._check_epoch(self._epochs, position, header)
+        self._on_batch(position, header)
+        self.end_offset, self.epoch = header.next_offset, header.leader_epoch
+
+    def _check_epoch(self, epochs: LeaderEpochs, position: int, header: BatchHeader) -> None:
+        stated, until = epochs.span_at(max(header.base_offset, self._log_start_offset))
+        if stated == header.leader_epoch and header.next_offset <= until:
+            return
+        if self._may_lag and stated == epochs.latest < header.leader_epoch:
+            return
+        if not self.mismatch.count:
+            self.mismatch = EpochMismatch(0, position, header.base_offset, stated, header.leader_epoch)
+        self.mismatch.count += 1
