@@ -1,4 +1,5 @@
-"""The walk of all APIs: what a principal with nothing can learn and change (nothing), and what each API asks (A20)."""
+"""The walk of all APIs: what a principal with nothing can learn and change (nothing), and what each API asks (rule
+A20)."""
 
 from __future__ import annotations
 
