@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import admin as confluent
 from kafka import admin as python
 from structlog.testing import capture_logs
-from tests.cluster.node.test_tls import at, node_config, secure
+from tests.cluster.node.secure_node import at, node_config, secure
 from tests.cluster.security.tls_case import ca
 
 from strandline.cli.acls import acl
