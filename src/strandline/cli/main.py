@@ -29,6 +29,7 @@ COMMANDS = {
     "spark": f"{_HERE}.spark:spark",
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",
+    "why": f"{_HERE}.why:why",
 }
 
 
