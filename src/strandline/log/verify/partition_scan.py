@@ -31,6 +31,7 @@ LEFT_OVER = {
     DELETED_SUFFIX: "a file that retention or compaction has taken out of the log",
     CLEANED_SUFFIX: "a segment that compaction had not finished",
     SWAP_SUFFIX: "a segment that compaction has finished, and that had not taken the place of the old ones yet",
+    ".part": "a snapshot of the metadata that was not finished",
     ".tmp": "a file that a process that was killed had not finished",
     AWAY: "a file that a start that was cut short had renamed",
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.log.checkpoints import META_PROPERTIES
-from strandline.log.disk import DiskError
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES
+from strandline.log.disk import DiskError, read_file
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
 from strandline.log.overlay import OverlayDisk
@@ -57,6 +57,8 @@ class Trial:
         self._path = path
         self.refused: dict[str, str] = {}
         self._log_dir: LogDir | None = None
+        mark = f"{path}/{CLEAN_SHUTDOWN}"
+        clean = read_file(disk, mark) if disk.exists(mark) else None
         while self._log_dir is None:
             try:
                 self._log_dir = LogDir.open(disk, path, clock)
@@ -67,6 +69,8 @@ class Trial:
                 if error.path.endswith(META_PROPERTIES):
                     return
                 disk.unlink(error.path)
+                if clean is not None:  # who takes the file away before the first start has the mark still
+                    disk.open(mark, create=True).pwrite(clean, 0)
             except ConfigError as error:
                 self.refused[f"{path}/{META_PROPERTIES}"] = f"{_NO_START}: {error.allowed}"
                 return
@@ -118,8 +122,7 @@ class Trial:
                     return AtStart.CUT, _CUT if is_cut else "the start cuts it: nothing was written there"
                 return AtStart.HEAL, _NOT_READ
             case Kind.EPOCHS:
-                healed = flaw.offset < 0 or log.epoch_at(flaw.offset) == _stored_epoch(log, flaw.offset)
-                if healed:
+                if flaw.offset < 0 or log.epoch_at(flaw.offset) == _stored_epoch(log, flaw.offset):
                     return AtStart.HEAL, "the start builds it anew from the batches"
                 return AtStart.HEAL, _NOT_READ
             case Kind.TIME_INDEX if flaw.file in partition.believed:
@@ -147,6 +150,7 @@ def _topic_partition(name: str) -> TopicPartition:
 
 
 def _stored_epoch(log: PartitionLog, offset: int) -> int:
+    """By the header of the batch at `offset`; -1 where damage before it keeps it from being found."""
     try:
         for segment in log.segments:
             found = segment.find(offset, pread_blocking) if segment.base_offset <= offset else None
