@@ -25,6 +25,7 @@ from strandline.cluster.node.replica_feed import (
     topic_findings,
     unserved_replicas,
 )
+from strandline.cluster.node.sasl import NodeSasl
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
@@ -92,6 +93,7 @@ class BrokerRole:
                 broker_epoch=lambda: self.session.broker_epoch,
             )
         )
+        sasl = NodeSasl(config, lambda: node.publisher.image.scram, node.cluster_id, node.clock, node.rng)
         self.listeners = [
             KafkaListener(
                 self.kafka,
@@ -99,6 +101,7 @@ class BrokerRole:
                 endpoint=listener.endpoint,
                 config=_listener_config(config),
                 tls=node.tls.of(listener.name),
+                sasl=sasl.of(listener.name),
             )
             for listener in config.client_listeners
         ]
@@ -257,6 +260,7 @@ def _replica_config(config: NodeConfig) -> ReplicaConfig:
         cleaner_backoff_ms=config.cleaner_backoff_ms,
         cleaner_dedupe_buffer_bytes=config.cleaner_dedupe_buffer_bytes,
         cleaner_io_max_bytes_per_second=config.cleaner_io_max_bytes_per_second,
+        disk_reserve_bytes=config.log_dir_reserve_bytes,
         stray_delete_delay_ms=config.stray_delete_delay_ms,
         scrub_interval_ms=config.log_scrub_interval_ms,
         scrub_bytes_per_second=config.log_scrub_max_bytes_per_second,

@@ -29,6 +29,13 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.metadata.scram import (
+    RemoveUserScramCredentialRecord,
+    ScramDelta,
+    ScramSecretRecord,
+    UserScramCredentialRecord,
+    changed_credentials,
+)
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId
 
@@ -42,7 +49,8 @@ class MetadataDelta:
     * `created_topics`: ids of topics that are not in `base`;
     * `deleted_topics`: id -> the topic as `base` had it;
     * `brokers`: node id -> the broker now, or None when it was unregistered;
-    * `configs`: resource -> the keys set or removed.
+    * `configs`: resource -> the keys set or removed;
+    * `scram.changed`: the SCRAM credentials set or removed.
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
     that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
@@ -62,6 +70,7 @@ class MetadataDelta:
         "metadata_version",
         "next_producer_id",
         "partitions",
+        "scram",
     )
 
     def __init__(self, base: MetadataImage) -> None:
@@ -73,6 +82,7 @@ class MetadataDelta:
         self.deleted_topics: dict[TopicId, TopicInfo] = {}
         self.brokers: dict[NodeId, BrokerInfo | None] = {}
         self.configs: dict[ConfigResource, dict[str, None]] = {}
+        self.scram = ScramDelta(base.scram)
         self._brokers: dict[NodeId, BrokerInfo] | None = None
         self._topics: dict[str, TopicInfo] | None = None
         self._topic_by_id: dict[TopicId, TopicInfo] | None = None
@@ -81,7 +91,7 @@ class MetadataDelta:
 
     @property
     def empty(self) -> bool:
-        """Nothing that a broker acts upon changed (producer id blocks do not count)."""
+        """Nothing that a broker acts upon changed (producer id blocks and credentials do not count)."""
         return not (self.partitions or self.created_topics or self.deleted_topics or self.brokers or self.configs)
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> None:
@@ -114,6 +124,7 @@ class MetadataDelta:
             topic_by_id=base.topic_by_id if self._topic_by_id is None else self._topic_by_id,
             configs=base.configs if self._configs is None else self._configs,
             next_producer_id=self.next_producer_id,
+            scram=self.scram.image(),
         )
 
     # Each kind of record
@@ -256,6 +267,17 @@ class MetadataDelta:
             )
         self.next_producer_id = record.next_producer_id
 
+    def _scram_credential(self, record: UserScramCredentialRecord) -> None:
+        self._require_version()
+        self.scram.set_credential(record)
+
+    def _remove_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        self.scram.remove_credential(record)
+
+    def _scram_secret(self, record: ScramSecretRecord) -> None:
+        self._require_version()
+        self.scram.set_secret(record)
+
     # Copy on write
 
     def _writable_brokers(self) -> dict[NodeId, BrokerInfo]:
@@ -392,6 +414,7 @@ def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
         if keys:
             delta.configs[resource] = keys
+    delta.scram.changed = changed_credentials(old.scram, new.scram)
     return delta
 
 
@@ -406,4 +429,7 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     PartitionChangeRecord: MetadataDelta._partition_change,
     ConfigRecord: MetadataDelta._config,
     ProducerIdsRecord: MetadataDelta._producer_ids,
+    UserScramCredentialRecord: MetadataDelta._scram_credential,
+    RemoveUserScramCredentialRecord: MetadataDelta._remove_scram_credential,
+    ScramSecretRecord: MetadataDelta._scram_secret,
 }

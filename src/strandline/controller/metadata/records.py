@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from strandline.controller.metadata.scram import (
+    RemoveUserScramCredentialRecord,
+    ScramSecretRecord,
+    UserScramCredentialRecord,
+)
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
 from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
@@ -146,6 +151,9 @@ MetadataRecord = (
     | PartitionChangeRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | ScramSecretRecord
 )
 """Any record of the metadata log."""
 
@@ -163,6 +171,9 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     8: mapper_of(PartitionChangeRecord),
     9: mapper_of(ConfigRecord),
     10: mapper_of(ProducerIdsRecord),
+    21: mapper_of(UserScramCredentialRecord),
+    22: mapper_of(RemoveUserScramCredentialRecord),
+    23: mapper_of(ScramSecretRecord),
 }
 """Type id on disk -> the record. An id is never given to another record."""
 

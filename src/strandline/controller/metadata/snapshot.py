@@ -39,6 +39,7 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
         records.extend(ConfigRecord(int(resource[0]), resource[1], key, values[key]) for key in sorted(values))
     if image.next_producer_id > 0:
         records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
+    records.extend(image.scram.records())
     return records
 
 
