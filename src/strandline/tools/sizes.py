@@ -4,8 +4,9 @@
 - *Growth* is of the last day: the offsets whose timestamps lie in it (ListOffsets by time), and so many bytes as the
   log's offsets take on average now. A log that is younger counts from its first record. Records whose times are not
   those of their arrival (a table's history, a restored backup) make it wrong.
-- *Days until full* lets every replica of the directory grow at this rate, each up to what its retention leaves of it,
-  and a segment more, down to the broker's reserve (`log.dir.reserve.bytes`). A compacted partition grows with what is written, as if compaction took nothing.
+- *Days until full* lets every replica of the directory grow at this rate, each up to what its retention leaves of it
+  and a segment more, until less than the broker's reserve (`log.dir.reserve.bytes`) is left. A compacted partition
+  grows with what is written, as if compaction took nothing.
 """
 
 from __future__ import annotations
