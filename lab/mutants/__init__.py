@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lab.mutants import (
+    acls,
     clauses,
     clients,
     compaction,
@@ -65,6 +66,7 @@ MUTANTS: dict[str, Mutant] = {
         rot.TABLE,
         security.TABLE,
         sasl.TABLE,
+        acls.TABLE,
         internal_rpc.TABLE,
         idempotence.TABLE,
         groups.TABLE,
