@@ -20,6 +20,7 @@ from lab.mutants import (
     elections,
     groups,
     idempotence,
+    inspection,
     internal_rpc,
     log,
     log_recovery,
@@ -72,6 +73,7 @@ MUTANTS: dict[str, Mutant] = {
         storage.TABLE,
         disks.TABLE,
         compaction.TABLE,
+        inspection.TABLE,
         clauses.TABLE,
     )
     for mutant in table

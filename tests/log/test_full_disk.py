@@ -52,6 +52,19 @@ def test_a_full_disk_is_the_moments_trouble(disk: FailingDisk, tmp_path: Path) -
     assert again.log_end_offset == 5, "no part of a refused batch is met by recovery"
 
 
+def test_what_is_stored_is_acknowledged_on_a_full_disk(disk: FailingDisk, tmp_path: Path) -> None:
+    """A batch that is sent again because its ack was lost is no write; another one is, and is refused."""
+    log = open_test_log(disk, tmp_path)
+    stored = log.append_as_leader(client_batch(1, producer_id=1, producer_epoch=0, sequence=0), 0, 0)
+    again = client_batch(1, producer_id=1, producer_epoch=0, sequence=0)
+    answer = log.append_as_leader(again, 0, 0, has_room=False)
+    assert (answer.duplicate, answer.base_offset) == (True, stored.base_offset)
+    with pytest.raises(NoSpaceLeft, match=r"log\.dir\.reserve\.bytes"):
+        log.append_as_leader(client_batch(1, producer_id=1, producer_epoch=0, sequence=1), 0, 0, has_room=False)
+    assert log.log_end_offset == 1
+    log.append_as_leader(client_batch(1, producer_id=1, producer_epoch=0, sequence=1), 0, 0)
+
+
 @given(st.lists(st.integers(0, 400), max_size=12))
 @settings(max_examples=30, deadline=None)
 def test_full_at_any_write(tmp_path_factory: pytest.TempPathFactory, rooms: list[int]) -> None:

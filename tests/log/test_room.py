@@ -6,11 +6,11 @@ import pytest
 
 from strandline.log.room import (
     CALM_MS,
-    FULL_BYTES,
     HOLD_MS,
     HOLD_MS_MAX,
-    ROOM_BYTES,
-    ROOM_SHARE,
+    RESERVE_BYTES,
+    RESERVE_SHARE,
+    ROOM_FACTOR,
     Room,
 )
 
@@ -29,15 +29,22 @@ def test_a_write_that_finds_no_room_makes_it_full_at_once() -> None:
 def test_it_is_full_before_a_write_fails() -> None:
     """What is left is for checkpoints and the metadata log."""
     room = Room()
-    assert not room.looked(FULL_BYTES, LARGE, 0)
-    assert room.looked(FULL_BYTES - 1, LARGE, 1)
+    assert not room.looked(RESERVE_BYTES, LARGE, 0)
+    assert room.looked(RESERVE_BYTES - 1, LARGE, 1)
     assert room.full
 
 
 def test_a_small_disk_is_not_full_all_the_time() -> None:
     room = Room()
-    assert not room.looked(SMALL // 100, SMALL, 0)
-    assert room.looked(SMALL // 300, SMALL, 1)
+    assert not room.looked(SMALL // 60, SMALL, 0)
+    assert room.looked(SMALL // 70, SMALL, 1)
+
+
+def test_without_a_reserve_a_write_says_it() -> None:
+    """log.dir.reserve.bytes=0: the last byte is written, too."""
+    room = Room(reserve_bytes=0)
+    assert not room.looked(1, LARGE, 0)
+    assert room.looked(0, LARGE, 1)
 
 
 @pytest.mark.parametrize("total", [0, LARGE])
@@ -45,7 +52,9 @@ def test_nothing_left_is_full(total: int) -> None:
     assert Room().looked(0, total, 0)
 
 
-@pytest.mark.parametrize(("total", "enough"), [(LARGE, ROOM_BYTES), (SMALL, int(SMALL * ROOM_SHARE))])
+@pytest.mark.parametrize(
+    ("total", "enough"), [(LARGE, ROOM_FACTOR * RESERVE_BYTES), (SMALL, int(ROOM_FACTOR * SMALL * RESERVE_SHARE))]
+)
 def test_room_comes_above_another_bound_and_has_to_last(total: int, enough: int) -> None:
     """Between the two bounds a full disk stays full, and one with room has room."""
     room = Room()

@@ -28,7 +28,7 @@ from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches, gap_from
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, NoSpaceLeft
 from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.marks import mark
 
@@ -67,11 +67,13 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ appending
 
-    def append_as_leader(self, batches: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
+    def append_as_leader(
+        self, batches: memoryview, leader_epoch: int, now_ms: int, *, has_room: bool = True
+    ) -> AppendResult:
         """Judge a client's batches, give them offsets in place, and write them: all of them or none.
 
         `batches` is a writable view of the receive buffer; `now_ms` is wall time. A batch that is among the producer's
-        last five is not written again (rule C1).
+        last five is not written again (rule C1). Without `has_room` only such a batch is taken.
 
         Raises:
             KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR
@@ -85,6 +87,8 @@ class PartitionLog(LogState):
         original = self._find_duplicate(headers)
         if original is not None:
             return original
+        if not has_room:
+            raise NoSpaceLeft(f"but log.dir.reserve.bytes in {self.directory}; the same may be sent again")
         if config.stored_codec is not None:
             batches = recompressed(batches, headers, config)
         append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else -1

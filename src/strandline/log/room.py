@@ -6,12 +6,13 @@ costs an election. So the two bounds lie apart, and a disk that fills up again s
 
 from __future__ import annotations
 
-FULL_BYTES, FULL_SHARE = 1 << 20, 1 / 256
+RESERVE_BYTES, RESERVE_SHARE = 64 << 20, 1 / 64
 """With less than both left the disk is full although no write has failed yet: what is left is for the metadata log and
-the checkpoints, by which this node hears of elections and tells what it has."""
+the checkpoints, by which this node hears of elections and tells what it has, and for deletions. The first is the
+default of log.dir.reserve.bytes, the second bounds it on a small disk."""
 
-ROOM_BYTES, ROOM_SHARE = 64 << 20, 1 / 32
-"""It has room again with this many bytes left, or with this share of a small disk."""
+ROOM_FACTOR = 2
+"""It has room again with so many times as much left."""
 
 HOLD_MS = 1_000.0
 """Room has to last for so long before it counts."""
@@ -29,7 +30,9 @@ class Room:
     - while it is full it has room again only after a time in which every look found enough, and no write found none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reserve_bytes: int = RESERVE_BYTES) -> None:
+        """`reserve_bytes`: log.dir.reserve.bytes; with 0 only a write that fails shows that the disk is full."""
+        self._reserve_bytes = reserve_bytes
         self.full = False
         """No write should be expected to succeed."""
         self._hold_ms = HOLD_MS
@@ -48,10 +51,11 @@ class Room:
 
     def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
         """So much is left; true if the disk is full now and was not, or has room and had none."""
+        reserve_bytes = min(self._reserve_bytes, total_bytes * RESERVE_SHARE)
         if not self.full:
-            nothing = free_bytes < min(FULL_BYTES, total_bytes * FULL_SHARE) or not total_bytes
+            nothing = free_bytes < reserve_bytes or not free_bytes
             return nothing and self.ran_out(now_ms)
-        if free_bytes < min(ROOM_BYTES, total_bytes * ROOM_SHARE) or not free_bytes:
+        if free_bytes < ROOM_FACTOR * reserve_bytes or not free_bytes:
             self._room_since_ms = None
             return False
         if self._room_since_ms is None:

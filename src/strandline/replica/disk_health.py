@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.log.log_dir import LogDir
-from strandline.log.room import Room
+from strandline.log.room import RESERVE_BYTES, Room
 from strandline.proto.errors import FatalError
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -30,24 +30,28 @@ class DiskRoom:
     """Told of writes that found no room, and looks now and then how much is left.
 
     While `full` the broker's heartbeats say so: the controller takes its replicas out of the ISRs and moves the
-    leaderships to replicas that have room. Nothing is refused for that here: reads are served, what was preallocated is
-    written, and where nobody else can lead each write is tried.
+    leaderships to replicas that have room. Until then, and where nobody else can lead, clients' writes are refused:
+    what is left of the disk (log.dir.reserve.bytes) is for the metadata log, the checkpoints and deletions.
+
+    Attributes:
+        full: the disk has no room.
     """
 
     def __init__(
-        self, log_dir: LogDir, clock: Clock, on_change: Callable[[], None], on_room: Callable[[], None]
+        self,
+        log_dir: LogDir,
+        clock: Clock,
+        on_change: Callable[[], None],
+        on_room: Callable[[], None],
+        reserve_bytes: int = RESERVE_BYTES,
     ) -> None:
         """`on_change`: the controller is to hear of it at once. `on_room`: what waited for room can go on."""
+        self.full = False
         self._log_dir = log_dir
         self._clock = clock
         self._on_change = on_change
         self._on_room = on_room
-        self._room = Room()
-
-    @property
-    def full(self) -> bool:
-        """The disk has no room."""
-        return self._room.full
+        self._room = Room(reserve_bytes)
 
     def ran_out(self) -> None:
         """A write found no room."""
@@ -85,9 +89,15 @@ class DiskRoom:
 
     def _changed(self) -> None:
         path = self._log_dir.path
+        self.full = self._room.full
         if self.full:
             mark("disk-without-room")
-            log.error("the disk is full: other brokers lead what this one led, as far as they have room", path=path)
+            log.error(
+                "the disk is full, but for log.dir.reserve.bytes: nothing more is written for clients, and other "
+                "brokers lead what this one led, as far as they have room. Make room: a larger disk, shorter "
+                "retention, other programs' files away",
+                path=path,
+            )
         else:
             log.warning("the disk has room again", path=path)
             self._on_room()

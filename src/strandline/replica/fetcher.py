@@ -22,6 +22,9 @@ log = structlog.get_logger("strandline.replica")
 NO_ROOM_RETRY_MS = 1_000.0
 """On a full disk nothing is fetched that cannot be kept; so often it is seen whether there is room again."""
 
+LOG_START_MS = 5_000.0
+"""So often the leader is asked there for its log start: what it has deleted goes here too, and makes room."""
+
 STREAM_METHOD = "/strandline.v1.Replication/Stream"
 
 
@@ -300,12 +303,21 @@ class Fetcher:
         now_ms = self._shared.clock.monotonic_ms()
         for following in [f for f in self._waiting if f.retry_ms <= now_ms + 1]:
             if following.without_room and self._shared.disk_room.full:
+                if now_ms >= following.log_start_due_ms:
+                    following.log_start_due_ms = now_ms + LOG_START_MS
+                    self._ask_for_log_start(following)
                 following.retry_ms = now_ms + NO_ROOM_RETRY_MS
             else:
                 self._fetch(following)
         if self._waiting:
             pause_ms = min(following.retry_ms for following in self._waiting) - now_ms
             self._retry_timer = asyncio.get_running_loop().call_later(max(pause_ms, 1) / 1000, self._retry)
+
+    def _ask_for_log_start(self, following: Following) -> None:
+        """A fetch that is given up in the same frame: it is accepted, and no data come (schedule 57)."""
+        self._fetch(following)
+        self._push(frames.pack_forget(following.id))
+        self._waiting[following] = None
 
     # What the leader says
 

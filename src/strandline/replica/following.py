@@ -52,6 +52,7 @@ class Following:
         attempts: refusals in a row.
         cuts: truncations since the leader last accepted a fetch.
         retry_ms: when to fetch again after a refusal.
+        log_start_due_ms: when to ask for the leader's log start while the disk is full.
         without_room: what came last, or a cut, found the disk full.
         hole: what has rotted in the log and is fetched now; None while it is fetched from the end of the log.
         heal_after_ms: not before then is it tried again.
@@ -71,6 +72,7 @@ class Following:
         "id",
         "last_epoch",
         "log",
+        "log_start_due_ms",
         "partition",
         "retry_ms",
         "without_room",
@@ -93,6 +95,7 @@ class Following:
         self.attempts = 0
         self.cuts = 0
         self.retry_ms = 0.0
+        self.log_start_due_ms = 0.0
         self.without_room = False
         self.hole: tuple[Segment, Hole] | None = None
         self.heal_after_ms = float("-inf")

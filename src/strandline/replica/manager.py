@@ -86,7 +86,7 @@ class ReplicaManager:
         self.log_dir = log_dir
         self._on_fatal = on_fatal
         self.counters = ReplicaCounters()
-        self.disk_room = DiskRoom(log_dir, clock, on_change, self._has_room)
+        self.disk_room = DiskRoom(log_dir, clock, on_change, self._has_room, config.disk_reserve_bytes)
         self._syncer = Syncer(disk, self._synced, self._sync_failed, self.fatal)
         self._shared = Shared(
             node_id=node_id,

@@ -10,6 +10,7 @@ from strandline.client.aio import Producer
 from strandline.client.errors import ClientError
 from strandline.client.types import NewTopic
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
 from strandline.replica.states import Role
 from tests.schedules.helpers import schedule
 from tests.schedules.recovery.ruin import CHECKPOINT_MS, Ruin, both_layouts
@@ -244,6 +245,74 @@ def test_57_all_disks_are_full() -> None:
         await ruin.nothing_is_lost()
 
     Ruin(3, split=True).play(story)
+
+
+@schedule(57, rule="a reserve is kept for what is not clients' records", mutant="full-leader-takes-the-last-byte")
+def test_57_the_reserve_is_kept_where_nobody_has_room() -> None:
+    """Less than log.dir.reserve.bytes is left everywhere, though records would fit, and one replica in sync is enough:
+    writes are refused, and the metadata go on."""
+
+    async def story(ruin: Ruin) -> None:
+        await ruin.admin(lambda admin: admin.create_topics([NewTopic("one", 1, 3, {"min.insync.replicas": "1"})]))
+        here = Stream(ruin, "one")
+        await here.runs()
+        for name in ruin.brokers:
+            fill(ruin, name, but=8_000_000)
+        await ruin.until(lambda: len(full_brokers(ruin)) == 3, "all say so", within_ms=10_000)
+        await ruin.world.sleep_ms(1_000)
+        acked = len(here.acked_ms)
+        await ruin.world.sleep_ms(10_000)
+        assert len(here.acked_ms) == acked
+        assert here.refused
+        assert min(ruin.disk(name).free_bytes for name in ruin.brokers) > 5_000_000
+        await make_topics(ruin, "more")
+        make_room(ruin, *ruin.brokers)
+        await ruin.until(lambda: len(here.acked_ms) > acked, "acks come again", within_ms=15_000)
+        here.stop()
+        await ruin.nothing_is_lost()
+
+    Ruin(12, split=True).play(story)
+
+
+@schedule(57, rule="what the leader deletes makes room on full followers", mutant="full-follower-keeps-what-is-deleted")
+def test_57_deletions_reach_full_followers() -> None:
+    """They fetch nothing that they cannot keep, and hear of the leader's log start all the same: retention, or an
+    operator's trim, makes room everywhere."""
+
+    async def story(ruin: Ruin) -> None:
+        here = Stream(ruin, "t")
+        await here.runs()
+        leader = ruin.leader_name
+        assert leader is not None
+        for name in ruin.others(leader):
+            fill(ruin, name, but=8_000_000)
+        await ruin.until(lambda: len(full_brokers(ruin)) == 2, "both say so", within_ms=10_000)
+        await ruin.until(lambda: isr_names(ruin) == [leader], "they left the ISR")
+        here.stop()
+        trim = asyncio.get_running_loop().create_task(_trim(ruin))
+        await ruin.until(lambda: log_starts(ruin) == {2}, "it is deleted on all of them", within_ms=15_000)
+        assert len(full_brokers(ruin)) == 2
+        make_room(ruin, *ruin.brokers)
+        await trim
+
+    Ruin(13, split=True).play(story)
+
+
+async def _trim(ruin: Ruin) -> None:
+    """Answered only once enough replicas are in sync: one that left may be elected until then."""
+    await ruin.admin(lambda admin: admin.delete_records({TopicPartition("t", 0): 2}))
+
+
+def log_starts(ruin: Ruin) -> set[int]:
+    """Of the brokers' logs of the topic."""
+    starts = set()
+    for name in ruin.brokers:
+        broker = ruin.cluster.live[name].node.broker
+        partition = broker and broker.replicas.partition(TopicPartition("t", 0))
+        assert partition is not None
+        assert partition.log is not None
+        starts.add(int(partition.log.log_start_offset))
+    return starts
 
 
 def full_brokers(ruin: Ruin) -> list[str]:

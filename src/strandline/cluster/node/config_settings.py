@@ -19,6 +19,7 @@ from strandline.cluster.node.config_values import (
 )
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.quorum.api import Voter
+from strandline.log.room import RESERVE_BYTES
 from strandline.proto.errors import ConfigError
 
 INTERNAL = "INTERNAL"
@@ -205,6 +206,15 @@ class Limits:
         "log.retention.check.interval.ms",
         300_000,
         "How often is looked for records that retention.ms and retention.bytes take.",
+    )
+    log_dir_reserve_bytes = integer(
+        "log.dir.reserve.bytes",
+        RESERVE_BYTES,
+        "What clients' records leave of the disk, for metadata, checkpoints and deletions: with less, the broker "
+        "writes nothing more for clients, and others lead. At most 1/64 of the disk. 0: until a write fails.",
+        low=0,
+        high=2**40,
+        unit="bytes",
     )
     log_scrub_interval_ms = integer(
         "log.scrub.interval.ms",
