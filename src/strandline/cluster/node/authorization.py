@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from strandline.cluster.broker.request import AllowAll, Authorizer
+from strandline.cluster.broker.audit import Audit
+from strandline.cluster.broker.request import AllowAll, Authorizer, Sink
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
+from strandline.cluster.node.audit_file import AuditFile
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PLAINTEXT, SSL
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
@@ -24,8 +26,23 @@ class OpenDoor(NamedTuple):
     has_effect: bool = True
 
 
+def audit_of(config: NodeConfig, clock: Clock) -> tuple[Audit | None, AuditFile | None]:
+    """What notes changes, where there is an authorizer or a file for it; and the file. Raises ConfigError."""
+    if not config.authorizer and not config.audit_log_path:
+        return None, None
+    file = None
+    if config.audit_log_path:
+        limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
+        file = AuditFile(config.audit_log_path, **limits, clock=clock)
+    return Audit(file), file
+
+
 def authorizer_of(
-    config: NodeConfig, image: Callable[[], MetadataImage], caught_up: Callable[[], bool], clock: Clock
+    config: NodeConfig,
+    image: Callable[[], MetadataImage],
+    caught_up: Callable[[], bool],
+    clock: Clock,
+    sink: Sink | None,
 ) -> Authorizer:
     """What decides on this node's broker."""
     if not config.authorizer:
@@ -36,6 +53,7 @@ def authorizer_of(
         caught_up=caught_up,
         super_users=config.super_users,
         allow_unnamed=config.allow_everyone_if_no_acl,
+        sink=sink,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
-from strandline.cluster.node.config_values import Listener, Setting, boolean, string
+from strandline.cluster.node.config_values import Listener, Setting, boolean, integer, size, string
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.proto.errors import ConfigError
@@ -104,6 +104,20 @@ class Security:
         "effect.",
     )
 
+    audit_log_path = string(
+        "audit.log.path",
+        "",
+        "A file that gets a line of JSON for each change that a client asks for (topics, settings, ACLs, groups, "
+        "elections, voters) and for what is denied. Empty: no file; with an authorizer the node's log has these lines.",
+    )
+    audit_log_max_bytes = size("audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.")
+    audit_log_files = integer(
+        "audit.log.files",
+        10,
+        "How many files of the audit are kept: PATH, PATH.1, ...; the oldest goes.",
+        low=2,
+        high=1000,
+    )
     security_protocol_map: Setting[Mapping[str, str]] = Setting(
         "listener.security.protocol.map",
         _protocol_map,
