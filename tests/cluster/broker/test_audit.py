@@ -75,14 +75,16 @@ def test_every_version_of_every_change_has_its_line(tmp_path: Path) -> None:
                     await client.ask(api.name.lower(), version, **values(things))
                     assert len(lines) > before, f"{api.title} v{version}"
         assert not [line for line in logs if line["log_level"] == "error"]
-        by_api = {(api, what): result for api, what, result in lines}
-        assert by_api["DeleteTopics", "topic no-topic"] == "NONE"  # CreateTopics made it
-        assert by_api["DeleteGroups", "group no-group"] == "GROUP_ID_NOT_FOUND"
-        assert by_api["CreatePartitions", "topic no-topic: 9 partitions"] == "UNKNOWN_TOPIC_OR_PARTITION"
-        assert by_api["CreateAcls", "ACL User:me may ALL every topic"] == "NONE"
-        assert by_api["DeleteAcls", "ACL User:me may ALL every topic"] == "NONE"
-        assert by_api["DeleteRecords", "topic no-topic-0: records below -1"] == "UNKNOWN_TOPIC_OR_PARTITION"
-        assert by_api["IncrementalAlterConfigs", "topic no-topic: retention.ms=1"] == "UNKNOWN_TOPIC_OR_PARTITION"
+        expected = {
+            ("DeleteTopics", "topic no-topic", "NONE"),  # CreateTopics made it
+            ("DeleteGroups", "group no-group", "GROUP_ID_NOT_FOUND"),
+            ("CreatePartitions", "topic no-topic: 9 partitions", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("CreateAcls", "ACL User:me may ALL every topic", "NONE"),
+            ("DeleteAcls", "ACL User:me may ALL every topic", "NONE"),
+            ("DeleteRecords", "topic no-topic-0: records below -1", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("IncrementalAlterConfigs", "topic no-topic: retention.ms=1", "UNKNOWN_TOPIC_OR_PARTITION"),
+        }
+        assert expected <= set(lines)
         told = [line for line in logs if line["event"] == "change"]
         assert len(told) == len(lines)
         assert told[0]["principal"] == ME
