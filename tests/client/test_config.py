@@ -75,7 +75,7 @@ def test_both_spellings_and_text_are_taken() -> None:
         ({"delivery.timeout.ms": 100}, "at least linger.ms + request.timeout.ms"),
         ({"partitioner": "murmur2"}, "a function"),
         ({"linger.ms": 1, "linger_ms": 2}, "given twice"),
-        ({"security.protocol": "SASL_SSL"}, "one of PLAINTEXT, SSL"),
+        ({"security.protocol": "TLS"}, "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
 )
 def test_what_cannot_stand_is_refused_with_a_sentence(settings: dict[str, object], says: str) -> None:

@@ -35,6 +35,13 @@ from strandline.cli.common import (
     is_flag=True,
     help="A controller of a running cluster whose disk was lost: it gets its vote by `quorum restore-vote`.",
 )
+@click.option(
+    "-S",
+    "--add-scram",
+    multiple=True,
+    metavar="MECHANISM=[name=...,password=...]",
+    help="A user of the new cluster, its password best as ${env:NAME} or ${file:PATH:KEY}; for every controller.",
+)
 @dry_run_option
 @output_option
 def format_(
@@ -45,6 +52,7 @@ def format_(
     initial_controllers: str,
     ignore_formatted: bool,
     without_vote: bool,
+    add_scram: tuple[str, ...],
     dry_run: bool,
     output: str,
 ) -> None:
@@ -59,6 +67,8 @@ def format_(
     strandline format --cluster-id ID -X node.id=1 -X log.dirs=/data \\
         --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
     strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
+    strandline format --config node-1.properties --cluster-id ID \\
+        --add-scram 'SCRAM-SHA-256=[name=admin,password=${env:ADMIN_PASSWORD}]'
     """
     from strandline.cluster.node.config_values import parse_voters
     from strandline.cluster.node.format import format_directory, random_cluster_id
@@ -77,6 +87,7 @@ def format_(
             ignore_formatted=ignore_formatted,
             without_vote=without_vote,
             dry_run=dry_run,
+            add_scram=add_scram,
         )
     if output == "json":
         print_json(

@@ -30,6 +30,7 @@ COMMANDS = {
     "spark": f"{_HERE}.spark:spark",
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",
+    "user": f"{_HERE}.users:user",
 }
 
 

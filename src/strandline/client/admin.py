@@ -53,6 +53,8 @@ class Admin:
     list_group_offsets = waiting(AsyncAdmin.list_group_offsets)
     alter_group_offsets = waiting(AsyncAdmin.alter_group_offsets)
     delete_group_offsets = waiting(AsyncAdmin.delete_group_offsets)
+    describe_scram_credentials = waiting(AsyncAdmin.describe_scram_credentials)
+    alter_scram_credentials = waiting(AsyncAdmin.alter_scram_credentials)
     describe_acls = waiting(AsyncAdmin.describe_acls)
     create_acls = waiting(AsyncAdmin.create_acls)
     delete_acls = waiting(AsyncAdmin.delete_acls)

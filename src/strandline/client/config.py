@@ -54,10 +54,27 @@ class CommonConfig:
 
     client_id: str = _setting("", "Name of this client in the brokers' logs and quotas.")
     security_protocol: str = _setting(
-        "PLAINTEXT", "How to talk to the brokers: PLAINTEXT, or SSL for TLS.", choices=("PLAINTEXT", "SSL")
+        "PLAINTEXT", "How to talk to the brokers: PLAINTEXT, SSL for TLS, SASL_PLAINTEXT or SASL_SSL with a login too.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )  # fmt: skip
+    sasl_mechanism: str = _setting(
+        "", "With SASL: how to log in. PLAIN sends the password itself, so only over TLS.",
+        choices=("", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"),
+    )  # fmt: skip
+    sasl_username: str = _setting("", "With SASL: the user's name, where no sasl.jaas.config has it.")
+    sasl_password: str = _setting(
+        "",
+        "The user's password: best ${env:NAME}, ${file:/path/file.properties:key} or ${dir:/path:file}.",
+        secret=True,
+    )
+    sasl_jaas_config: str = _setting(
+        "",
+        'User and password as Kafka\'s clients have them: ...ScramLoginModule required username="..." password="..."; '
+        "(PlainLoginModule for PLAIN).",
+        secret=True,
     )
     ssl_truststore_location: str = _setting(
-        "", "With SSL: a PEM file of the CAs whose brokers are trusted; without one those of the system are."
+        "", "With TLS: a PEM file of the CAs whose brokers are trusted; without one those of the system are."
     )
     ssl_truststore_certificates: str = _setting("", "The same as PEM text, where no file is named.")
     ssl_truststore_type: str = _setting("PEM", "The format of the truststore: PEM alone.")
@@ -420,7 +437,7 @@ def tls_settings(config: CommonConfig) -> TlsSettings | None:
     Raises:
         ConfigError: a setting refers to what is not there.
     """
-    if config.security_protocol != "SSL":
+    if not config.security_protocol.endswith("SSL"):
         return None
     texts: dict[str, str] = {}
     for item in fields(TlsSettings):

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import strandline
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
+from strandline.client.sasl import Login, authenticate
 from strandline.client.versions import SUPPORTED, VersionRange, choose_version
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
@@ -78,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._frame_bytes = 0
         self._filled = 0
+        self._served = False
+        """The broker has answered more than what it answers to anybody."""
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -223,6 +226,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer closed, or the network did."""
         reason = "the broker closed the connection" if exc is None else explain(exc) if is_tls_error(exc) else str(exc)
+        if self.versions and not (self._served or is_tls_error(exc)):
+            reason += "; a listener with SASL does so to a client without (security.protocol, sasl.mechanism)"
         self._end(Disconnected(f"lost the connection to {self.endpoint}: {reason}"))
 
     def pause_writing(self) -> None:
@@ -244,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(ProtocolError(f"{self.endpoint} answered request {correlation_id}, which is not the next one"))
             return
         pending = self._pending.popleft()
+        self._served = self._served or pending.api is not Api.API_VERSIONS
         try:
             body = response_body(frame, pending.flexible)
         except ProtocolError as error:
@@ -311,7 +317,7 @@ def _tls_reason(error: OSError) -> str:
 def _not_kafka(endpoint: Endpoint, start: bytes, size: int) -> ProtocolError:
     spoken = foreign_protocol(start)
     if spoken is Foreign.TLS:
-        advice = "security.protocol=SSL connects so, ssl.truststore.location names the CA"
+        advice = "security.protocol=SSL (SASL_SSL with a login) connects so, ssl.truststore.location names the CA"
         return ProtocolError(f"{endpoint} speaks TLS; this client connects in plaintext: {advice}")
     if spoken is Foreign.HTTP_RESPONSE:
         return ProtocolError(f"{endpoint} speaks HTTP, not Kafka's protocol: use the client listener's port")
@@ -326,12 +332,14 @@ async def connect(
     request_timeout_ms: float,
     advertised_by: str | None = None,
     tls: ssl.SSLContext | None = None,
+    login: Login | None = None,
     on_lost: Callable[[Connection], None] | None = None,
 ) -> Connection:
-    """Open a connection and settle its versions. `advertised_by` tells in an error where the address came from.
+    """Open a connection, settle its versions, log in. `advertised_by` tells in an error where the address came from.
 
     Raises:
         BrokerUnreachable: nobody answers there, or the connection breaks while versions are settled.
+        AuthenticationFailed: the broker refuses this user.
         ProtocolError: something else than a Kafka broker listens there.
         KafkaError: UNSUPPORTED_VERSION.
     """
@@ -346,11 +354,15 @@ async def connect(
     except OSError as error:
         reason = _reason(error) if tls is None else _tls_reason(error)
         raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
+    timeout_ms = min(request_timeout_ms, setup_timeout_ms)
     try:
-        await connection.settle_versions(min(request_timeout_ms, setup_timeout_ms))
+        await connection.settle_versions(timeout_ms)
+        if login is not None:
+            await authenticate(connection, login, timeout_ms)
     except (Disconnected, ClientTimeout) as error:
+        connection.close()
         raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
-    finally:
-        if not connection.versions:
-            connection.close()
+    except BaseException:
+        connection.close()
+        raise
     return connection

@@ -2,7 +2,8 @@
 
 StrandlineError
 ├── KafkaError                        the broker's answer, by Kafka's name and number
-│   └── UnknownTopic                  UNKNOWN_TOPIC_OR_PARTITION, with the command that creates the topic
+│   ├── UnknownTopic                  UNKNOWN_TOPIC_OR_PARTITION, with the command that creates the topic
+│   └── AuthenticationFailed          SASL: the brokers refuse this user; asking again does not help
 ├── ConfigError                       a setting that cannot stand
 └── ClientError
     ├── ClientTimeout                 nothing came in time; `last_error` says what was met on the way
@@ -191,6 +192,15 @@ class UnknownTopic(KafkaError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.topic,))
+
+
+class AuthenticationFailed(KafkaError):
+    """The brokers refuse this user, or the way in which it logs in; the message never holds the password.
+
+    Every call raises it until a connection succeeds. It is not tried again by itself: the next call is.
+    """
+
+    retriable = False
 
 
 class MissingExtra(ClientError, ImportError):

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from strandline.client import logs
 from strandline.client.config import CommonConfig
-from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
+from strandline.client.errors import AuthenticationFailed, ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.network import Network, backoff_ms
 from strandline.client.types import NodeInfo
 from strandline.proto.error_codes import ErrorCode
@@ -142,7 +142,10 @@ class Metadata:
         return TopicReplaced(name, str(expected), str(found))
 
     def absence(self, partition: TopicPartition) -> StrandlineError | None:
-        """The error of a topic or partition that has been missing for the grace period; None while there is hope."""
+        """The error of a topic or partition that has been missing for the grace period, or of a client whom the brokers
+        do not let in; None while there is hope."""
+        if self._network.denied is not None:
+            return self._network.denied
         replaced = self._replaced(partition.topic) if self._expected else None
         if replaced is not None:
             return replaced
@@ -223,6 +226,7 @@ class Metadata:
         Raises:
             ClientTimeout: no broker answered in time.
             ClosedError: the client was closed meanwhile.
+            AuthenticationFailed: the brokers do not let this client in.
         """
         self.request_update()
         done = asyncio.get_running_loop().create_future()
@@ -238,6 +242,8 @@ class Metadata:
             self._waiters.remove(waiter)
         if self._closed:
             raise ClosedError("the client is closed")
+        if isinstance(self.last_error, AuthenticationFailed):
+            raise self.last_error
 
     async def wait_for_topic(self, name: str, timeout_ms: float) -> TopicView:
         """The topic's view, fetched if need be.
@@ -299,7 +305,8 @@ class Metadata:
                 except StrandlineError as error:
                     self.last_error = error
                     failures += 1
-                    self._needed = self._begun + 1
+                    if not isinstance(error, AuthenticationFailed):  # whoever asks next tries it again
+                        self._needed = self._begun + 1
                 else:
                     self.last_error = None
                     failures = 0

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from strandline.client import logs
 from strandline.client.config import CommonConfig, tls_settings
 from strandline.client.connection import Connection, connect
-from strandline.client.errors import BrokerUnreachable, ClosedError
+from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError
+from strandline.client.sasl import login_of
 from strandline.client.types import NodeInfo
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
@@ -45,7 +46,7 @@ class Network:
     """Opens, shares and forgets connections. Runs on one event loop."""
 
     def __init__(self, bootstrap: tuple[Endpoint, ...], config: CommonConfig, clock: Clock, rng: Rng) -> None:
-        """Raises ConfigError: certificates or keys cannot be used."""
+        """Raises ConfigError: certificates or keys cannot be used, or it is not said who this client is."""
         self.bootstrap = bootstrap
         self._config = config
         self._clock = clock
@@ -54,9 +55,12 @@ class Network:
         self._opening: dict[_Key, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Endpoint, _Backoff] = {}
         self._closed = False
+        self.denied: AuthenticationFailed | None = None
+        """The last attempt to connect was refused: this user does not get in."""
+        self._login = login_of(config)
         tls = tls_settings(config)
         if tls is None and (config.ssl_truststore_location or config.ssl_keystore_location):
-            logs.network.warning("ssl.* settings have no effect with security.protocol=PLAINTEXT: is it to be SSL?")
+            logs.network.warning("ssl.* settings have no effect with security.protocol=%s", config.security_protocol)
         check_host = config.ssl_endpoint_identification_algorithm == "https"
         self._tls = None if tls is None else client_context(tls, check_host=check_host)
 
@@ -77,6 +81,7 @@ class Network:
 
         Raises:
             BrokerUnreachable: none of them answers; the message holds every address with its reason.
+            AuthenticationFailed: one of them refuses this user.
         """
         for node in nodes:
             connection = self.ready(node, CONTROL)
@@ -92,7 +97,7 @@ class Network:
             try:
                 return await self._get(endpoint, CONTROL, source)
             except StrandlineError as error:
-                if isinstance(error, ClosedError):
+                if isinstance(error, ClosedError | AuthenticationFailed):
                     raise
                 reasons.append(error.reason if isinstance(error, BrokerUnreachable) else str(error))
         names = ", ".join(str(endpoint) for endpoint in candidates)
@@ -146,12 +151,16 @@ class Network:
                 request_timeout_ms=config.request_timeout_ms,
                 advertised_by=advertised_by,
                 tls=self._tls,
+                login=self._login,
                 on_lost=lambda lost: self._forget(key, lost),
             )
         except StrandlineError as error:
+            if isinstance(error, AuthenticationFailed):
+                self.denied = error
             self._back_off(key.endpoint, error)
             raise
         else:
+            self.denied = None
             failed = self._backoffs.pop(key.endpoint, None)
             if failed is None:
                 logs.network.debug("connected to %s", key.endpoint)

@@ -17,6 +17,10 @@ class CommonSettings(TypedDict, total=False):
 
     client_id: str
     security_protocol: str
+    sasl_mechanism: str
+    sasl_username: str
+    sasl_password: str
+    sasl_jaas_config: str
     ssl_truststore_location: str
     ssl_truststore_certificates: str
     ssl_truststore_type: str

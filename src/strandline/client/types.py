@@ -301,3 +301,23 @@ LATEST = -1
 """`list_offsets`: the offset the next record will get, as consumers may see it (the high watermark)."""
 MAX_TIMESTAMP = -3
 """`list_offsets`: the record with the greatest timestamp (KIP-734)."""
+
+
+SCRAM_ITERATIONS = 8192
+"""Twice Kafka's least: a few milliseconds for each login of a client."""
+
+
+class ScramDescription(NamedTuple):
+    """A user's credential, as brokers describe it: the mechanism by name, and its iterations."""
+
+    mechanism: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramChange:
+    """A user's new password under one mechanism (SCRAM-SHA-256, SCRAM-SHA-512); None: the credential is removed."""
+
+    mechanism: str
+    password: str | None = field(repr=False)
+    iterations: int = SCRAM_ITERATIONS

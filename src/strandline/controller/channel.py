@@ -146,6 +146,7 @@ class ControllerChannel:
     elect_leaders = Operation(methods.ELECT_LEADERS)
     remove_voter = Operation(methods.REMOVE_VOTER)
     add_voter = Operation(methods.ADD_VOTER)
+    alter_scram_credentials = Operation(methods.ALTER_SCRAM)
     describe_replicas = Operation(methods.DESCRIBE_REPLICAS)
 
     async def create_topics(

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, broker_api, methods
+from strandline.controller import api, broker_api, methods, scram_api
 from strandline.controller.command_queue import CommandQueue, Operation
-from strandline.controller.machine import acls, brokers, configs, elections, isr, topics
+from strandline.controller.machine import acls, brokers, configs, elections, isr, scram, topics
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
@@ -47,12 +47,14 @@ class ControllerConfig:
         auto_leader_rebalance_enable: give leaderships back to preferred leaders that are in sync again.
         leader_imbalance_check_interval_ms: how often that is looked at (Kafka: 300 s; a move costs milliseconds here,
             and a rolling restart should not leave a cluster out of balance for minutes).
+        bootstrap: what the directory was formatted with: the first records of a cluster that has none yet.
     """
 
     static: Mapping[str, str] = field(default_factory=dict)
     machine: MachineSettings = field(default_factory=MachineSettings)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: float = 10_000.0
+    bootstrap: Sequence[MetadataRecord] = ()
 
 
 class Controller:
@@ -165,6 +167,7 @@ class Controller:
         kind, name = CLUSTER_DEFAULT
         for key in sorted(AGREED_KEYS & self._config.static.keys()):
             records.append(ConfigRecord(int(kind), name, key, self._config.static[key]))
+        records += self._config.bootstrap
         return Result(None, records)
 
     def _deactivate(self) -> None:
@@ -295,6 +298,10 @@ class Controller:
         """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
         return await self._do(lambda state, _: elections.describe_replicas(state, request, self._now_ms()))
 
+    async def alter_scram_credentials(self, request: scram_api.AlterScramRequest) -> scram_api.AlterScramReply:
+        """Set and remove SCRAM credentials. Raises KafkaError INVALID_REQUEST."""
+        return await self._do(lambda state, _: scram.alter_scram_credentials(state, request))
+
     # The network
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
@@ -314,6 +321,7 @@ class Controller:
             served(methods.REMOVE_VOTER, self.remove_voter),
             served(methods.ADD_VOTER, self.add_voter),
             served(methods.DESCRIBE_REPLICAS, self.describe_replicas),
+            served(methods.ALTER_SCRAM, self.alter_scram_credentials),
         )
         return dict(unary), {methods.SESSION.path: self._sessions.serve}
 

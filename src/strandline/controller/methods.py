@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from strandline.controller import api, broker_api
+from strandline.controller import api, broker_api, scram_api
 from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -48,6 +48,7 @@ ALLOCATE_PRODUCER_IDS = _method(
 ELECT_LEADERS = _method("ElectLeaders", api.ElectLeadersRequest, api.ElectLeadersReply)
 REMOVE_VOTER = _method("RemoveVoter", api.RemoveVoterRequest, api.VoterReply)
 ADD_VOTER = _method("AddVoter", api.AddVoterRequest, api.VoterReply)
+ALTER_SCRAM = _method("AlterScramCredentials", scram_api.AlterScramRequest, scram_api.AlterScramReply)
 DESCRIBE_REPLICAS = _method("DescribeReplicas", broker_api.DescribeReplicasRequest, broker_api.DescribeReplicasReply)
 
 SESSION = method(_CONTROLLER + "Session", broker_api.Heartbeat, broker_api.HeartbeatReply)

@@ -23,3 +23,8 @@ class SystemClock:
 def system_rng() -> Rng:
     """A generator seeded by the operating system."""
     return random.Random()
+
+
+def unguessable_rng() -> Rng:
+    """The operating system's own generator, for nonces, salts and secrets: nobody can tell what comes next."""
+    return random.SystemRandom()

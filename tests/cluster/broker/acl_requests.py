@@ -147,6 +147,13 @@ REQUESTS: list[Ask] = [
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": [{"topic": t.topic, "partitions": (0,)}], "timeout": 1000}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": None, "timeout": 1000}),
     Ask(Api.DESCRIBE_LOG_DIRS, lambda t: {"topics": None}),
+    Ask(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, lambda t: {"users": None}),
+    Ask(
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        lambda t: {"deletions": [{"name": "alice", "mechanism": 1}], "upsertions": ()},
+    ),
+    Ask(Api.SASL_HANDSHAKE, lambda t: {"mechanism": "PLAIN"}),
+    Ask(Api.SASL_AUTHENTICATE, lambda t: {"auth_bytes": b"x"}),
     Ask(Api.API_VERSIONS, lambda t: {"client_software_name": "t", "client_software_version": "1"}),
 ]
 """Names that a version does not have are left out."""

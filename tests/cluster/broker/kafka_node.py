@@ -19,11 +19,15 @@ from strandline.cluster.broker.config import BrokerConfig, ListenerConfig
 from strandline.cluster.broker.handlers.fetch import FetchHandler
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.broker.request import Action, AllowAll, Authorizer, RequestContext
+from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.security.plain import PlainUsers
+from strandline.cluster.security.sasl import Mechanisms, SaslSettings
 from strandline.cluster.security.tls_door import ListenerTls
-from strandline.controller import api, broker_api
-from strandline.controller.machine import acls, brokers, configs, elections, topics
+from strandline.controller import api, broker_api, scram_api
+from strandline.controller.machine import acls, brokers, configs, elections, scram, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
@@ -181,6 +185,11 @@ class MachineController:
     async def elect_leaders(self, request: api.ElectLeadersRequest, timeout_ms: float) -> api.ElectLeadersReply:
         return self.run(elections.elect_leaders(self.state, request, 0.0))
 
+    async def alter_scram_credentials(
+        self, request: scram_api.AlterScramRequest, timeout_ms: float
+    ) -> scram_api.AlterScramReply:
+        return self.run(scram.alter_scram_credentials(self.state, request))
+
     async def allocate_producer_ids(
         self, request: broker_api.AllocateProducerIdsRequest, timeout_ms: float
     ) -> broker_api.ProducerIdBlock:
@@ -288,6 +297,11 @@ class KafkaNode:
         self.controller.commit([MetadataVersionRecord(1)])
         self.controller.start_broker(ME, self.listener.endpoint, rack="a")
 
+    def sasl_door(self, settings: SaslSettings, plain: Mapping[str, str]) -> SaslDoor:
+        rng = random.Random(4)
+        users = ScramUsers(lambda: self.controller.image.scram, CLUSTER_ID)
+        return SaslDoor(LISTENER, Mechanisms(settings, users, PlainUsers(plain, rng), rng), SystemClock())
+
     async def stop(self) -> None:
         await self.listener.close()
         self.broker.close()
@@ -313,10 +327,14 @@ async def kafka_node(
     listener: ListenerConfig | None = None,
     static: dict[str, str] | None = None,
     tls: ListenerTls | None = None,
+    sasl: SaslSettings | None = None,
+    plain: Mapping[str, str] | None = None,
 ) -> AsyncIterator[KafkaNode]:
     """A started node; at the end nothing may be left of connections, sessions or charged memory."""
     node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {})
     node.listener.tls = tls
+    if sasl is not None:
+        node.listener.sasl = node.sasl_door(sasl, plain or {})
     await node.start()
     try:
         yield node

@@ -25,7 +25,14 @@ ME = "User:ANONYMOUS"
 CHANGE_NOTHING = {
     *(Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.API_VERSIONS, Api.OFFSET_FOR_LEADER_EPOCH),
     *(Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.OFFSET_COMMIT),
-    *(Api.OFFSET_FETCH, Api.LIST_GROUPS, Api.CONSUMER_GROUP_HEARTBEAT, Api.INIT_PRODUCER_ID),
+    *(
+        Api.SASL_HANDSHAKE,
+        Api.SASL_AUTHENTICATE,
+        Api.OFFSET_FETCH,
+        Api.LIST_GROUPS,
+        Api.CONSUMER_GROUP_HEARTBEAT,
+        Api.INIT_PRODUCER_ID,
+    ),
     *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),
 }
 """What clients do all day, and what only looks."""

@@ -104,6 +104,18 @@ async def topic_partitions(client: KafkaClient) -> int:
     return answer.topics[0].error_code
 
 
+async def describe_users(client: KafkaClient) -> int:
+    answer = await client.ask("describe_user_scram_credentials", 0, users=None)
+    assert not answer.results
+    return answer.error_code
+
+
+async def alter_users(client: KafkaClient) -> int:
+    asked = {"name": "eve", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": bytes(32)}
+    answer = await client.ask("alter_user_scram_credentials", 0, deletions=(), upsertions=[asked])
+    return answer.results[0].error_code
+
+
 CASES: list[tuple[Callable[[KafkaClient], Awaitable[int]], Operation, ErrorCode]] = [
     (one_produce, Operation.WRITE, TOPIC),
     (one_fetch, Operation.READ, TOPIC),
@@ -120,6 +132,8 @@ CASES: list[tuple[Callable[[KafkaClient], Awaitable[int]], Operation, ErrorCode]
     (producer_id, Operation.IDEMPOTENT_WRITE, CLUSTER),
     (describe_quorum, Operation.DESCRIBE, CLUSTER),
     (topic_partitions, Operation.DESCRIBE, TOPIC),
+    (describe_users, Operation.DESCRIBE, CLUSTER),
+    (alter_users, Operation.ALTER, CLUSTER),
 ]
 
 

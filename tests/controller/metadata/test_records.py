@@ -25,6 +25,11 @@ from strandline.controller.metadata.records import (
     decode_record,
     encode_record,
 )
+from strandline.controller.metadata.scram import (
+    RemoveUserScramCredentialRecord,
+    ScramSecretRecord,
+    UserScramCredentialRecord,
+)
 from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import Endpoint
@@ -33,6 +38,7 @@ nodes = st.integers(0, 2**31 - 1)
 int64s = st.integers(0, 2**63 - 1)
 uuids = st.uuids()
 texts = st.text(max_size=20)
+blobs = st.binary(max_size=40)
 node_lists = st.lists(nodes, max_size=4).map(tuple)
 ports = st.integers(0, 65535)
 endpoints = st.builds(Endpoint, texts, ports)
@@ -97,6 +103,9 @@ records = st.one_of(
     ),
     st.builds(ConfigRecord, st.sampled_from([2, 4]), texts, texts, st.none() | texts),
     st.builds(ProducerIdsRecord, nodes, int64s, int64s),
+    st.builds(UserScramCredentialRecord, texts, numbers, blobs, numbers, blobs, blobs),
+    st.builds(RemoveUserScramCredentialRecord, texts, numbers),
+    st.builds(ScramSecretRecord, blobs),
 )
 
 

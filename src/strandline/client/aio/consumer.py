@@ -264,7 +264,9 @@ class Consumer(Reader):
             group.member.polled()
 
     async def _look(self) -> None:
-        """Follow the group."""
+        """Follow the group. Raises AuthenticationFailed: the brokers do not let this client in."""
+        if self.session.network.denied is not None:
+            raise self.session.network.denied.with_traceback(None)
         if self._replaced:
             await self._call_on_replaced()
         if self._group is not None:

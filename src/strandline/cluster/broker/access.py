@@ -167,11 +167,15 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.REMOVE_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.ELECT_LEADERS: (_cluster(Operation.ALTER),),
     Api.DESCRIBE_LOG_DIRS: (_cluster(Operation.DESCRIBE),),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: (_cluster(Operation.DESCRIBE),),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: (_cluster(Operation.ALTER),),
 }
 """By API."""
 
 OPEN: Mapping[Api, str] = {
     Api.API_VERSIONS: "which APIs there are, and in which versions: a client needs it before it can say who it is",
+    Api.SASL_HANDSHAKE: "which mechanisms a listener has: it comes before the client has said who it is",
+    Api.SASL_AUTHENTICATE: "nothing but whether a proof is right",
 }
 """APIs that ask nothing, and what they tell everybody. DescribeCluster and Metadata tell everybody the addresses of the
 brokers and the cluster's id too, as in Kafka."""

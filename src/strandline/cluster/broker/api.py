@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.request import RequestContext
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import NO_TAGS
 
 H = TypeVar("H")
 
@@ -26,6 +27,9 @@ THROTTLE_MS = 0
 
 INJECTED = "injected by a test"
 """The message beside an error of fault injection, where the answer has room for one."""
+
+TAGGED_TWICE = frozenset({Api.ALTER_USER_SCRAM_CREDENTIALS})
+"""librdkafka (2.16, and before) writes the tagged fields behind these requests twice; Kafka looks at no byte there."""
 
 MESSAGE_CHARS_MAX = 1000
 """A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
@@ -190,7 +194,13 @@ class _SchemaApi:
         return True
 
     def _read(self, exchange: Exchange, body: memoryview) -> Call:
-        return Call(exchange.context, schema.request(self._api, exchange.context.version).decode(body))
+        message = schema.request(self._api, exchange.context.version)
+        try:
+            return Call(exchange.context, message.decode(body))
+        except ProtocolError:
+            if self._api not in TAGGED_TWICE or body[-len(NO_TAGS) :] != NO_TAGS:
+                raise
+            return Call(exchange.context, message.decode(body[: -len(NO_TAGS)]))
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
         if not isinstance(message, list):

@@ -116,6 +116,11 @@ def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
             yield f"group {request.group_id}: offset of {topic.name}-{one.partition_index}", one.error_code
 
 
+def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"SCRAM credentials of {one.user}", one.error_code
+
+
 CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
     Api.CREATE_TOPICS: _topics_created,
     Api.DELETE_TOPICS: _topics_deleted,
@@ -125,6 +130,7 @@ CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
     Api.INCREMENTAL_ALTER_CONFIGS: _configs_altered,
     Api.CREATE_ACLS: _acls_added,
     Api.DELETE_ACLS: _acls_removed,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: _credentials_altered,
     Api.ELECT_LEADERS: _leaders_elected,
     Api.ADD_RAFT_VOTER: _voter_changed,
     Api.REMOVE_RAFT_VOTER: _voter_changed,

@@ -32,6 +32,8 @@ from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler
 from strandline.cluster.broker.handlers.offsets import OffsetsHandler
 from strandline.cluster.broker.handlers.produce import ProduceHandler
 from strandline.cluster.broker.handlers.producers import ProducersHandler
+from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
+from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.memory import MemoryBudget
@@ -127,6 +129,7 @@ class Broker:
             *_topic_handlers(parts),
             *_group_handlers(parts, brokers),
             *_cluster_handlers(parts, brokers),
+            *_security_handlers(parts),
         )
         self.apis = served_by(self.handlers)
 
@@ -191,5 +194,16 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         controller=parts.controller,
         quorum=parts.quorum,
         rpc=parts.rpc,
+        timeout_ms=parts.config.request_timeout_ms,
+    )
+
+
+def _security_handlers(parts: BrokerParts) -> Iterator[object]:
+    yield SaslHandshakeHandler()
+    yield SaslAuthenticateHandler()
+    yield ScramCredentialsHandler(
+        image=parts.image,
+        authorizer=parts.authorizer,
+        controller=parts.controller,
         timeout_ms=parts.config.request_timeout_ms,
     )

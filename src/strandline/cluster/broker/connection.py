@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Coroutine
+from typing import Any, cast
 
 import structlog
 
-from strandline.cluster.broker.api import ServedApi
-from strandline.cluster.broker.config import ListenerConfig
+from strandline.cluster.broker.accepting import Listener
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
 from strandline.cluster.broker.request import Peer, RequestContext
-from strandline.cluster.broker.stats import ListenerStats
+from strandline.cluster.broker.sasl import SaslGate
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
-from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT32, Piece, Unencodable
 from strandline.proto.kafka.frames import (
     LENGTH_BYTES,
@@ -33,7 +32,6 @@ from strandline.proto.kafka.frames import (
     read_client_id,
     read_request_header,
 )
-from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -42,34 +40,6 @@ JOIN_BYTES_MAX = 32 * 1024
 
 SLICE_MS = 20.0
 """Requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
-
-
-class Listener(Protocol):
-    """The listener that accepted a connection (`strandline.cluster.broker.listener`).
-
-    Attributes:
-        name: which of the node's listeners it is.
-        apis: by API key.
-        memory: the budget of the node.
-        tls: what it knows of clients by their certificates, where it speaks TLS.
-    """
-
-    name: str
-    config: ListenerConfig
-    apis: Mapping[int, ServedApi]
-    memory: MemoryBudget
-    clock: Clock
-    stats: ListenerStats
-    tls: ListenerTls | None
-
-    def opened(self, connection: KafkaConnection) -> None:
-        """A client has connected."""
-
-    def lost(self, connection: KafkaConnection, reason: str) -> None:
-        """It has gone; `reason` "" unless it was refused."""
-
-    def goes_on(self, connection: KafkaConnection) -> None:
-        """Let a connection that waited go on: one a turn of the loop."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -110,7 +80,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._alone = False
         """A request is being answered that others wait for."""
         self._broken = False
-        """The peer is gone, as a write has shown: nobody takes the answers to what else it asked."""
+        """The peer is gone, as a write has shown, or is shown out: what else it asked is not answered."""
         self._charged = 0
         self._queued_bytes = 0
         self._flush_scheduled = False
@@ -172,7 +142,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.listener.opened(self)
-        if self.listener.tls is not None:
+        if self.listener.sasl is not None:
+            self.peer.sasl = self.listener.sasl.opened(self)
+        elif self.listener.tls is not None:
             principal = self.listener.tls.principal(transport.get_extra_info("peercert"))
             if principal is None:
                 self.refuse("no rule of ssl.principal.mapping.rules matches the subject of its certificate")
@@ -271,16 +243,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if end > received.end:
             return False
         received.start = end
-        self._handle(view[start + LENGTH_BYTES : end])
+        frame = view[start + LENGTH_BYTES : end]
+        gate = self.peer.sasl
+        if gate is not None and gate.session.is_raw:
+            self._take_token(gate, frame)
+        else:
+            if gate is not None:
+                gate.check(frame)
+            self._handle(frame)
         return True
 
     def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
-        config = self.listener.config
-        if not REQUEST_HEADER_BYTES_MIN <= length <= config.request_bytes_max:
+        config, gate = self.listener.config, self.peer.sasl
+        least, most, setting = REQUEST_HEADER_BYTES_MIN, config.request_bytes_max, "socket.request.max.bytes"
+        if gate is not None and not gate.is_open:
+            least = 0 if gate.session.is_raw else least
+            most, setting = gate.frame_bytes_max, "sasl.server.max.receive.size, before the authentication"
+        if not least <= length <= most:
             raise ProtocolError(
                 describe_foreign(view[start : start + min(held, 64)])
-                or f"a frame of {length} bytes: from {REQUEST_HEADER_BYTES_MIN} to {config.request_bytes_max} "
-                "(socket.request.max.bytes) are possible"
+                or f"a frame of {length} bytes: from {least} to {most} ({setting}) are possible"
             )
         if length > config.small_request_bytes_max and held >= LENGTH_BYTES + 2:
             key = int.from_bytes(view[start + 4 : start + 6], "big", signed=True)
@@ -314,6 +296,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 raise
             log.exception("internal error: a request failed", api=name, version=version, **self.identity())
             raise ProtocolError(f"{name} v{version} could not be answered") from None
+
+    def _take_token(self, gate: SaslGate, token: memoryview) -> None:
+        """A message of SASL that has no header, after SaslHandshake 0."""
+        context = RequestContext(self.peer, "", Api.SASL_AUTHENTICATE.title, 0, 0, self.listener.clock.monotonic_ms())
+        exchange = Exchange(self, context, False)
+        self._exchanges.append(exchange)
+        gate.authenticate(exchange, bytes(token), raw=True)
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
@@ -477,8 +466,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener.stats.count_software(self.peer.software_name, self.peer.software_version)
 
     def shut(self) -> None:
-        """The listener closes: send what is ready and go, without a log line."""
+        """Send what is ready and go, without a log line: the listener closes, or the client is not who it says."""
         if self._transport is not None:
+            self._broken = True
             self._flush()
             self._transport.close()
 

@@ -30,6 +30,12 @@ class Connection(Protocol):
     def refuse(self, reason: str) -> None:
         """Close after what is answered has been sent; the first reason is logged."""
 
+    def shut(self) -> None:
+        """Send what is ready and close, without a log line."""
+
+    def abort(self) -> None:
+        """Close at once; unsent answers are lost."""
+
     def count_software(self) -> None:
         """The client has said what it is (ApiVersions)."""
 
@@ -64,6 +70,12 @@ class Exchange:
         head = response_head(self.context.correlation_id, size, self.flexible_header)
         self.parts = [head, *body]
         self.size = size + len(head)
+        self._ready()
+
+    def respond_as_is(self, frame: Sequence[Piece]) -> None:
+        """Answer with a frame that has no header (a token after SaslHandshake 0)."""
+        self.parts = [*frame]
+        self.size = sum(map(len, frame))
         self._ready()
 
     def respond_nothing(self) -> None:

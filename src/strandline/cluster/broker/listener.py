@@ -12,6 +12,7 @@ from strandline.cluster.broker.broker import Broker
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
+from strandline.cluster.broker.sasl import SESSION_OVER, SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls, Notes
 from strandline.proto.ids import Endpoint
@@ -43,6 +44,7 @@ class KafkaListener:
         name: the listener's name; answers name brokers by their endpoints of that name.
         endpoint: where to bind; port 0: any free one.
         tls: who may come in, where it speaks TLS.
+        sasl: how clients prove who they are, where it speaks SASL.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class KafkaListener:
         endpoint: Endpoint,
         config: ListenerConfig | None = None,
         tls: ListenerTls | None = None,
+        sasl: SaslDoor | None = None,
     ) -> None:
         self.memory = broker.memory
         self.clock = broker.clock
@@ -61,6 +64,7 @@ class KafkaListener:
         self.apis: Mapping[int, ServedApi] = broker.apis
         self.stats = ListenerStats(broker.clock)
         self.tls = tls
+        self.sasl = sasl
         self._notes = Notes(broker.clock)
         self._broker = broker
         self._wanted = endpoint
@@ -107,6 +111,8 @@ class KafkaListener:
         self._server = None
         if self.tls is not None:
             self.tls.door.close()
+        if self.sasl is not None:
+            self.sasl.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -148,11 +154,15 @@ class KafkaListener:
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         self._connections.pop(connection, None)
+        if self.sasl is not None:
+            self.sasl.left(connection)
         self._broker.connection_lost(connection)
         self.stats.connections -= 1
         if reason:
             self.stats.refused += 1
-            warn = self._notes.warn if reason == TLS_ON_PLAINTEXT else log.warning
+            gate = connection.peer.sasl
+            by_anybody = reason in (TLS_ON_PLAINTEXT, SESSION_OVER) or (gate is not None and not gate.is_open)
+            warn = self._notes.warn if by_anybody else log.warning
             warn("closed a client's connection", reason=reason, **connection.identity())
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)

@@ -126,7 +126,10 @@ class ReceiveBuffer:
         self._charged = size
 
 
-TLS_ON_PLAINTEXT = "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
+TLS_ON_PLAINTEXT = (
+    "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT, or SASL_PLAINTEXT "
+    "where it speaks SASL"
+)
 """Why a connection is refused that a client with TLS opens again and again."""
 
 

@@ -7,10 +7,13 @@ is what a cluster without an authorizer has. A delay by a quota has its place in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.proto.acls import CLUSTER, OPERATIONS_OF, AclBinding, AclFilter, Operation, Resource, ResourceKind
+
+if TYPE_CHECKING:
+    from strandline.cluster.broker.sasl import SaslGate
 
 UNKNOWN_SOFTWARE = "unknown"
 
@@ -28,15 +31,17 @@ class Peer:
         principal: who it is, as Kafka spells it (``User:...``).
         listener: name of the listener it came through; answers name brokers by their endpoints on that listener.
         host: its address, or "" where the transport has none.
+        sasl: its gate, on a listener with SASL.
         software_name, software_version: from ApiVersions 3 and later, else "unknown".
     """
 
-    __slots__ = ("host", "listener", "principal", "software_name", "software_version")
+    __slots__ = ("host", "listener", "principal", "sasl", "software_name", "software_version")
 
     def __init__(self, listener: str, host: str, principal: str = ANONYMOUS) -> None:
         self.listener = listener
         self.host = host
         self.principal = principal
+        self.sasl: SaslGate | None = None
         self.software_name = UNKNOWN_SOFTWARE
         self.software_version = UNKNOWN_SOFTWARE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.cluster.broker.api import ApiRow, Handlers, ServedApi, by_hand, by_schema
-from strandline.cluster.broker.handlers import api_versions, metadata
+from strandline.cluster.broker.handlers import api_versions, metadata, sasl
 from strandline.cluster.broker.handlers.acls import AclsHandler as Acls
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler as AlterConfigs
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler as ApiVersions
@@ -28,6 +28,9 @@ from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler a
 from strandline.cluster.broker.handlers.offsets import OffsetsHandler as Offsets
 from strandline.cluster.broker.handlers.produce import ProduceHandler as Produce
 from strandline.cluster.broker.handlers.producers import ProducersHandler as Producers
+from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler as SaslAuthenticate
+from strandline.cluster.broker.handlers.sasl import SaslHandshakeHandler as SaslHandshake
+from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler as ScramCredentials
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler as TopicPartitions
 from strandline.cluster.broker.handlers.topics import TopicsHandler as Topics
 from strandline.proto.errors import ProtocolError
@@ -39,6 +42,8 @@ _ROWS = (
     by_hand(Api.FETCH, (fetch_request.FIRST, fetch_request.LAST), Fetch, large_answer=True),
     by_hand(Api.METADATA, metadata.VERSIONS, Metadata),
     by_hand(Api.API_VERSIONS, api_versions.VERSIONS, ApiVersions),
+    by_hand(Api.SASL_HANDSHAKE, sasl.HANDSHAKE_VERSIONS, SaslHandshake),
+    by_hand(Api.SASL_AUTHENTICATE, sasl.AUTHENTICATE_VERSIONS, SaslAuthenticate),
     by_schema(Api.LIST_OFFSETS, (1, 11), Offsets, Offsets.list_offsets, Offsets.refuse_list_offsets),
     by_schema(Api.OFFSET_FOR_LEADER_EPOCH, (2, 4), Offsets, Offsets.ends_of_epochs, Offsets.refuse_ends_of_epochs),
     by_schema(Api.DESCRIBE_TOPIC_PARTITIONS, (0, 0), TopicPartitions, TopicPartitions.describe, TopicPartitions.refuse),
@@ -79,6 +84,20 @@ _ROWS = (
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), Cluster, Cluster.remove_voter, Cluster.refuse_change),
     by_schema(Api.ELECT_LEADERS, (0, 2), Elections, Elections.elect, Elections.refuse),
     by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirs, LogDirs.describe, LogDirs.refuse),
+    by_schema(
+        Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        (0, 0),
+        ScramCredentials,
+        ScramCredentials.describe,
+        ScramCredentials.refuse_describe,
+    ),
+    by_schema(
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        (0, 0),
+        ScramCredentials,
+        ScramCredentials.alter,
+        ScramCredentials.refuse_alter,
+    ),
 )
 
 APIS: Mapping[int, ApiRow] = {row.api: row for row in _ROWS}

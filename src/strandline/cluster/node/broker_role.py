@@ -26,6 +26,7 @@ from strandline.cluster.node.replica_feed import (
     topic_findings,
     unserved_replicas,
 )
+from strandline.cluster.node.sasl import NodeSasl
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
@@ -99,6 +100,7 @@ class BrokerRole:
                 authorizer=self.authorizer,
             )
         )
+        sasl = NodeSasl(config, lambda: node.publisher.image.scram, node.cluster_id, node.clock, node.rng)
         self.listeners = [
             KafkaListener(
                 self.kafka,
@@ -106,6 +108,7 @@ class BrokerRole:
                 endpoint=listener.endpoint,
                 config=_listener_config(config),
                 tls=node.tls.of(listener.name),
+                sasl=sasl.of(listener.name),
             )
             for listener in config.client_listeners
         ]

@@ -15,10 +15,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from strandline.cluster.node.config_sasl import ENABLED, SASL_PLAINTEXT, SASL_SSL, Sasl, check_sasl, sasl_advice
 from strandline.cluster.node.config_security import (
     LISTENER_SETTINGS,
     PER_LISTENER,
     PLAINTEXT,
+    PROTOCOLS,
     SSL,
     Security,
     check_listeners,
@@ -43,7 +45,7 @@ from strandline.proto.ids import Endpoint, NodeId
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
 
-class NodeConfig(Identity, Security, Limits, Groups):
+class NodeConfig(Identity, Security, Sasl, Limits, Groups):
     """The settings of one node, parsed and checked as a whole.
 
     Attributes:
@@ -125,13 +127,24 @@ class NodeConfig(Identity, Security, Limits, Groups):
         return bound
 
     def protocol(self, name: str) -> str:
-        """What a listener speaks below its protocol: PLAINTEXT or SSL."""
-        return self.security_protocol_map.get(name, SSL if name == SSL else PLAINTEXT)
+        """What a listener speaks below its protocol: one of `PROTOCOLS`."""
+        return self.security_protocol_map.get(name, name if name in PROTOCOLS else PLAINTEXT)
+
+    def speaks_tls(self, name: str) -> bool:
+        """Whether a listener speaks TLS."""
+        return self.protocol(name) in (SSL, SASL_SSL)
+
+    def speaks_sasl(self, name: str) -> bool:
+        """Whether a listener speaks SASL."""
+        return self.protocol(name) in (SASL_PLAINTEXT, SASL_SSL)
 
     def of_listener(self, name: str) -> dict[str, str]:
-        """The `ssl.` settings that hold for one listener."""
+        """The `LISTENER_SETTINGS` that hold for one listener."""
         own = f"{PER_LISTENER}{name.lower()}."
-        return {key: self.values.get(own + key, self.values[key]) for key in LISTENER_SETTINGS}
+        return {
+            key: self.values.get(own + key, self.values.get(key, setting.default))
+            for key, setting in LISTENER_SETTINGS.items()
+        }
 
     @property
     def dynamic(self) -> dict[str, str]:
@@ -168,6 +181,11 @@ class NodeConfig(Identity, Security, Limits, Groups):
             if advertised.name not in names:
                 raise ConfigError("advertised.listeners", advertised.name, "one of " + ", ".join(names))
         check_listeners(self.given, self.security_protocol_map, self.listeners)
+        for listener in self.listeners:
+            mechanisms = self.of_listener(listener.name)[ENABLED]
+            without_tls = self.sasl_plain_without_tls
+            protocol = self.protocol(listener.name)
+            check_sasl(self.given, listener.name, protocol, mechanisms, plain_without_tls=without_tls)
         advertised_names = {listener.name for listener in self.advertised_listeners}
         for listener in self.listeners:
             if listener.name != HTTP and listener.endpoint.host in _ANYWHERE and listener.name not in advertised_names:
@@ -190,7 +208,7 @@ NODE_SETTINGS: Mapping[str, Setting[Any]] = {
     for setting in sorted(
         (
             setting
-            for group in (Identity, Security, Limits, Groups)
+            for group in (Identity, Security, Sasl, Limits, Groups)
             for setting in vars(group).values()
             if isinstance(setting, Setting)
         ),
@@ -205,7 +223,7 @@ def _advice(name: str) -> str:
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
     if near:
         return "no setting has this name; did you mean " + " or ".join(near) + "?"
-    reason = _kafka_only(name)
+    reason = sasl_advice(name) or _kafka_only(name)
     return reason or "no setting has this name; docs/configuration.md lists them all"
 
 
@@ -250,7 +268,7 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
             "principal.builder",
             "delegation.token.",
         ),
-        "SASL is not served yet: a client's principal comes from its certificate (docs/security.md)",
+        "of SASL, SCRAM and PLAIN are served (docs/security.md)",
     ),
     (
         ("controller.listener.names", "inter.broker.listener.name"),

@@ -1,6 +1,6 @@
 """The settings of TLS (which listener speaks it, with which certificates, whom it lets in) and of the authorizer.
 
-Each setting that begins with ``ssl.`` may be given for one listener alone, as ``listener.name.<name>.ssl...`` with the
+Each setting of `LISTENER_SETTINGS` may be given for one listener alone, as ``listener.name.<name>.ssl...`` with the
 listener's name in lower case; that wins over the one for all.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, PLAIN_USERS, SASL_PLAINTEXT, SASL_SSL, Sasl
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.config_values import Listener, Setting, boolean, integer, size, string
 from strandline.cluster.security.principal import PrincipalRules
@@ -18,7 +19,9 @@ from strandline.proto.tls import CLIENT_AUTH, HOW_TO_MAKE_PEM, PEM, TlsSettings
 
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
 
-_SASL = "PLAINTEXT or SSL (SASL is not served yet)"
+PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+
+_ALLOWED = "one of " + ", ".join(PROTOCOLS)
 
 PER_LISTENER = "listener.name."
 
@@ -28,9 +31,11 @@ def _protocol_map(name: str, text: str) -> Mapping[str, str]:
     for part in split_list(text):
         listener, colon, protocol = (piece.strip() for piece in part.partition(":"))
         if not colon or not listener:
-            raise ConfigError(name, text, "a list of NAME:PLAINTEXT or NAME:SSL")
-        if protocol.upper() not in (PLAINTEXT, SSL):
-            raise ConfigError(name, part, f"NAME:PROTOCOL, the protocol {_SASL}")
+            raise ConfigError(name, text, "a list of NAME:PROTOCOL, such as CLIENTS:SASL_SSL")
+        if protocol.upper() not in PROTOCOLS:
+            raise ConfigError(name, part, f"NAME:PROTOCOL, the protocol {_ALLOWED}")
+        if listener.upper() in (INTERNAL, HTTP) and protocol.upper() in (SASL_PLAINTEXT, SASL_SSL):
+            raise ConfigError(name, part, f"{listener}:PLAINTEXT or {listener}:SSL: only clients' listeners speak SASL")
         if listener.upper() in protocols:
             raise ConfigError(name, text, f"each name once; {listener} stands there twice")
         protocols[listener.upper()] = protocol.upper()
@@ -122,8 +127,9 @@ class Security:
         "listener.security.protocol.map",
         _protocol_map,
         "",
-        "What each listener speaks below its protocol, as NAME:PLAINTEXT or NAME:SSL (TLS). A listener that is not "
-        "named here speaks TLS if its name is SSL, else none.",
+        "What each listener speaks below its protocol, as NAME:PLAINTEXT, NAME:SSL (TLS), NAME:SASL_PLAINTEXT or "
+        "NAME:SASL_SSL (authentication, without TLS and with it). A listener that is not named here speaks what its "
+        "name says, if it is one of these four, else PLAINTEXT.",
         type=ConfigType.LIST,
     )
     ssl_keystore_type: Setting[str] = Setting(
@@ -166,7 +172,7 @@ class Security:
         _client_auth,
         "none",
         "Whether clients show certificates: none, requested (those who have one), required. Between nodes it is always "
-        "required.",
+        "required; with SASL_SSL only listener.name.<name>.ssl.client.auth counts (KIP-684).",
     )
     ssl_enabled_protocols = string(
         "ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "The versions of TLS: TLSv1.2, TLSv1.3 or both."
@@ -195,31 +201,32 @@ class Security:
 
 
 LISTENER_SETTINGS: Mapping[str, Setting[str]] = {
-    setting.name: setting
-    for setting in vars(Security).values()
-    if isinstance(setting, Setting) and setting.name.startswith("ssl.")
+    **{
+        setting.name: setting
+        for setting in vars(Security).values()
+        if isinstance(setting, Setting) and setting.name.startswith("ssl.")
+    },
+    ENABLED: Sasl.sasl_enabled_mechanisms,
+    PLAIN_JAAS: PLAIN_USERS,
 }
 """What may be given for one listener, by the name without the prefix."""
 
 
 def listener_setting(name: str) -> tuple[str, Setting[str]] | None:
-    """The listener and the setting of ``listener.name.<name>.ssl...``; None for any other name."""
+    """The listener and the setting of ``listener.name.<name>.<setting>``; None for any other name."""
     if not name.startswith(PER_LISTENER):
         return None
-    listener, dot, rest = name[len(PER_LISTENER) :].partition(".ssl.")
-    setting = LISTENER_SETTINGS.get(f"ssl.{rest}")
-    return None if not dot or setting is None else (listener, setting)
+    listener, _, rest = name[len(PER_LISTENER) :].partition(".")
+    setting = LISTENER_SETTINGS.get(rest)
+    return None if not listener or setting is None else (listener, setting)
 
 
 def check_listeners(given: Mapping[str, str], protocols: Mapping[str, str], listeners: tuple[Listener, ...]) -> None:
     """Settings for listeners that there are not, protocols that are not. Raises ConfigError."""
     names = [listener.name for listener in listeners]
     for name in protocols:
-        if name not in names and name not in (PLAINTEXT, SSL, INTERNAL, HTTP):
+        if name not in names and name not in (*PROTOCOLS, INTERNAL, HTTP):
             raise ConfigError("listener.security.protocol.map", name, "a name of `listeners`: " + ", ".join(names))
-    for name in names:
-        if name.startswith("SASL_") and name not in protocols:
-            raise ConfigError("listeners", name, f"a listener whose protocol is {_SASL}")
     for name, text in given.items():
         of = listener_setting(name)
         if of is not None and of[0].upper() not in names:

@@ -7,9 +7,11 @@ epoch it has voted in already (schedule 26). Only `strandline dev` formats, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from strandline.cluster.node.bootstrap import ADD_SCRAM, scram_records, write_bootstrap
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import parse_voters, write_voters
 from strandline.controller.quorum.api import Voter
@@ -66,6 +68,7 @@ def format_directory(
     ignore_formatted: bool = False,
     without_vote: bool = False,
     dry_run: bool = False,
+    add_scram: Sequence[str] = (),
 ) -> Formatted:
     """Make `log.dirs` of `config` the directory of its node.
 
@@ -75,6 +78,7 @@ def format_directory(
         ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
         without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
             under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change.
+        add_scram: users of a new cluster, as Kafka writes them: SCRAM-SHA-256=[name=alice,password=...].
 
     Raises:
         ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
@@ -94,6 +98,10 @@ def format_directory(
     if without_vote and (own is None or len(voters) == 1):
         expected = "for one of several controllers; the only one, or a broker alone, has nobody to get its vote from"
         raise ConfigError("--without-vote", config.node_id, expected)
+    if add_scram and (own is None or without_vote):
+        expected = "for the controllers of a new cluster: users of one that runs are made by strandline user set"
+        raise ConfigError(ADD_SCRAM, f"node {config.node_id}", expected)
+    users = scram_records(add_scram, rng)
     if disk.exists(f"{path}/{META_PROPERTIES}"):
         formatted = _look_at(disk, path, config.node, cluster_id, ignore_formatted)
         if without_vote:
@@ -110,6 +118,8 @@ def format_directory(
             return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
         if without_vote:
             _take_vote(disk, path, meta.directory_id, dry_run=False)
+        if users:
+            write_bootstrap(disk, path, users)
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
         format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
     finally:

@@ -15,6 +15,7 @@ from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
+from strandline.cluster.node.metrics_security import of_authentications
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.findings import LogCondition
 from strandline.log.watched_disk import BOUNDS_S
@@ -64,6 +65,7 @@ class Metrics:
                     yield from _of_requests(node.broker)
                     yield from _of_authorizer(node.broker)
                     yield from of_groups(node.broker)
+                    yield from of_authentications(node.broker)
 
         registry = CollectorRegistry()
         registry.register(OfNode())

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 import structlog
 
 from strandline.cluster.broker.quorum_description import describe_quorum_handler
 from strandline.cluster.node.authorization import open_doors
+from strandline.cluster.node.bootstrap import read_bootstrap
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
@@ -37,6 +38,7 @@ from strandline.controller.controller import Controller, ControllerConfig, ping_
 from strandline.controller.machine.sessions import SessionTimes
 from strandline.controller.machine.state import MachineSettings
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
+from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
@@ -125,7 +127,7 @@ class Node:
                 rpc=rpc,
                 clock=clock,
                 rng=rng,
-                config=_controller_config(config),
+                config=_controller_config(config, read_bootstrap(disk, config.log_dirs)),
                 on_fatal=self.fatal,
             )
             self.quorum.register(self.controller)
@@ -343,7 +345,7 @@ class Node:
         self.failed.add_done_callback(lambda future: future.exception())
 
 
-def _controller_config(config: NodeConfig) -> ControllerConfig:
+def _controller_config(config: NodeConfig, bootstrap: Sequence[MetadataRecord]) -> ControllerConfig:
     """For the active controller."""
     return ControllerConfig(
         static=config.dynamic,
@@ -355,4 +357,5 @@ def _controller_config(config: NodeConfig) -> ControllerConfig:
         ),
         auto_leader_rebalance_enable=config.leader_rebalance_enable,
         leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
+        bootstrap=bootstrap,
     )

@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_security import PER_LISTENER, SSL, tls_settings
+from strandline.cluster.node.config_security import PER_LISTENER, tls_settings
 from strandline.cluster.node.config_settings import INTERNAL
 from strandline.cluster.node.internal.internal_tls import InternalTls
 from strandline.cluster.security.certificates import Certificates
@@ -31,7 +31,7 @@ class NodeTls:
         self.internal: InternalTls | None = None
         self._listeners: dict[str, ListenerTls] = {}
         for listener in config.listeners:
-            if config.protocol(listener.name) == SSL:
+            if config.speaks_tls(listener.name):
                 if listener.name == INTERNAL:
                     self.internal = _internal(config, cluster_id, clock)
                     self.certificates.append(self.internal.certificates)
@@ -45,8 +45,12 @@ class NodeTls:
     def _listener(self, config: NodeConfig, name: str, clock: Clock) -> ListenerTls:
         texts = config.of_listener(name)
 
+        client_auth = texts["ssl.client.auth"]
+        if config.speaks_sasl(name):  # KIP-684: what is said for all listeners is meant for those of SSL
+            client_auth = config.given.get(f"{PER_LISTENER}{name.lower()}.ssl.client.auth", "none")
+
         def make(settings: TlsSettings) -> ssl.SSLContext:
-            return server_context(settings, client_auth=texts["ssl.client.auth"])
+            return server_context(settings, client_auth=client_auth.lower())
 
         certificates = Certificates(name, tls_settings(texts, name), make)
         self.certificates.append(certificates)

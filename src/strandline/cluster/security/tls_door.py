@@ -89,7 +89,7 @@ class TlsDoor:
             return  # it was dropped, and that was logged
         del self._handshakes[connection]
         if isinstance(reason, str):
-            advice = "the client should use TLS (security.protocol=SSL)"
+            advice = "the client should use TLS (security.protocol=SSL or SASL_SSL)"
             self._note("a client does not speak TLS on a TLS port", connection, spoken=reason, advice=advice)
         elif reason is not None and is_tls_error(reason):
             words = explain(reason)
@@ -116,7 +116,7 @@ class ListenerTls:
 
 
 class Notes:
-    """Warnings at a bounded rate: whoever reaches a port could fill the disk with them."""
+    """Log lines at a bounded rate: whoever reaches a port could fill the disk with them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -125,10 +125,17 @@ class Notes:
 
     def warn(self, event: str, kind: str = "", **figures: object) -> None:
         """Log it, or count it where the same event of this kind (one of few) was logged a moment ago."""
+        self._log(log.warning, event, kind, figures)
+
+    def info(self, event: str, kind: str = "", **figures: object) -> None:
+        """The same for what is in order."""
+        self._log(log.info, event, kind, figures)
+
+    def _log(self, write: Callable[..., object], event: str, kind: str, figures: Mapping[str, object]) -> None:
         now_ms = self._clock.monotonic_ms()
         key = event, kind
         if key in self._last_ms and now_ms - self._last_ms[key] < LOG_MS:
             self._unsaid[key] = self._unsaid.get(key, 0) + 1
             return
         self._last_ms[key] = now_ms
-        log.warning(event, suppressed=self._unsaid.pop(key, 0), **figures)
+        write(event, suppressed=self._unsaid.pop(key, 0), **figures)

@@ -31,6 +31,13 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.metadata.scram import (
+    RemoveUserScramCredentialRecord,
+    ScramDelta,
+    ScramSecretRecord,
+    UserScramCredentialRecord,
+    changed_credentials,
+)
 from strandline.proto.acls import AclBinding, binding_fault
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId
@@ -46,6 +53,7 @@ class MetadataDelta:
     * `deleted_topics`: id -> the topic as `base` had it;
     * `brokers`: node id -> the broker now, or None when it was unregistered;
     * `configs`: resource -> the keys set or removed;
+    * `scram.changed`: the SCRAM credentials set or removed;
     * `acls`: access control entry -> whether it was added (or else removed).
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
@@ -68,6 +76,7 @@ class MetadataDelta:
         "metadata_version",
         "next_producer_id",
         "partitions",
+        "scram",
     )
 
     def __init__(self, base: MetadataImage) -> None:
@@ -79,6 +88,7 @@ class MetadataDelta:
         self.deleted_topics: dict[TopicId, TopicInfo] = {}
         self.brokers: dict[NodeId, BrokerInfo | None] = {}
         self.configs: dict[ConfigResource, dict[str, None]] = {}
+        self.scram = ScramDelta(base.scram)
         self.acls: dict[AclBinding, bool] = {}
         self._brokers: dict[NodeId, BrokerInfo] | None = None
         self._topics: dict[str, TopicInfo] | None = None
@@ -89,7 +99,7 @@ class MetadataDelta:
 
     @property
     def empty(self) -> bool:
-        """Nothing that a broker acts upon changed (producer id blocks do not count)."""
+        """Nothing that a broker acts upon changed (producer id blocks and credentials do not count)."""
         topics = self.partitions or self.created_topics or self.deleted_topics
         return not (topics or self.brokers or self.configs or self.acls)
 
@@ -123,6 +133,7 @@ class MetadataDelta:
             topic_by_id=base.topic_by_id if self._topic_by_id is None else self._topic_by_id,
             configs=base.configs if self._configs is None else self._configs,
             next_producer_id=self.next_producer_id,
+            scram=self.scram.image(),
             acls=base.acls if self._acls is None else self._acls,
         )
 
@@ -265,6 +276,17 @@ class MetadataDelta:
                 "reached already: a producer id would be given out twice."
             )
         self.next_producer_id = record.next_producer_id
+
+    def _scram_credential(self, record: UserScramCredentialRecord) -> None:
+        self._require_version()
+        self.scram.set_credential(record)
+
+    def _remove_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        self.scram.remove_credential(record)
+
+    def _scram_secret(self, record: ScramSecretRecord) -> None:
+        self._require_version()
+        self.scram.set_secret(record)
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:
         self._require_version()
@@ -427,6 +449,7 @@ def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
         if keys:
             delta.configs[resource] = keys
+    delta.scram.changed = changed_credentials(old.scram, new.scram)
     delta.acls = dict.fromkeys((binding for binding in old.acls if binding not in new.acls), False)
     delta.acls |= dict.fromkeys((binding for binding in new.acls if binding not in old.acls), True)
     return delta
@@ -443,6 +466,9 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     PartitionChangeRecord: MetadataDelta._partition_change,
     ConfigRecord: MetadataDelta._config,
     ProducerIdsRecord: MetadataDelta._producer_ids,
+    UserScramCredentialRecord: MetadataDelta._scram_credential,
+    RemoveUserScramCredentialRecord: MetadataDelta._remove_scram_credential,
+    ScramSecretRecord: MetadataDelta._scram_secret,
     AccessControlEntryRecord: MetadataDelta._add_acl,
     RemoveAccessControlEntryRecord: MetadataDelta._remove_acl,
 }

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from strandline.controller.metadata.scram import (
+    RemoveUserScramCredentialRecord,
+    ScramSecretRecord,
+    UserScramCredentialRecord,
+)
 from strandline.proto.acls import AclBinding
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
@@ -161,6 +166,9 @@ MetadataRecord = (
     | PartitionChangeRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | ScramSecretRecord
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
 )
@@ -180,6 +188,9 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     8: mapper_of(PartitionChangeRecord),
     9: mapper_of(ConfigRecord),
     10: mapper_of(ProducerIdsRecord),
+    21: mapper_of(UserScramCredentialRecord),
+    22: mapper_of(RemoveUserScramCredentialRecord),
+    23: mapper_of(ScramSecretRecord),
     13: mapper_of(AccessControlEntryRecord),
     14: mapper_of(RemoveAccessControlEntryRecord),
 }

@@ -41,6 +41,7 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     records.extend(AccessControlEntryRecord(binding) for binding in sorted(image.acls))
     if image.next_producer_id > 0:
         records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
+    records.extend(image.scram.records())
     return records
 
 

@@ -1,0 +1,141 @@
+"""A client's end of SASL: who it is, and how it proves that on a new connection (KIP-43, KIP-84, KIP-152)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from strandline.client import logs
+from strandline.client.config import CommonConfig, kafka_name
+from strandline.client.errors import AuthenticationFailed
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError
+from strandline.proto.jaas import parse_jaas
+from strandline.proto.kafka.apis import Api
+from strandline.proto.scram import (
+    NONCE_BITS,
+    SCRAM_BY_TITLE,
+    SaltedPasswords,
+    ScramClient,
+    ScramError,
+    nonce_of,
+)
+from strandline.proto.secrets import resolved
+from strandline.proto.system import unguessable_rng
+
+if TYPE_CHECKING:
+    from strandline.client.connection import Connection
+
+PLAIN = "PLAIN"
+
+_MODULES = {PLAIN: "PlainLoginModule", **dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule")}
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who a client is, and by which mechanism it says so."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+    salted: SaltedPasswords = field(repr=False, compare=False)
+
+
+def login_of(config: CommonConfig) -> Login | None:
+    """The login of a client; None without SASL.
+
+    Raises:
+        ConfigError: no mechanism, no user, no password, or a reference to what is not there.
+    """
+    protocol = config.security_protocol
+    if not protocol.startswith("SASL_"):
+        if config.sasl_mechanism or config.sasl_jaas_config or config.sasl_username or config.sasl_password:
+            logs.network.warning("sasl.* settings have no effect with security.protocol=%s", protocol)
+        return None
+    mechanism = config.sasl_mechanism
+    if not mechanism:
+        raise ConfigError("sasl.mechanism", "", f"one of {', '.join(_MODULES)}: security.protocol={protocol} needs it")
+    user, password = _credentials(config)
+    if "\0" in user + password:
+        raise ConfigError("sasl.username", user, "a name and a password without NUL")
+    if mechanism == PLAIN and protocol == "SASL_PLAINTEXT":
+        logs.network.warning("sasl.mechanism=PLAIN without TLS: everybody on the way to the brokers reads the password")
+    return Login(mechanism, user, password, SaltedPasswords(password))
+
+
+def _credentials(config: CommonConfig) -> tuple[str, str]:
+    if not config.sasl_jaas_config:
+        user, password = _resolved(config, "sasl_username"), _resolved(config, "sasl_password")
+        if not user:
+            raise ConfigError("sasl.username", "", "the user's name, here or in sasl.jaas.config")
+        if not password:
+            raise ConfigError("sasl.password", "", f"the password of {user}: best ${{env:NAME}} or ${{file:PATH:KEY}}")
+        return user, password
+    if config.sasl_username or config.sasl_password:
+        raise ConfigError("sasl.username", config.sasl_username, "nothing beside sasl.jaas.config: one or the other")
+    name, text = "sasl.jaas.config", config.sasl_jaas_config
+    try:
+        module, options = parse_jaas(text)
+    except ValueError as error:
+        raise ConfigError(name, text, str(error)) from None
+    if module != _MODULES[config.sasl_mechanism]:
+        wanted = f"{_MODULES[config.sasl_mechanism]}, with sasl.mechanism={config.sasl_mechanism}, and not {module}"
+        raise ConfigError(name, text, wanted)
+    for option in options:
+        if option not in ("username", "password"):
+            raise ConfigError(name, text, f"username and password; {option} has no effect here")
+    if not options.get("username") or not options.get("password"):
+        raise ConfigError(name, text, 'username="..." and password="..."')
+    return options["username"], options["password"]
+
+
+def _resolved(config: CommonConfig, name: str) -> str:
+    try:
+        return resolved(getattr(config, name))
+    except ValueError as error:
+        raise ConfigError(kafka_name(name), getattr(config, name), str(error)) from None
+
+
+async def authenticate(connection: Connection, login: Login, timeout_ms: float) -> None:
+    """Prove to the broker who this client is, and with SCRAM that the broker knows it.
+
+    Raises:
+        AuthenticationFailed: the broker refuses, or is none that knows this user. Asking again does not help.
+        Disconnected, ClientTimeout, ProtocolError, KafkaError (UNSUPPORTED_VERSION).
+    """
+    answer = await connection.call(Api.SASL_HANDSHAKE, {"mechanism": login.mechanism}, timeout_ms)
+    if answer.error_code is not ErrorCode.NONE:
+        raise _refusal(connection, login, answer.error_code, tuple(answer.mechanisms))
+    if login.mechanism == PLAIN:
+        await _step(connection, login, f"\0{login.user}\0{login.password}".encode(), timeout_ms)
+        return
+    nonce = nonce_of(unguessable_rng().getrandbits(NONCE_BITS))
+    scram = ScramClient(SCRAM_BY_TITLE[login.mechanism], login.user, login.salted, nonce)
+    try:
+        proof = scram.final(await _step(connection, login, scram.first(), timeout_ms))
+        scram.verify(await _step(connection, login, proof, timeout_ms))
+    except ScramError as error:
+        connection.close()
+        why = f"{connection.endpoint} is not to be trusted: {error}"
+        raise AuthenticationFailed(ErrorCode.SASL_AUTHENTICATION_FAILED, why) from None
+
+
+async def _step(connection: Connection, login: Login, token: bytes, timeout_ms: float) -> bytes:
+    answer: Any = await connection.call(Api.SASL_AUTHENTICATE, {"auth_bytes": token}, timeout_ms)
+    if answer.error_code is not ErrorCode.NONE:
+        words = f"{connection.endpoint} refuses user {login.user!r} by {login.mechanism}"
+        raise AuthenticationFailed(answer.error_code, f"{words}: {answer.error_message or 'without a reason'}")
+    return bytes(answer.auth_bytes)
+
+
+def _refusal(
+    connection: Connection, login: Login, code: ErrorCode, mechanisms: tuple[str, ...]
+) -> AuthenticationFailed:
+    where = connection.endpoint
+    if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        words = f"{where} does not serve sasl.mechanism={login.mechanism}, only {', '.join(mechanisms) or 'others'}"
+    elif code is ErrorCode.ILLEGAL_SASL_STATE:
+        words = f"{where} is a listener without SASL: security.protocol is PLAINTEXT there, or SSL where it speaks TLS"
+    else:
+        words = f"{where} refuses SaslHandshake"
+    return AuthenticationFailed(code, words)

@@ -1,0 +1,47 @@
+"""What a connection uses of the listener that accepted it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.config import ListenerConfig
+from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.stats import ListenerStats
+from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.ports import Clock
+
+if TYPE_CHECKING:
+    from strandline.cluster.broker.connection import KafkaConnection
+
+
+class Listener(Protocol):
+    """The listener that accepted a connection (`strandline.cluster.broker.listener`).
+
+    Attributes:
+        name: which of the node's listeners it is.
+        apis: by API key.
+        memory: the budget of the node.
+        tls: what it knows of clients by their certificates, where it speaks TLS.
+        sasl: how they prove who they are, where it speaks SASL.
+    """
+
+    name: str
+    config: ListenerConfig
+    apis: Mapping[int, ServedApi]
+    memory: MemoryBudget
+    clock: Clock
+    stats: ListenerStats
+    tls: ListenerTls | None
+    sasl: SaslDoor | None
+
+    def opened(self, connection: KafkaConnection) -> None:
+        """A client has connected."""
+
+    def lost(self, connection: KafkaConnection, reason: str) -> None:
+        """It has gone; `reason` "" unless it was refused."""
+
+    def goes_on(self, connection: KafkaConnection) -> None:
+        """Let a connection that waited go on: one a turn of the loop."""

@@ -1,0 +1,103 @@
+"""DescribeUserScramCredentials (50) and AlterUserScramCredentials (51): who may log in by SCRAM (KIP-554).
+
+What a client sends, the salted password, would do in the password's place. It is turned into keys here, which do not,
+and goes no further: not to the controller, and into no log line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramUpsertion
+from strandline.proto.acls import CLUSTER, Operation
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.scram import ScramMechanism, credential_of
+
+log = structlog.get_logger("strandline.security")
+
+
+class ScramCredentialsHandler:
+    """Describes from this broker's image; the active controller changes."""
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        controller: ControllerChannel,
+        timeout_ms: float,
+    ) -> None:
+        self._image = image
+        self._authorizer = authorizer
+        self._controller = controller
+        self._timeout_ms = timeout_ms
+
+    def describe(self, call: Call) -> Any:
+        """Mechanisms and iterations of the users asked for, or of all; never a salt or a key."""
+        if not allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        found: dict[str, list[Any]] = {}
+        for key, one in sorted(self._image().scram.credentials.items()):
+            found.setdefault(key.name, []).append(part(mechanism=int(key.mechanism), iterations=one.iterations))
+        asked = [user.name for user in call.request.users or ()]
+        results = []
+        for name in dict.fromkeys(asked or found):
+            error, message = ErrorCode.NONE, None
+            if asked.count(name) > 1:
+                error = ErrorCode.DUPLICATE_RESOURCE
+                message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+            elif name not in found:
+                error = ErrorCode.RESOURCE_NOT_FOUND
+                message = f"Attempt to describe a user credential that does not exist: {name}"
+            infos = tuple(found.get(name, ())) if error is ErrorCode.NONE else ()
+            results.append(part(user=name, error_code=error, error_message=message, credential_infos=infos))
+        return part(error_code=ErrorCode.NONE, error_message=None, results=tuple(results))
+
+    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The whole answer has this error."""
+        return part(error_code=error, error_message=message or None, results=())
+
+    async def alter(self, call: Call) -> Any:
+        """One outcome a user."""
+        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        request = call.request
+        deletions = tuple(ScramDeletion(one.name, one.mechanism) for one in request.deletions)
+        upsertions = tuple(_upsertion(one) for one in request.upsertions)
+        asked = AlterScramRequest(deletions, upsertions)
+        reply = await self._controller.alter_scram_credentials(asked, self._timeout_ms)
+        for outcome in reply.users:
+            if outcome.error is ErrorCode.NONE:
+                log.info("SCRAM credentials were changed", user=outcome.name, by=call.context.principal)
+        results = tuple(
+            part(user=one.name, error_code=one.error, error_message=one.message or None) for one in reply.users
+        )
+        return part(results=results)
+
+    def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every user has this error."""
+        names = [one.name for one in (*call.request.deletions, *call.request.upsertions)]
+        return part(
+            results=tuple(
+                part(user=name, error_code=error, error_message=message or None) for name in dict.fromkeys(names)
+            )
+        )
+
+
+def _upsertion(one: Any) -> ScramUpsertion:
+    """With keys that the controller refuses where no right ones can be made."""
+    stored_key = server_key = b""
+    if one.mechanism in ScramMechanism.__members__.values():
+        mechanism = ScramMechanism(one.mechanism)
+        if len(one.salted_password) == mechanism.key_bytes:
+            made = credential_of(mechanism, one.salted_password, one.salt, one.iterations)
+            stored_key, server_key = made.stored_key, made.server_key
+    return ScramUpsertion(one.name, one.mechanism, one.salt, one.iterations, stored_key, server_key)

@@ -1,0 +1,233 @@
+"""The gate of a listener with SASL: what a connection may send before it is authenticated, for how long, how much.
+
+Until then ApiVersions, SaslHandshake and SaslAuthenticate are served, in small frames, for a few seconds; anything else
+closes the connection without an answer. An attempt that fails is answered late, and the connection closed behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import structlog
+
+from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
+from strandline.cluster.security.tls_door import Notes
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import INT32
+from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.security")
+
+AUTHENTICATION_S = 10.0
+"""An authentication that takes longer ends, as a handshake of TLS does. Clients give up as early."""
+
+UNAUTHENTICATED_MAX = 1000
+"""Connections of one listener that are not authenticated; with one more the oldest is dropped."""
+
+SESSION_OVER = "its session is over (connections.max.reauth.ms), and it did not authenticate anew"
+
+_BEFORE = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+
+USER_CHARS_SHOWN = 64
+"""Of a name that a client claims; log lines show no more."""
+
+
+class Connection(Protocol):
+    """What a gate uses of a connection."""
+
+    def refuse(self, reason: str) -> None:
+        """Close; the reason is logged."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def identity(self) -> dict[str, Any]:
+        """The peer, for log lines."""
+
+
+class SaslDoor:
+    """The SASL of one listener.
+
+    Attributes:
+        counts: for the metrics.
+    """
+
+    def __init__(self, listener: str, mechanisms: Mechanisms, clock: Clock) -> None:
+        self.listener = listener
+        self.mechanisms = mechanisms
+        self.settings = mechanisms.settings
+        self.clock = clock
+        self.counts = SaslCounts()
+        self.notes = Notes(clock)
+        self._waiting: dict[Connection, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Connections that are not authenticated."""
+        return len(self._waiting)
+
+    def opened(self, connection: Connection) -> SaslGate:
+        """A client has connected: its gate."""
+        self._waiting[connection] = self.clock.monotonic_ms() + AUTHENTICATION_S * 1000
+        if len(self._waiting) > UNAUTHENTICATED_MAX:
+            oldest = next(iter(self._waiting))
+            self.left(oldest)
+            self.notes.warn(
+                "dropped a connection that had not authenticated: too many at once",
+                limit=UNAUTHENTICATED_MAX,
+                **oldest.identity(),
+            )
+            oldest.abort()
+        self._schedule()
+        return SaslGate(self)
+
+    def left(self, connection: Connection) -> None:
+        """It is authenticated, or gone."""
+        self._waiting.pop(connection, None)
+
+    def close(self) -> None:
+        """The listener closes. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting.clear()
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._waiting:
+            due_ms = next(iter(self._waiting.values()))
+            delay_s = max(0.0, due_ms - self.clock.monotonic_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._drop_late)
+
+    def _drop_late(self) -> None:
+        self._timer = None
+        now_ms = self.clock.monotonic_ms()
+        for connection in [one for one, due_ms in self._waiting.items() if due_ms <= now_ms]:
+            self.left(connection)
+            connection.refuse(f"it did not authenticate within {AUTHENTICATION_S:g} s")
+        self._schedule()
+
+
+class SaslGate:
+    """Of one connection."""
+
+    __slots__ = ("_door", "session")
+
+    def __init__(self, door: SaslDoor) -> None:
+        self._door = door
+        self.session = SaslSession(door.mechanisms)
+
+    @property
+    def is_open(self) -> bool:
+        """The client is authenticated."""
+        return self.session.is_open
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Of a frame while it is not open."""
+        return self._door.settings.frame_bytes_max
+
+    def check(self, frame: memoryview) -> None:
+        """Let a request through to its handler.
+
+        Raises:
+            ProtocolError: the connection ends here.
+        """
+        session = self.session
+        key = int.from_bytes(frame[:2], "big", signed=True)
+        if not session.is_open:
+            if key not in _BEFORE:
+                name = next((api.title for api in Api if api == key), f"API {key}")
+                raise ProtocolError(
+                    f"{name} before the authentication: this listener speaks SASL; the client should use "
+                    "security.protocol=SASL_PLAINTEXT, or SASL_SSL where it speaks TLS"
+                )
+        elif key not in _BEFORE and session.is_over(self._door.clock.monotonic_ms()):
+            self._door.counts.expired_connections_killed += 1
+            raise ProtocolError(SESSION_OVER)
+
+    def handshake(self, exchange: Exchange, mechanism: str) -> None:
+        """Answer SaslHandshake."""
+        outcome = self.session.handshake(mechanism, exchange.context.version)
+        self._answer(exchange, outcome)
+
+    def authenticate(self, exchange: Exchange, token: bytes, *, raw: bool = False) -> None:
+        """Answer SaslAuthenticate, or a token without a header (`raw`)."""
+        again = self.session.user is not None
+        outcome = self.session.authenticate(token, self._door.clock.monotonic_ms())
+        if outcome.proven:
+            self._proven(exchange, outcome, again=again)
+        self._answer(exchange, outcome, raw=raw)
+
+    def _proven(self, exchange: Exchange, outcome: Outcome, *, again: bool) -> None:
+        peer, door = exchange.context.peer, self._door
+        peer.principal = f"User:{outcome.user}"
+        if again:
+            door.counts.successful_reauthentication += 1
+        else:
+            door.counts.successful_authentication += 1
+            door.left(exchange.connection)
+        door.notes.info(
+            "a client authenticated anew" if again else "a client authenticated",
+            self.session.mechanism,
+            mechanism=self.session.mechanism,
+            **exchange.connection.identity(),
+        )
+
+    def _answer(self, exchange: Exchange, outcome: Outcome, *, raw: bool = False) -> None:
+        pieces = self._written(exchange, outcome, raw=raw)
+        if outcome.code is ErrorCode.NONE:
+            exchange.respond_as_is(pieces) if raw else exchange.respond(pieces)
+            return
+        door, connection = self._door, exchange.connection
+        if self.session.user is None:
+            door.counts.failed_authentication += 1
+        else:
+            door.counts.failed_reauthentication += 1
+        door.notes.warn(
+            "a client failed to authenticate",
+            self.session.mechanism,
+            mechanism=self.session.mechanism,
+            user=outcome.user[:USER_CHARS_SHOWN],
+            reason=outcome.reason,
+            **connection.identity(),
+        )
+
+        async def later() -> None:
+            await asyncio.sleep(door.settings.failure_delay_ms / 1000)
+            if raw:
+                exchange.respond_nothing()  # the protocol has no word for it: the connection just ends
+            else:
+                exchange.respond(pieces)
+            connection.shut()
+
+        connection.run_alone(exchange, later())
+
+    def _written(self, exchange: Exchange, outcome: Outcome, *, raw: bool) -> list[bytes | bytearray]:
+        if raw:
+            return [INT32.pack(len(outcome.token)), outcome.token]
+        if exchange.context.api == Api.SASL_HANDSHAKE.title:
+            return [handshake_answer(exchange.context.version, outcome.code, self._door.settings.mechanisms)]
+        return [authenticate_answer(exchange.context.version, outcome)]
+
+
+def handshake_answer(version: int, code: ErrorCode, mechanisms: Any) -> bytearray:
+    """The answer to SaslHandshake."""
+    values = {"error_code": code, "mechanisms": tuple(mechanisms)}
+    return schema.response(Api.SASL_HANDSHAKE, version).encode(values)
+
+
+def authenticate_answer(version: int, outcome: Outcome) -> bytearray:
+    """The answer to SaslAuthenticate."""
+    values = {
+        "error_code": outcome.code,
+        "error_message": outcome.message,
+        "auth_bytes": outcome.token,
+        "session_lifetime": outcome.lifetime_ms,
+    }
+    return schema.response(Api.SASL_AUTHENTICATE, version).encode(values)

@@ -1,0 +1,133 @@
+"""What a directory is formatted with beside the voters: the users of a cluster that has none yet.
+
+`strandline format --add-scram` writes records of the metadata log into a file. The first controller that leads appends
+them right behind the metadata.version; a cluster that has metadata already never looks at it. So a cluster whose only
+listeners want a login has a user who can make others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from strandline.controller.machine.scram import new_secret
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage
+from strandline.controller.metadata.records import (
+    MetadataRecord,
+    MetadataVersionRecord,
+    decode_record,
+    encode_record,
+)
+from strandline.controller.metadata.scram import ScramKey, scram_record
+from strandline.log.disk import Disk, read_file, write_file_durably
+from strandline.proto.errors import ConfigError, CorruptLogError, FatalError
+from strandline.proto.ports import Rng
+from strandline.proto.scram import (
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    SCRAM_BY_TITLE,
+    credential_of,
+    salted_password,
+)
+from strandline.proto.secrets import resolved
+
+BOOTSTRAP = "bootstrap-records"
+"""The file: a record of the metadata log in each line, in hexadecimal."""
+
+ADD_SCRAM = "--add-scram"
+
+_CREDENTIAL = re.compile(r"\s*([A-Z0-9-]+)\s*=\s*\[(.*)\]\s*", re.DOTALL)
+_FIELD = re.compile(r'\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^,]*?))\s*(?:,|$)')
+
+_FORM = "SCRAM-SHA-256=[name=alice,password=${env:ALICE_PASSWORD}], with iterations=8192 if need be"
+
+
+def scram_records(texts: Sequence[str], rng: Rng) -> list[MetadataRecord]:
+    """The records of `--add-scram` options, in Kafka's form; passwords may refer to what stands elsewhere.
+
+    Raises:
+        ConfigError: the text is none; passwords are never shown.
+    """
+    records: list[MetadataRecord] = []
+    seen: set[ScramKey] = set()
+    for text in texts:
+        title, values = _parsed(text)
+        mechanism = SCRAM_BY_TITLE[title]
+        name, password = values["name"], values["password"]
+        key = ScramKey(name, mechanism)
+        if key in seen:
+            raise ConfigError(ADD_SCRAM, f"{title} of {name}", "each user once a mechanism")
+        seen.add(key)
+        try:
+            iterations = int(values.get("iterations", ITERATIONS_MIN))
+            password = resolved(password)
+        except ValueError as error:
+            raise ConfigError(ADD_SCRAM, f"{title} of {name}", str(error)) from None
+        if not password:
+            raise ConfigError(ADD_SCRAM, f"{title} of {name}", "a password that is not empty")
+        salt = rng.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
+        salted = salted_password(mechanism, password, salt, iterations) if iterations > 0 else b""
+        records.append(scram_record(key, credential_of(mechanism, salted, salt, iterations)))
+    if records:
+        records.insert(0, new_secret(rng))
+    try:
+        _replay(records)
+    except FatalError as error:
+        raise ConfigError(ADD_SCRAM, ", ".join(sorted({key.name for key in seen})), str(error)) from None
+    return records
+
+
+def _parsed(text: str) -> tuple[str, dict[str, str]]:
+    match = _CREDENTIAL.fullmatch(text)
+    if match is None or match[1] not in SCRAM_BY_TITLE:
+        raise ConfigError(ADD_SCRAM, "(not shown: it may hold a password)", _FORM)
+    values: dict[str, str] = {}
+    at, body = 0, match[2]
+    while at < len(body):
+        found = _FIELD.match(body, at)
+        if found is None or found[1] in values or found[1] not in ("name", "password", "iterations"):
+            raise ConfigError(ADD_SCRAM, "(not shown: it may hold a password)", _FORM)
+        values[found[1]] = found[3] if found[2] is None else found[2]
+        at = found.end()
+    if not values.get("name") or "password" not in values:
+        raise ConfigError(ADD_SCRAM, "(not shown: it may hold a password)", _FORM)
+    return match[1], values
+
+
+def write_bootstrap(disk: Disk, path: str, records: Sequence[MetadataRecord]) -> None:
+    """Keep records for the first controller. Raises DiskError."""
+    lines = [encode_record(record).hex() + "\n" for record in records]
+    write_file_durably(disk, f"{path}/{BOOTSTRAP}", "".join(lines).encode())
+
+
+def read_bootstrap(disk: Disk, path: str) -> list[MetadataRecord]:
+    """The records of a directory; none where it was formatted without.
+
+    Raises:
+        CorruptLogError: the file holds what cannot be replayed.
+    """
+    where = f"{path}/{BOOTSTRAP}"
+    try:
+        lines = read_file(disk, where).decode().split()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise _damaged(where, error) from None
+    try:
+        records = [decode_record(bytes.fromhex(line)) for line in lines]
+        _replay(records)
+    except (ValueError, FatalError) as error:
+        raise _damaged(where, error) from None
+    return records
+
+
+def _damaged(where: str, error: Exception) -> CorruptLogError:
+    advice = "It is needed by a cluster without metadata alone: format the directory anew, or remove the file"
+    return CorruptLogError(where, 0, None, str(error), advice)
+
+
+def _replay(records: Sequence[MetadataRecord]) -> None:
+    delta = MetadataDelta(MetadataImage(""))
+    delta.apply_all([MetadataVersionRecord(METADATA_VERSION), *records])
+    delta.check_whole()

@@ -1,0 +1,35 @@
+"""Metrics of authentications, under the names that Kafka's have in its JMX exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.security.sasl import SaslCounts
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+_DOCS = {
+    "successful_authentication": "Connections of clients that authenticated by SASL.",
+    "failed_authentication": "Connections of clients whose authentication by SASL failed.",
+    "successful_reauthentication": "Clients that authenticated anew on the same connection.",
+    "failed_reauthentication": "Clients that failed to, and were disconnected.",
+    "expired_connections_killed": "Connections that went on after connections.max.reauth.ms, and were closed.",
+}
+
+
+def of_authentications(broker: BrokerRole) -> Iterator[Metric]:
+    """Of each listener with SASL."""
+    from prometheus_client.core import CounterMetricFamily
+
+    doors = [listener.sasl for listener in broker.listeners if listener.sasl is not None]
+    for item in fields(SaslCounts):
+        counted = CounterMetricFamily(
+            f"kafka_server_socket_server_metrics_{item.name}", _DOCS[item.name], labels=("listener",)
+        )
+        for door in doors:
+            counted.add_metric((door.listener,), getattr(door.counts, item.name))
+        yield counted

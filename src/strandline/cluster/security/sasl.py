@@ -1,0 +1,233 @@
+"""SASL of a listener: which mechanisms, and where one connection stands. Bytes in, answers out; no sockets.
+
+a connection is   SaslHandshake       SaslAuthenticate                    any other request but ApiVersions
+new               chosen, or failed   failed                              closed
+chosen            failed              chosen, open or failed              closed
+open              chosen anew         failed, but when chosen anew:       served until the session's end
+                                      as there (KIP-368)
+failed            it closes once it was answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from strandline.cluster.security.plain import PlainError, PlainUsers
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ports import Rng
+from strandline.proto.scram import (
+    NONCE_BITS,
+    SCRAM_BY_TITLE,
+    ScramCredential,
+    ScramError,
+    ScramMechanism,
+    ScramServer,
+    nonce_of,
+)
+
+PLAIN = "PLAIN"
+
+MECHANISMS = (*SCRAM_BY_TITLE, PLAIN)
+"""What a listener may enable."""
+
+
+class Refused(Exception):
+    """An exchange has failed; the reason is for the node's log alone."""
+
+    def __init__(self, reason: str, user: str = "") -> None:
+        super().__init__(reason)
+        self.user = user
+
+
+class Users(Protocol):
+    """SCRAM credentials (`strandline.cluster.broker.scram_users`)."""
+
+    def credential(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
+        """The user's, or one that nobody has the password of, by the same work."""
+
+    def knows(self, mechanism: ScramMechanism, name: str) -> bool:
+        """Whether the user has one."""
+
+
+class Conversation(Protocol):
+    """One attempt of a client under one mechanism."""
+
+    def step(self, token: bytes) -> tuple[bytes, str | None]:
+        """What is answered to a client's message, and who it is once that is proven. Raises Refused."""
+
+
+class _Scram:
+    def __init__(self, mechanism: ScramMechanism, users: Users, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._users = users
+        self._server = ScramServer(mechanism, nonce)
+        self._user = ""
+
+    def step(self, token: bytes) -> tuple[bytes, str | None]:
+        try:
+            if not self._user:
+                self._user = self._server.first(token)
+                return self._server.challenge(self._users.credential(self._mechanism, self._user)), None
+            return self._server.final(token), self._user
+        except ScramError as error:
+            known = not self._user or self._users.knows(self._mechanism, self._user)
+            reason = str(error) if known else f"there is no {self._mechanism.title} credential of this user"
+            raise Refused(reason, self._user) from None
+
+
+class _Plain:
+    def __init__(self, users: PlainUsers) -> None:
+        self._users = users
+
+    def step(self, token: bytes) -> tuple[bytes, str | None]:
+        try:
+            return b"", self._users.check(token)
+        except PlainError as error:
+            raise Refused(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """Of one listener.
+
+    Attributes:
+        mechanisms: enabled, in the order in which clients are told of them.
+        session_ms_max: how long an authentication holds (`connections.max.reauth.ms`); 0: as long as the connection.
+        failure_delay_ms: how long a failed attempt waits for its answer (`connection.failed.authentication.delay.ms`).
+        frame_bytes_max: of requests before the authentication (`sasl.server.max.receive.size`).
+    """
+
+    mechanisms: Sequence[str]
+    session_ms_max: int = 0
+    failure_delay_ms: int = 100
+    frame_bytes_max: int = 64 * 1024
+
+
+@dataclass(slots=True)
+class SaslCounts:
+    """What a listener counts, for the metrics; under Kafka's names."""
+
+    successful_authentication: int = 0
+    failed_authentication: int = 0
+    successful_reauthentication: int = 0
+    failed_reauthentication: int = 0
+    expired_connections_killed: int = 0
+
+
+class Mechanisms:
+    """Begins conversations under the mechanisms of one listener."""
+
+    def __init__(self, settings: SaslSettings, scram: Users, plain: PlainUsers | None, rng: Rng) -> None:
+        self.settings = settings
+        self._rng = rng
+        self._makers: Mapping[str, Callable[[], Conversation]] = {
+            title: self._maker(title, scram, plain) for title in settings.mechanisms
+        }
+
+    def _maker(self, title: str, scram: Users, plain: PlainUsers | None) -> Callable[[], Conversation]:
+        if title == PLAIN:
+            users = plain if plain is not None else PlainUsers({}, self._rng)
+            return lambda: _Plain(users)
+        mechanism = SCRAM_BY_TITLE[title]
+        return lambda: _Scram(mechanism, scram, nonce_of(self._rng.getrandbits(NONCE_BITS)))
+
+    def begin(self, title: str) -> Conversation | None:
+        """A conversation; None where the mechanism is not enabled."""
+        maker = self._makers.get(title)
+        return None if maker is None else maker()
+
+
+class Outcome(NamedTuple):
+    """What is answered to SaslHandshake or SaslAuthenticate.
+
+    Attributes:
+        message: for the client: the same whatever was wrong.
+        reason: why it failed, for the log; "" where it did not.
+        user: as the client said, proven or not.
+        proven: the client is authenticated by this step.
+    """
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    token: bytes = b""
+    lifetime_ms: int = 0
+    reason: str = ""
+    user: str = ""
+    proven: bool = False
+
+
+class SaslSession:
+    """Where one connection stands.
+
+    Invariants:
+        * it is open by a proof alone, and never again once it has failed;
+        * whoever it was it stays: a re-authentication as another user, or by another mechanism, fails.
+    """
+
+    __slots__ = ("_conversation", "_ends_ms", "_mechanisms", "failed", "is_raw", "mechanism", "user")
+
+    def __init__(self, mechanisms: Mechanisms) -> None:
+        self._mechanisms = mechanisms
+        self._conversation: Conversation | None = None
+        self._ends_ms = 0.0
+        self.mechanism = ""
+        self.user: str | None = None
+        """Proven."""
+        self.failed = False
+        self.is_raw = False
+        """SaslHandshake 0 was answered: tokens come without a header, until the authentication has ended."""
+
+    @property
+    def is_open(self) -> bool:
+        """The client is authenticated."""
+        return self.user is not None and not self.failed
+
+    def is_over(self, now_ms: float) -> bool:
+        """An open session has reached its end."""
+        return 0.0 < self._ends_ms <= now_ms
+
+    def handshake(self, mechanism: str, version: int) -> Outcome:
+        """The client chooses a mechanism."""
+        if self._conversation is not None or self.failed:
+            return self._illegal("SaslHandshake in the middle of an authentication")
+        conversation = self._mechanisms.begin(mechanism)
+        if conversation is None:
+            self.failed = True
+            reason = f"the client asks for a mechanism that is not enabled: {mechanism[:64]!r}"
+            return Outcome(ErrorCode.UNSUPPORTED_SASL_MECHANISM, reason=reason)
+        if self.user is not None and mechanism != self.mechanism:
+            return self._illegal("another mechanism for a re-authentication")
+        self.mechanism = mechanism
+        self._conversation = conversation
+        self.is_raw = version == 0
+        return Outcome()
+
+    def authenticate(self, token: bytes, now_ms: float) -> Outcome:
+        """The client's next message."""
+        if self._conversation is None or self.failed:
+            return self._illegal("SaslAuthenticate without SaslHandshake")
+        try:
+            answer, user = self._conversation.step(token)
+        except Refused as refused:
+            return self._refused(str(refused), refused.user)
+        if user is None:
+            return Outcome(token=answer)
+        if self.user not in (None, user):
+            return self._refused(f"a re-authentication as another user than {self.user!r}", user)
+        self._conversation = None
+        self.is_raw = False
+        self.user = user
+        lifetime_ms = self._mechanisms.settings.session_ms_max
+        self._ends_ms = now_ms + lifetime_ms if lifetime_ms else 0.0
+        return Outcome(token=answer, lifetime_ms=lifetime_ms, user=user, proven=True)
+
+    def _illegal(self, reason: str) -> Outcome:
+        self.failed = True
+        return Outcome(ErrorCode.ILLEGAL_SASL_STATE, f"{reason} is not expected now", reason=reason)
+
+    def _refused(self, reason: str, user: str) -> Outcome:
+        self.failed = True
+        words = f"Authentication failed due to invalid credentials with SASL mechanism {self.mechanism}"
+        return Outcome(ErrorCode.SASL_AUTHENTICATION_FAILED, words, reason=reason, user=user)
