@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from tests.cluster.node.secure_node import at
 from tests.cluster.node.test_acls import client_of, run
-from tests.cluster.node.test_tls import at
 
 from strandline.client import NewTopic
 from strandline.client.aio import Admin

@@ -76,7 +76,7 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
         yield OpenDoor(
             "authorizer.class.name, without a listener that tells clients apart",
             "every client is User:ANONYMOUS: what one may do, all may",
-            "a listener with SSL and ssl.client.auth=required",
+            "a listener with SASL, or with SSL and ssl.client.auth=required",
         )
     http = config.http
     if http is not None and not _is_loopback(http.host):
