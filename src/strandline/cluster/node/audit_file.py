@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -38,8 +38,7 @@ class AuditFile(RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         """Only the node's user may read it: it names topics, groups and principals."""
         file = open(self.baseFilename, self.mode, encoding=self.encoding, opener=_for_the_user)  # noqa: SIM115
-        assert isinstance(file, TextIOWrapper)
-        return file
+        return cast("TextIOWrapper", file)
 
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
         """See `Sink`."""
