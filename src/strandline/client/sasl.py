@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from strandline.client import logs
 from strandline.client.config import CommonConfig, kafka_name
 from strandline.client.errors import AuthenticationFailed
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
+from strandline.proto.ids import Endpoint
 from strandline.proto.jaas import parse_jaas
 from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import (
@@ -23,12 +25,22 @@ from strandline.proto.scram import (
 from strandline.proto.secrets import resolved
 from strandline.proto.system import unguessable_rng
 
-if TYPE_CHECKING:
-    from strandline.client.connection import Connection
-
 PLAIN = "PLAIN"
 
 _MODULES = {PLAIN: "PlainLoginModule", **dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule")}
+
+
+class Connection(Protocol):
+    """A new connection (`strandline.client.connection`)."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    def call(self, api: Api, values: Mapping[str, Any], timeout_ms: float) -> Awaitable[Any]:
+        """The answer to a request."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 @dataclass(frozen=True, slots=True)
