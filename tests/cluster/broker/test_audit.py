@@ -11,7 +11,7 @@ import pytest
 from acl_requests import REQUESTS, Things
 from kafka_case import run
 from kafka_node import KafkaNode, until
-from kafka_wire import KafkaClient, connect
+from kafka_wire import KafkaClient, connect, frame
 from structlog.testing import capture_logs
 from test_acls_wire import authorize
 from test_groups_wire import found
@@ -140,6 +140,22 @@ def test_what_changes_nothing_has_no_line(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_a_request_that_cannot_be_read_ends_its_connection_alone(tmp_path: Path) -> None:
+    """Bytes that are no request: nothing was asked for, so there is no line; and the end gives everything back."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        with capture_logs() as logs:
+            async with connect(node.listener.endpoint) as rude:
+                rude.writer.write(frame(Api.CREATE_TOPICS, 7, 1, b"\x7f\xff\xff", flexible=True))
+                assert await rude.closed()
+            await until(lambda: node.listener.stats.connections == 1)
+        assert lines == []
+        assert not [line for line in logs if line["log_level"] == "error"]
+
+    run(tmp_path, main)
+
+
 def test_no_secret_and_not_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values of settings that hold secrets are hidden, though there are none of them to be set; and of many changes in
     one request the rest is counted."""
@@ -155,5 +171,7 @@ def test_no_secret_and_not_without_bound(tmp_path: Path, monkeypatch: pytest.Mon
         topics = [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(5)]
         await client.ask("create_topics", 7, topics=topics)
         assert [what for _, what, _ in lines[1:]] == ["topic t0", "topic t1", "3 more"]
+        await client.ask("create_topics", 7, topics=[{**topics[0], "name": "n" * 20_000}])
+        assert len(lines[-1][1]) <= 1000
 
     run(tmp_path, main)

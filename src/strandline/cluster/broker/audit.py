@@ -28,6 +28,11 @@ log = structlog.get_logger("strandline.audit")
 CHANGES_MAX = 100
 """Changes of one request that have a line of their own; more share the last line."""
 
+CHARS_MAX = 1000
+"""Of what a line says was changed: a name that cannot be may be long."""
+
+NO_LINE = "internal error: a change has no line in the audit"
+
 DENIED = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -163,10 +168,14 @@ class Audit:
                 """A client that leaves at once must not go unseen: an answer that refuses everything names it all."""
                 ended = _Watched(exchange, lambda answer: self._note(served, context, asked, answer, UNKNOWN))
                 ended.answers = False
-                served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT)
+                try:
+                    served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT)
+                except Exception:  # the end of a connection must go on to its end
+                    log.exception(NO_LINE, api=context.api, version=context.version)
 
-            exchange.when_gone = gone
             served.handle(watched, memoryview(asked))
+            if not exchange.ready:  # it was read: whoever leaves now has asked for something
+                exchange.when_gone = gone
 
         return replace(served, handle=handle)
 
@@ -185,7 +194,7 @@ class Audit:
             if rest:
                 self._write(context, f"{rest} more", result or "see the answer")
         except Exception:
-            log.exception("internal error: a change has no line in the audit", api=context.api, version=context.version)
+            log.exception(NO_LINE, api=context.api, version=context.version)
 
     def _write(self, context: RequestContext, what: str, result: str) -> None:
         figures = {
@@ -194,7 +203,7 @@ class Audit:
             "listener": context.peer.listener,
             "client_id": context.client_id,
             "api": context.api,
-            "what": what,
+            "what": what[:CHARS_MAX],
             "result": result,
         }
         log.info("change", **figures)
