@@ -59,6 +59,9 @@ def authorizer_of(
 
 def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
     """What an operator who has configured an authorizer, or meant to, should know."""
+    if config.audit_log_path and not config.is_broker:
+        text = f"audit.log.path = {config.audit_log_path}"
+        yield OpenDoor(text, "clients ask brokers, and this node is none", "set it on the brokers", has_effect=False)
     if not config.authorizer:
         for name in ("super.users", "allow.everyone.if.no.acl.found"):
             if config.given.get(name, "") not in ("", "false"):
