@@ -117,20 +117,13 @@ def test_a_segment_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_the_first_segment_is_gone(tmp_path: Path) -> None:
-    """No start notices, where nothing but the checkpoint of log starts tells. Moved away, as the advice says, the log
-    is missed."""
+    """A start after a clean stop refuses the log."""
     root = made(tmp_path)
     for path in (root / str(TP)).glob(f"{0:020d}.*"):
         path.unlink()
     flaw = only(verify(root))
-    assert (flaw.kind, flaw.at_start, flaw.offset) == (Kind.GAP, AtStart.BELIEVE, 0)
-    assert "move its directory away" in flaw.does
-    (root / str(TP)).rename(tmp_path / "away")
-
-    def look(log_dir: LogDir) -> None:
-        assert log_dir.findings.all[TP].condition is LogCondition.LACKING
-
-    start(root, look)
+    assert (flaw.kind, flaw.at_start, flaw.offset) == (Kind.GAP, AtStart.REFUSE, 0)
+    start(root, _is_refused)
 
 
 def test_indexes(tmp_path: Path) -> None:

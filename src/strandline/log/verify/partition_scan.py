@@ -48,6 +48,7 @@ class Known:
     recovery_point: int = 0
     high_watermark: int = 0
     clean: bool = False
+    start_is_known: bool = False
     has_topic_id: bool = True
 
     @property
@@ -113,7 +114,8 @@ class PartitionScan:
             self._flaw(bases[0], LOG_SUFFIX, Kind.LEFT_OVER, f"a segment below the log start, {start}")
             del bases[0]
         self._check_strays(bases)
-        if bases and bases[0] > start and self._known.clean and self._known.has_topic_id:
+        known = self._known
+        if bases and bases[0] > start and known.clean and known.start_is_known and known.has_topic_id:
             reason = f"the checkpoints of an orderly stop say that the log starts at offset {start}"
             self._flaw(bases[0], LOG_SUFFIX, Kind.GAP, reason, offset=start, next_offset=bases[0])
         epochs = self._epochs()

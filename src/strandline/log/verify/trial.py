@@ -32,10 +32,6 @@ _SHORT = (
     "the start tells the controller that this replica lacks something. It is not elected on the strength of what is "
     "left, and fetches the rest from its leader"
 )
-_FIRST_IS_GONE = (
-    "nothing notices: the log begins with this segment from now on. If the partition has other replicas, move its "
-    "directory away: the next start misses it, and it is fetched again from the leader"
-)
 _NO_START = "the node does not start"
 _BUILT_ANEW = "it is built anew from the segment"
 _TIMES = (
@@ -113,8 +109,6 @@ class Trial:
     ) -> tuple[AtStart, str]:
         log = log_dir.logs[tp]
         match flaw.kind:
-            case Kind.GAP if flaw.offset < log.log_start_offset:
-                return AtStart.BELIEVE, _FIRST_IS_GONE
             case Kind.BATCH | Kind.GAP:
                 finding = log_dir.findings.all.get(tp)
                 is_cut = finding is not None and finding.condition is not LogCondition.INTACT
