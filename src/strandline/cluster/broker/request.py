@@ -6,7 +6,7 @@ is what a cluster without an authorizer has. A delay by a quota has its place in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from strandline.cluster.security.principal import ANONYMOUS
@@ -143,6 +143,13 @@ class AllowAll:
 
     def describe(self, wanted: AclFilter) -> list[AclBinding]:
         return []
+
+
+class Sink(Protocol):
+    """Where lines for the audit go, beside the log."""
+
+    def write(self, event: str, figures: Mapping[str, Any]) -> None:
+        """Write one line. Raises nothing: what cannot be written is told by the log."""
 
 
 def topic(name: str) -> Resource:
