@@ -27,6 +27,7 @@ COMMANDS = {
     "node": f"{_HERE}.node:node",
     "produce": f"{_HERE}.produce:produce",
     "quorum": f"{_HERE}.quorum:quorum",
+    "quota": f"{_HERE}.quotas:quota",
     "spark": f"{_HERE}.spark:spark",
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",
