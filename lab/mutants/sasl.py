@@ -148,4 +148,20 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         f"{_NODE}::test_who_does_not_get_in_is_told_why_at_once",
     ),
+    one_change(
+        "next-session-overtakes",
+        "A19: a session that is renewed reorders nothing",
+        "client.network:Network._renew",
+        "if not connection.in_flight:",
+        "if True:",
+        f"{_NODE}::test_a_session_is_renewed_behind_what_is_under_way",
+    ),
+    one_change(
+        "sessions-are-not-renewed",
+        "A19: a client renews its session in time",
+        "client.network:Network._open_new",
+        "if connection.session_ms:",
+        "if False:",
+        f"{_NODE}::test_a_session_is_renewed_behind_what_is_under_way",
+    ),
 )

@@ -23,9 +23,11 @@ from strandline.client import ConfigResource, NewTopic, ScramChange
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.config import AdminConfig, effective_settings
 from strandline.client.errors import AuthenticationFailed, ClientTimeout
+from strandline.client.session import Session
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.node import Node
 from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.kafka.apis import Api
 
 PASSWORD = "Xk3-do-not-show-me"
 """Of everybody; the tests look for it in all that was written."""
@@ -203,6 +205,78 @@ def test_a_password_that_changes_while_clients_run(tmp_path: Path) -> None:
                         continue
 
     run(tmp_path, body, add_scram=FORMATTED, **settings())
+
+
+def test_sessions_that_end_lose_no_record_and_no_order(tmp_path: Path) -> None:
+    """Our clients go on with a new login, each 0.25 s."""
+
+    async def body(node: Node) -> None:
+        assert node.broker is not None
+        [door] = [each.sasl for each in node.broker.listeners if each.name == "CLEAR"]
+        assert door is not None
+        async with Admin(at(node, "PLAINTEXT")) as admin:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+        own = {**login(), "reconnect_backoff_ms": 1}
+        async with (
+            Producer(at(node, "CLEAR"), linger_ms=0, **own) as producer,
+            Consumer(at(node, "CLEAR"), auto_offset_reset="earliest", **own) as consumer,
+        ):
+            consumer.assign([("t", 0)])
+            read: list[bytes | None] = []
+            sent = 0
+            while door.counts.successful_authentication < 8 or len(read) < sent:
+                if door.counts.successful_authentication < 8:
+                    await producer.send("t", b"%d" % sent)
+                    sent += 1
+                read += [record.value for record in await consumer.poll(0.005)]
+            assert read == [b"%d" % number for number in range(sent)]
+
+    with capture_logs():
+        run(tmp_path, body, add_scram=FORMATTED, **settings(connections_max_reauth_ms="250"))
+
+
+def test_a_session_is_renewed_behind_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next connection opens once the last answer on this one is there, so requests never overtake each other; one
+    that nobody uses is closed."""
+
+    async def body(node: Node) -> None:
+        session = Session(at(node, "CLEAR"), AdminConfig.of(login()))
+        network = session.network
+        first = await network.to_any([])
+        assert first.session_ms == 3_600_000
+        [key] = network._open
+        values = {
+            "group_id": "g",
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": "",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        }
+        while (await first.call(Api.JOIN_GROUP, {**values, "group_id": "another"}, 20_000, 3)).error_code:
+            await first.call(Api.FIND_COORDINATOR, {"key": "g", "key_type": 0}, 20_000, 3)
+        slow = asyncio.ensure_future(first.call(Api.JOIN_GROUP, values, 20_000, 3))
+        await asyncio.sleep(0)
+        network._renew(key, first, None)
+        assert first.in_flight == 1
+        second = await network.to_any([])
+        assert slow.done()
+        assert (await slow).member_id
+        assert second is not first
+        assert first.closed
+        network._renew(key, second, None)
+        assert second.closed
+        assert not network._opening
+        monkeypatch.setattr("strandline.client.network.RENEWED_AFTER", (0.0, 0.0))
+        third = await network.to_any([])
+        assert third is not second
+        async with asyncio.timeout(20):
+            while not third.retired:
+                await asyncio.sleep(0.001)
+        await session.close()
+
+    more = {"connections_max_reauth_ms": "3600000", "group_initial_rebalance_delay_ms": "200"}
+    run(tmp_path, body, add_scram=FORMATTED, **settings(**more))
 
 
 async def _polls(consumer: Consumer) -> None:
