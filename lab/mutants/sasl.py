@@ -138,7 +138,7 @@ TABLE: tuple[Mutant, ...] = (
         "cluster.node.config_sasl:check_sasl",
         "if protocol == SASL_PLAINTEXT and not plain_without_tls:",
         "if False:",
-        f"{_NODE}::test_what_cannot_be_is_refused",
+        "tests/cluster/node/test_sasl_config.py::test_what_cannot_be_is_refused",
     ),
     one_change(
         "denied-clients-try-on",
