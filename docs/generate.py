@@ -22,6 +22,7 @@ sys.path.insert(0, str(DOCS.parent))  # the lab is not installed
 
 def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
+    from lab.pages.access import access_table
     from lab.pages.apis import api_table
     from lab.pages.mutants import mutants_table
     from lab.pages.settings import settings_table, sink_options_table, source_options_table
@@ -32,6 +33,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "spark.md", "options", source_options_table
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
+    yield "security.md", "access", access_table
     yield "mutants.md", "mutants", mutants_table
     yield "tour.md", "walk", walk.walk_table
     yield "design.md", "rooms", measure.rooms_diagram

@@ -18,6 +18,7 @@ from interop.suite import ERROR_NAMES
 VERIFY_TIMEOUT_S = 60.0
 
 CLASSES = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",

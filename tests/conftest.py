@@ -37,6 +37,7 @@ LONG = {
     "hostile/test_slow_peers.py",
     "interop/test_sample.py",
     "acceptance/test_compacted_files_in_apache_kafka.py",
+    "acceptance/test_acls_by_kafkas_tools.py",
     "acceptance/test_topics_with_a_codec.py",
     "acceptance/test_restore_while_a_leader_dies.py",
     "acceptance/test_database_rebuilt_from_its_changes.py",

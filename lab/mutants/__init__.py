@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lab.mutants import (
+    acls,
     clauses,
     clients,
     compaction,
@@ -19,6 +20,7 @@ from lab.mutants import (
     elections,
     groups,
     idempotence,
+    inspection,
     internal_rpc,
     log,
     log_recovery,
@@ -64,6 +66,7 @@ MUTANTS: dict[str, Mutant] = {
         rot.TABLE,
         security.TABLE,
         sasl.TABLE,
+        acls.TABLE,
         internal_rpc.TABLE,
         idempotence.TABLE,
         groups.TABLE,
@@ -72,6 +75,7 @@ MUTANTS: dict[str, Mutant] = {
         storage.TABLE,
         disks.TABLE,
         compaction.TABLE,
+        inspection.TABLE,
         clauses.TABLE,
     )
     for mutant in table

@@ -93,7 +93,7 @@ RESTARTS: tuple[Mutant, ...] = (
     one_change(
         "topic-id-not-written-again",
         "A9: a partition's topic id counts once it is written again",
-        "log.loading:Loading._open",
+        "log.loading:Loading.open_one",
         "self._rewriting.whole(metadata)",
         "pass",
         f"{_REWRITING}::test_a_topic_id_that_a_failed_sync_forgot",

@@ -360,7 +360,7 @@ LOG: tuple[Mutant, ...] = (
         "cut-before-it-is-noted",
         "schedule 45: a finding is durable before the tail is cut",
         "log.loading:Loading.run",
-        "self._keep_findings()\n        for tp, one in examined.items():",
+        "self.keep_findings()\n        for tp, one in examined.items():",
         "for tp, one in examined.items():",
         f"{_FINDINGS}::test_struck_anywhere_a_start_forgets_no_finding",
     ),
@@ -391,7 +391,7 @@ LOG: tuple[Mutant, ...] = (
     one_change(
         "short-log-is-whole",
         "schedule 48: a log that ends below the checkpoints lacks something",
-        "log.loading:Loading._examine",
+        "log.loading:Loading.examine",
         "if end < promises.durable_end(tp):",
         "if False:",
         f"{_FINDINGS}::test_an_older_copy_of_a_directory_is_lacking_and_follows",
@@ -399,7 +399,7 @@ LOG: tuple[Mutant, ...] = (
     one_change(
         "clean-mark-covers-everything",
         "schedule 48: the clean mark covers what the checkpoints name",
-        "log.loading:Loading._examine",
+        "log.loading:Loading.examine",
         "if end < promises.durable_end(tp):",
         "if end < promises.durable_end(tp) and not left.clean:",
         f"{_FINDINGS}::test_an_older_copy_of_a_directory_is_lacking_and_follows",

@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from strandline.log.batch import parse_header
 from strandline.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offsets
@@ -134,7 +135,7 @@ def test_indexes(tmp_path: Path) -> None:
         stems[2].name + ".timeindex": AtStart.HEAL,
         times.name: AtStart.BELIEVE,
     }
-    assert "Move the file away" in flaws[times.name].does
+    assert "where the file is moved away" in flaws[times.name].does
     times.rename(tmp_path / "away")
 
     def look(log_dir: LogDir) -> None:
@@ -168,7 +169,7 @@ def test_producer_snapshots(tmp_path: Path) -> None:
     newest.write_bytes(whole[:-1])
     flaw = only(verify(root))
     assert (flaw.kind, flaw.at_start) == (Kind.SNAPSHOT, AtStart.HEAL)
-    newest.write_bytes(_with_sequence(whole, 1000))
+    newest.write_bytes(with_sequence(whole, 1000))
     flaw = only(verify(root))
     assert (flaw.kind, flaw.at_start) == (Kind.SNAPSHOT, AtStart.BELIEVE)
     newest.rename(tmp_path / "away")
@@ -181,9 +182,8 @@ def test_producer_snapshots(tmp_path: Path) -> None:
     start(root, look)
 
 
-def _with_sequence(snapshot: bytes, sequence: int) -> bytes:
-    from crc32c import crc32c
-
+def with_sequence(snapshot: bytes, sequence: int) -> bytes:
+    """A snapshot that holds its CRC and has another last sequence."""
     body = bytearray(snapshot[6:])
     struct.pack_into(">i", body, len(body) - 44 + 10, sequence)
     return snapshot[:2] + struct.pack(">I", crc32c(bytes(body))) + bytes(body)

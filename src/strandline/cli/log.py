@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from strandline.cli.common import output_option, plain_errors, plural
+from strandline.cli.repair import repair
 from strandline.cli.verify import verify
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
@@ -22,6 +23,7 @@ def log() -> None:
 
 
 log.add_command(verify)
+log.add_command(repair)
 
 
 @log.command("dump")

@@ -11,6 +11,7 @@ from strandline.cli.lazy import LazyGroup
 _HERE = "strandline.cli"
 
 COMMANDS = {
+    "acl": f"{_HERE}.acls:acl",
     "bench": f"{_HERE}.bench:bench",
     "certs": f"{_HERE}.certs:certs",
     "cluster": f"{_HERE}.cluster:cluster",

@@ -27,6 +27,7 @@ from strandline.cli.copy import copy
 from strandline.cli.effects import values_set, warn, without_effect
 from strandline.cli.elections import elect
 from strandline.cli.name_completion import topic_names
+from strandline.cli.sizes import size
 from strandline.cli.trim import trim
 from strandline.client.types import (
     EARLIEST,
@@ -45,7 +46,7 @@ from strandline.proto.errors import KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter, copy, trim, back up, delete topics; elect leaders."""
+    """Create, list, describe, alter, copy, trim, back up, delete topics; their sizes; elect leaders."""
 
 
 @topic.command("create")
@@ -126,6 +127,7 @@ topic.add_command(trim)
 topic.add_command(backup)
 topic.add_command(restore)
 topic.add_command(copy)
+topic.add_command(size)
 
 
 @topic.command("list")

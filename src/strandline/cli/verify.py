@@ -61,13 +61,19 @@ def verified(directory: str) -> Verified:
         ConfigError: it is no data directory; DirectoryInUse: a node uses it, or has begun to meanwhile.
         DiskError: it cannot be read.
     """
+    path = str(Path(directory).absolute())
+    with read_lock(path), quiet():
+        return look_through(path)
+
+
+def look_through(path: str) -> Verified:
+    """As `verified`, for a caller that has the lock and keeps recovery quiet."""
     from strandline.cluster.node.inspection import QuorumInspection
     from strandline.log.overlay import OverlayDisk
     from strandline.log.verify.directory import Verification
 
-    path = str(Path(directory).absolute())
     clock = SystemClock()
-    with read_lock(path), quiet(), _progress() as progress, closing(OverlayDisk(path)) as disk:
+    with _progress() as progress, closing(OverlayDisk(path)) as disk:
         return Verification(disk, path, clock, progress, QuorumInspection(clock)).run()
 
 
@@ -134,12 +140,13 @@ def document(found: Verified) -> dict[str, Any]:
         "node_id": None if found.meta is None else found.meta.node_id,
         "stopped_cleanly": found.clean,
         **asdict(found.counted),
-        "flaws": [_flaw_document(flaw) for flaw in found.flaws],
+        "flaws": [flaw_document(flaw) for flaw in found.flaws],
         "flaws_left_out": found.left_out,
     }
 
 
-def _flaw_document(flaw: Flaw) -> dict[str, Any]:
+def flaw_document(flaw: Flaw) -> dict[str, Any]:
+    """One finding for programs."""
     fields: dict[str, Any] = json.loads(json.dumps(asdict(flaw)))
     return {name: None if value == -1 else value for name, value in fields.items()}
 
@@ -155,16 +162,21 @@ _LABELS = {
 """What becomes of a flaw at the next start, for people."""
 
 
+def place_of(flaw: Flaw) -> str:
+    """Where in the file, in brackets."""
+    places = [
+        f"byte {flaw.position:,}" if flaw.position >= 0 else "",
+        f"offset {flaw.offset}" if flaw.offset >= 0 else "",
+        f"whole again from offset {flaw.next_offset}" if flaw.next_offset >= 0 else "",
+    ]
+    place = ", ".join(filter(None, places))
+    return f" ({place})" if place else ""
+
+
 def show(found: Verified) -> None:
     """For people."""
     for flaw in found.flaws:
-        places = [
-            f"byte {flaw.position:,}" if flaw.position >= 0 else "",
-            f"offset {flaw.offset}" if flaw.offset >= 0 else "",
-            f"whole again from offset {flaw.next_offset}" if flaw.next_offset >= 0 else "",
-        ]
-        place = ", ".join(filter(None, places))
-        click.echo(f"! {flaw.file}{f' ({place})' if place else ''}: {flaw.found}")
+        click.echo(f"! {flaw.file}{place_of(flaw)}: {flaw.found}")
         click.echo(f"    {_LABELS[flaw.at_start]}: {flaw.does}")
     if found.left_out:
         click.echo(f"{plural(found.left_out, 'more finding')} in partitions of which 1,000 are shown")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         OffsetAndMetadata,
         OffsetAndTimestamp,
     )
+    from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
     from strandline.proto.error_codes import ErrorCode
     from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
@@ -72,6 +73,12 @@ _HOMES = {
     "AdminSettings": "strandline.client.settings",
     "ConsumerSettings": "strandline.client.settings",
     "ProducerSettings": "strandline.client.settings",
+    "AclBinding": "strandline.proto.acls",
+    "AclFilter": "strandline.proto.acls",
+    "Operation": "strandline.proto.acls",
+    "PatternType": "strandline.proto.acls",
+    "Permission": "strandline.proto.acls",
+    "ResourceKind": "strandline.proto.acls",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
     "KafkaError": "strandline.proto.errors",
@@ -102,6 +109,8 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "Ack",
+    "AclBinding",
+    "AclFilter",
     "Admin",
     "AdminSettings",
     "AuthenticationFailed",
@@ -131,9 +140,13 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
+    "Operation",
+    "PatternType",
+    "Permission",
     "PositionLost",
     "Producer",
     "ProducerSettings",
+    "ResourceKind",
     "ScramChange",
     "ScramDescription",
     "StrandlineError",

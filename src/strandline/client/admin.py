@@ -55,6 +55,9 @@ class Admin:
     delete_group_offsets = waiting(AsyncAdmin.delete_group_offsets)
     describe_scram_credentials = waiting(AsyncAdmin.describe_scram_credentials)
     alter_scram_credentials = waiting(AsyncAdmin.alter_scram_credentials)
+    describe_acls = waiting(AsyncAdmin.describe_acls)
+    create_acls = waiting(AsyncAdmin.create_acls)
+    delete_acls = waiting(AsyncAdmin.delete_acls)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

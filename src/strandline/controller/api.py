@@ -1,4 +1,5 @@
-"""What operators and clients ask of the active controller, by way of any broker: topics, configs, elections, voters.
+"""What operators and clients ask of the active controller, by way of any broker: topics, configs, ACLs, elections,
+voters.
 
 The messages are defined here alone, with their numbers on the wire (see `strandline.proto.messages`); `methods` says
 which call takes and answers which. `ControllerChannel` (over the network) and `Controller` (in the process that leads)
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from strandline.controller.metadata.image import ResourceType
 from strandline.log.findings import LogCondition
+from strandline.proto.acls import AclBinding, AclFilter
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     NO_NODE,
@@ -199,6 +201,39 @@ class AlterConfigsReply:
     """One outcome for each resource, in order."""
 
     resources: Annotated[tuple[ResourceOutcome, ...], 1]
+
+
+# Access control lists
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAclsRequest:
+    """Add access control entries; each succeeds or fails alone."""
+
+    bindings: Annotated[tuple[AclBinding, ...], 1]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAclsRequest:
+    """Remove the access control entries that fit any of the filters."""
+
+    filters: Annotated[tuple[AclFilter, ...], 1]
+
+
+@dataclass(frozen=True, slots=True)
+class AclOutcome:
+    """What became of one entry, or of one filter; `bindings` are those that the filter found, removed now."""
+
+    error: Annotated[ErrorCode, 1]
+    message: Annotated[str, 2] = ""
+    bindings: Annotated[tuple[AclBinding, ...], 3] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AclOutcomes:
+    """One outcome for each entry or filter, in order."""
+
+    outcomes: Annotated[tuple[AclOutcome, ...], 1]
 
 
 # Elections

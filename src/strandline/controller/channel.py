@@ -140,6 +140,8 @@ class ControllerChannel:
     delete_topics = Operation(methods.DELETE_TOPICS)
     create_partitions = Operation(methods.CREATE_PARTITIONS)
     incremental_alter_configs = Operation(methods.INCREMENTAL_ALTER_CONFIGS)
+    create_acls = Operation(methods.CREATE_ACLS)
+    delete_acls = Operation(methods.DELETE_ACLS)
     allocate_producer_ids = Operation(methods.ALLOCATE_PRODUCER_IDS)
     elect_leaders = Operation(methods.ELECT_LEADERS)
     remove_voter = Operation(methods.REMOVE_VOTER)

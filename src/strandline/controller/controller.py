@@ -12,7 +12,7 @@ import structlog
 
 from strandline.controller import api, broker_api, methods, scram_api
 from strandline.controller.command_queue import CommandQueue, Operation
-from strandline.controller.machine import brokers, configs, elections, isr, scram, topics
+from strandline.controller.machine import acls, brokers, configs, elections, isr, scram, topics
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
@@ -270,6 +270,14 @@ class Controller:
         """Change configs."""
         return await self._do(lambda state, _: configs.incremental_alter_configs(state, request))
 
+    async def create_acls(self, request: api.CreateAclsRequest) -> api.AclOutcomes:
+        """Add access control entries."""
+        return await self._do(lambda state, _: acls.create_acls(state, request))
+
+    async def delete_acls(self, request: api.DeleteAclsRequest) -> api.AclOutcomes:
+        """Remove access control entries."""
+        return await self._do(lambda state, _: acls.delete_acls(state, request))
+
     async def allocate_producer_ids(self, request: broker_api.AllocateProducerIdsRequest) -> broker_api.ProducerIdBlock:
         """A block of producer ids. Raises KafkaError STALE_BROKER_EPOCH."""
         return await self._do(lambda state, _: brokers.allocate_producer_ids(state, request))
@@ -306,6 +314,8 @@ class Controller:
             served(methods.DELETE_TOPICS, self.delete_topics),
             served(methods.CREATE_PARTITIONS, self.create_partitions),
             served(methods.INCREMENTAL_ALTER_CONFIGS, self.incremental_alter_configs),
+            served(methods.CREATE_ACLS, self.create_acls),
+            served(methods.DELETE_ACLS, self.delete_acls),
             served(methods.ALLOCATE_PRODUCER_IDS, self.allocate_producer_ids),
             served(methods.ELECT_LEADERS, self.elect_leaders),
             served(methods.REMOVE_VOTER, self.remove_voter),

@@ -40,6 +40,8 @@ CREATE_TOPICS = _method("CreateTopics", api.CreateTopicsRequest, api.CreateTopic
 DELETE_TOPICS = _method("DeleteTopics", api.DeleteTopicsRequest, api.TopicOutcomes)
 CREATE_PARTITIONS = _method("CreatePartitions", api.CreatePartitionsRequest, api.TopicOutcomes)
 INCREMENTAL_ALTER_CONFIGS = _method("IncrementalAlterConfigs", api.AlterConfigsRequest, api.AlterConfigsReply)
+CREATE_ACLS = _method("CreateAcls", api.CreateAclsRequest, api.AclOutcomes)
+DELETE_ACLS = _method("DeleteAcls", api.DeleteAclsRequest, api.AclOutcomes)
 ALLOCATE_PRODUCER_IDS = _method(
     "AllocateProducerIds", broker_api.AllocateProducerIdsRequest, broker_api.ProducerIdBlock
 )

@@ -113,18 +113,18 @@ class Loading:
         left = LastLife(clean=clean, same_boot=same_boot, short_is_refused=False)
         examined: dict[TopicPartition, ExaminedLog | None] = {}
         for tp, path in present.items():
-            examined[tp] = self._examine(tp, path, left)
+            examined[tp] = self.examine(tp, path, left)
             if self._rewriting is not None and len(examined) % LOGS_IN_ONE_SYNC == 0:
                 self._rewriting.sync()
         for tp in self.findings.add_missing(tp for tp in self._promises.proven() if tp not in examined):
             self._tell_lacking(tp, "its directory is missing", 0)
-        self._keep_findings()
+        self.keep_findings()
         for tp, one in examined.items():
             if one is not None and tp not in self.offline:
-                self._open(tp, one)
+                self.open_one(tp, one)
                 if len(self.logs) % LOGS_IN_ONE_SYNC == 0:
                     sync_logs(self._disk, self.logs.values())
-        self._keep_findings()
+        self.keep_findings()
         if self._rewriting is not None:
             self._rewriting.names_in(self._directory)
             self._disk.sync_dir(self._directory)
@@ -147,7 +147,7 @@ class Loading:
 
     # One log
 
-    def _examine(self, tp: TopicPartition, path: str, left: LastLife) -> ExaminedLog | None:
+    def examine(self, tp: TopicPartition, path: str, left: LastLife) -> ExaminedLog | None:
         """What a partition's directory holds; None if it cannot be used, or never held anything."""
         promises = self._promises
         topic_id: TopicId | None = ZERO_UUID
@@ -189,7 +189,7 @@ class Loading:
         self.offline[tp] = error
         self.findings.add(tp, replace(NOTHING_LEFT, topic_id=topic_id))
 
-    def _open(self, tp: TopicPartition, examined: ExaminedLog) -> None:
+    def open_one(self, tp: TopicPartition, examined: ExaminedLog) -> None:
         try:
             plog = examined.open(self._cache, sync=False)
         except CorruptLogError as error:
@@ -232,7 +232,7 @@ class Loading:
 
     # Findings
 
-    def _keep_findings(self) -> None:
+    def keep_findings(self) -> None:
         """On a full disk what cannot be written down is left as it is: those logs stay offline in this life."""
         try:
             self.findings.keep()

@@ -264,16 +264,18 @@ class OverlayDisk:
         self._walk(self._tree, "", before, after)
         for directory in self._removed:
             self._walk_source(directory, before)
-        found = [
-            Change(before[source][0], None, before[source][1], -1) for source in sorted(before.keys() - after.keys())
-        ]
+        gone = dict(before[source] for source in sorted(before.keys() - after.keys()))
+        found: list[Change] = []
         for key, (name, content) in sorted(after.items()):
             if key not in before:
-                found.append(Change(None, name, -1, content.size))
+                size = gone.pop(name, -1)
+                found.append(Change(name if size >= 0 else None, name, size, content.size))
                 continue
             old_name, size = before[key]
             if old_name != name or content.pieces or content.size != size or content.kept != size:
                 found.append(Change(old_name, name, size, content.size))
+        found += [Change(name, None, size, -1) for name, size in gone.items()]
+        found.sort(key=lambda change: change.before or change.after or "")
         return found
 
     def _walk(

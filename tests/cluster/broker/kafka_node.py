@@ -27,7 +27,7 @@ from strandline.cluster.security.plain import PlainUsers
 from strandline.cluster.security.sasl import Mechanisms, SaslSettings
 from strandline.cluster.security.tls_door import ListenerTls
 from strandline.controller import api, broker_api, scram_api
-from strandline.controller.machine import brokers, configs, elections, scram, topics
+from strandline.controller.machine import acls, brokers, configs, elections, scram, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
@@ -35,6 +35,7 @@ from strandline.controller.metadata.records import MetadataRecord, MetadataVersi
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
+from strandline.proto.acls import AclBinding, AclFilter, Operation, ResourceKind
 from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer, RpcUnavailable, Stream, StreamHandler, UnaryHandler
@@ -175,6 +176,12 @@ class MachineController:
     ) -> api.AlterConfigsReply:
         return self.run(configs.incremental_alter_configs(self.state, request))
 
+    async def create_acls(self, request: api.CreateAclsRequest, timeout_ms: float) -> api.AclOutcomes:
+        return self.run(acls.create_acls(self.state, request))
+
+    async def delete_acls(self, request: api.DeleteAclsRequest, timeout_ms: float) -> api.AclOutcomes:
+        return self.run(acls.delete_acls(self.state, request))
+
     async def elect_leaders(self, request: api.ElectLeadersRequest, timeout_ms: float) -> api.ElectLeadersReply:
         return self.run(elections.elect_leaders(self.state, request, 0.0))
 
@@ -208,8 +215,22 @@ class ChosenAuthorizer:
     def __init__(self) -> None:
         self.chosen: Authorizer = AllowAll()
 
-    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
-        return self.chosen.authorize(context, actions)
+    @property
+    def enabled(self) -> bool:
+        return self.chosen.enabled
+
+    @property
+    def generation(self) -> object:
+        return self.chosen.generation
+
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
+        return self.chosen.authorize(context, actions, noted=noted)
+
+    def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
+        return self.chosen.authorize_any(context, operation, kind)
+
+    def describe(self, wanted: AclFilter) -> list[AclBinding]:
+        return self.chosen.describe(wanted)
 
 
 class KafkaNode:

@@ -14,7 +14,8 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 from test_groups_wire import found
 
-from strandline.cluster.broker.request import Action, Operation, RequestContext, ResourceKind
+from strandline.cluster.broker.request import Action, AllowAll, RequestContext
+from strandline.proto.acls import Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 
 
@@ -138,14 +139,14 @@ def test_refused(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
-class Denies:
+class Denies(AllowAll):
     """Everything of one kind of resource."""
 
     def __init__(self, kind: ResourceKind) -> None:
         self.kind = kind
         self.denied: list[Operation] = []
 
-    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
         self.denied += [operation for operation, resource in actions if resource.kind is self.kind]
         return [resource.kind is not self.kind for _, resource in actions]
 

@@ -14,7 +14,8 @@ from kafka_wire import KafkaClient
 from test_groups_wire import PROTOCOLS, commit, found, join, stable
 from test_kafka_produce import batch, produced
 
-from strandline.cluster.broker.request import Action, Operation, RequestContext, ResourceKind
+from strandline.cluster.broker.request import Action, AllowAll, RequestContext
+from strandline.proto.acls import Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 
 JOIN = {
@@ -44,13 +45,13 @@ ASKED: list[tuple[str, int, dict[str, Any], Operation]] = [
 ]
 
 
-class NoGroups:
+class NoGroups(AllowAll):
     """Groups are denied, all else is allowed."""
 
     def __init__(self) -> None:
         self.denied: list[Operation] = []
 
-    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
         self.denied += [operation for operation, resource in actions if resource.kind is ResourceKind.GROUP]
         return [resource.kind is not ResourceKind.GROUP for _, resource in actions]
 
@@ -83,7 +84,9 @@ def test_denied_topics_cost_their_own_offsets(tmp_path: Path) -> None:
     """A commit for a topic that the principal may not read; the list of groups has none that may not be seen."""
 
     class Nothing(NoGroups):
-        def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
+        def authorize(
+            self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True
+        ) -> Sequence[bool]:
             return [resource.name == "g" for _, resource in actions]
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:

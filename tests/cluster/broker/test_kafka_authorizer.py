@@ -13,22 +13,26 @@ from kafka_wire import KafkaClient, connect
 from test_kafka_fetch import fetched
 from test_kafka_produce import batch, produced
 
-from strandline.cluster.broker.request import Action, Operation, RequestContext, ResourceKind
+from strandline.cluster.broker.request import Action, AllowAll, RequestContext
+from strandline.proto.acls import Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 
 TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-class AllowNothing:
+class AllowNothing(AllowAll):
     """Denies, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Operation, ResourceKind, str]] = []
 
-    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
         self.asked += [(context.client_id, operation, *resource) for operation, resource in actions]
         return [False] * len(actions)
+
+    def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
+        return False
 
 
 async def one_produce(client: KafkaClient) -> int:

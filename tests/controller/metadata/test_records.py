@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.controller.metadata.records import (
+    AccessControlEntryRecord,
     BrokerChangeRecord,
     ConfigRecord,
     MetadataRecord,
@@ -17,6 +18,7 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
@@ -28,6 +30,7 @@ from strandline.controller.metadata.scram import (
     ScramSecretRecord,
     UserScramCredentialRecord,
 )
+from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import Endpoint
 
@@ -43,7 +46,20 @@ maybe_bools = st.none() | st.booleans()
 numbers = st.integers(0, 2**31 - 1)
 leaders = st.integers(-1, 2**31 - 1)
 
+acls = st.builds(
+    AclBinding,
+    st.sampled_from(ResourceKind),
+    texts,
+    st.sampled_from(PatternType),
+    texts,
+    texts,
+    st.sampled_from(Operation),
+    st.sampled_from(Permission),
+)
+
 records = st.one_of(
+    st.builds(AccessControlEntryRecord, acls),
+    st.builds(RemoveAccessControlEntryRecord, acls),
     st.builds(MetadataVersionRecord, st.integers(0, 2**32 - 1)),
     st.builds(
         RegisterBrokerRecord,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline.client.aio.admin_acls import AclAdmin
 from strandline.client.aio.admin_cluster import ClusterAdmin
 from strandline.client.aio.admin_configs import ConfigAdmin
 from strandline.client.aio.admin_groups import GroupAdmin
@@ -9,7 +10,7 @@ from strandline.client.aio.admin_topics import TopicAdmin
 from strandline.client.aio.admin_users import UserAdmin
 
 
-class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin):
+class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin):
     """Describes and changes a cluster. Calls may run concurrently.
 
     Every call retries what a retry may mend, for `default.api.timeout.ms`, and then raises ClientTimeout. For one name

@@ -13,6 +13,7 @@ from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.auto_creation import AutoCreation
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, StaticSetting
+from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
 from strandline.cluster.broker.handlers.cluster import ClusterHandler
@@ -180,6 +181,9 @@ def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
 
 
 def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
+    yield AclsHandler(
+        authorizer=parts.authorizer, controller=parts.controller, timeout_ms=parts.config.request_timeout_ms
+    )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
     yield ClusterHandler(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from strandline.cluster.broker.request import CLUSTER, Action, Authorizer, RequestContext
+from strandline.cluster.broker.request import Action, Authorizer, RequestContext
+from strandline.proto.acls import CLUSTER
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 

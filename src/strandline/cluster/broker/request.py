@@ -1,17 +1,16 @@
 """A request's seams: who asks through what (`RequestContext`), and whether it may (`Authorizer`).
 
-Every handler asks the authorizer first, for each resource it touches. There are no ACLs yet; `AllowAll` is what a
-cluster without security has. Operations and resource types carry Kafka's numbers, because describe answers show the
-allowed operations as a bit field of them. A delay by a quota has its place in `api.py` (`THROTTLE_MS`).
+Every handler asks the authorizer first, for each resource it touches; `access.py` says which asks for what. `AllowAll`
+is what a cluster without an authorizer has. A delay by a quota has its place in `api.py` (`THROTTLE_MS`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strandline.cluster.security.principal import ANONYMOUS
+from strandline.proto.acls import CLUSTER, OPERATIONS_OF, AclBinding, AclFilter, Operation, Resource, ResourceKind
 
 if TYPE_CHECKING:
     from strandline.cluster.broker.sasl import SaslGate
@@ -72,75 +71,52 @@ class RequestContext(NamedTuple):
         return self.peer.principal
 
 
-class Operation(IntEnum):
-    """What is asked for, with the numbers of Kafka's `AclOperation`."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class ResourceKind(IntEnum):
-    """On what, with the numbers of Kafka's `ResourceType`."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-
-
-class Resource(NamedTuple):
-    kind: ResourceKind
-    name: str
-
-
-CLUSTER = Resource(ResourceKind.CLUSTER, "kafka-cluster")
-"""The cluster as a resource, under Kafka's name for it."""
-
-TOPIC_OPERATIONS = (
-    Operation.READ,
-    Operation.WRITE,
-    Operation.CREATE,
-    Operation.DELETE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-)
-CLUSTER_OPERATIONS = (
-    Operation.CREATE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.CLUSTER_ACTION,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-    Operation.IDEMPOTENT_WRITE,
-)
-
-GROUP_OPERATIONS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
-
 Action = tuple[Operation, Resource]
 
 
 class Authorizer(Protocol):
-    """Decides; called on the event loop, so an implementation answers from memory."""
+    """Decides; called on the event loop, so an implementation answers from memory.
 
-    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
-        """For each action, whether the request's principal may do it."""
+    Attributes:
+        enabled: there is one: what it says comes from ACLs, and they can be described and changed.
+        generation: another object whenever an answer may be another one than before.
+    """
+
+    @property
+    def enabled(self) -> bool: ...
+
+    @property
+    def generation(self) -> object: ...
+
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
+        """For each action, whether the request's principal may do it.
+
+        Args:
+            noted: a no is logged and counted: the principal asked for this. Else it is left out of a list, or told what
+                it may do.
+        """
+
+    def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
+        """Whether it may do this on any resource of a kind."""
+
+    def describe(self, wanted: AclFilter) -> list[AclBinding]:
+        """The access control entries that fit, sorted."""
 
 
 class AllowAll:
-    """Everybody may do everything: a cluster on which no security is configured."""
+    """Everybody may do everything: a cluster on which no authorizer is configured."""
 
-    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
+    enabled = False
+    generation: object = None
+
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
         return [True] * len(actions)
+
+    def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
+        return True
+
+    def describe(self, wanted: AclFilter) -> list[AclBinding]:
+        return []
 
 
 def topic(name: str) -> Resource:
@@ -153,14 +129,21 @@ def group(group_id: str) -> Resource:
     return Resource(ResourceKind.GROUP, group_id)
 
 
-def allowed(authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource) -> bool:
+def allowed(
+    authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource, *, noted: bool = True
+) -> bool:
     """One question."""
-    return authorizer.authorize(context, ((operation, resource),))[0]
+    return authorizer.authorize(context, ((operation, resource),), noted=noted)[0]
 
 
-def operations_bits(
-    authorizer: Authorizer, context: RequestContext, resource: Resource, operations: Sequence[Operation]
-) -> int:
+def operations_bits(authorizer: Authorizer, context: RequestContext, resource: Resource) -> int:
     """The operations that the principal may do on a resource, as Kafka's bit field (KIP-430)."""
-    answers = authorizer.authorize(context, [(operation, resource) for operation in operations])
+    operations = OPERATIONS_OF[resource.kind]
+    answers = authorizer.authorize(context, [(operation, resource) for operation in operations], noted=False)
     return sum(1 << operation for operation, answer in zip(operations, answers, strict=True) if answer)
+
+
+def cluster_operations_bits(authorizer: Authorizer, context: RequestContext) -> int:
+    """The same of the cluster: none for a principal that may not describe it, as Kafka has it."""
+    may = allowed(authorizer, context, Operation.DESCRIBE, CLUSTER, noted=False)
+    return operations_bits(authorizer, context, CLUSTER) if may else 0

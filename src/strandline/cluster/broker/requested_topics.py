@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, group, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group, topic
 from strandline.controller.machine.topic_names import check_topic_name
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId
@@ -47,14 +48,32 @@ class TopicRef(NamedTuple):
 
 
 def find_allowed_topic(
-    authorizer: Authorizer, context: RequestContext, image: MetadataImage, ref: TopicRef, operation: Operation
+    authorizer: Authorizer,
+    context: RequestContext,
+    image: MetadataImage,
+    ref: TopicRef,
+    operation: Operation,
+    *,
+    noted: bool = True,
 ) -> TopicInfo | ErrorCode:
-    """The topic, if the principal may do this with it. By id the answer must not tell that the topic exists."""
+    """The topic, if the principal may do this with it.
+
+    By name it is asked before anybody looks whether the topic exists. By id the answer tells that it exists only to a
+    principal that may describe it.
+    """
     found = find_topic(image, ref.name, ref.topic_id)
     name = ref.name if isinstance(found, ErrorCode) else found.name
-    if name is not None and not allowed(authorizer, context, operation, topic(name)):
-        return ErrorCode.UNKNOWN_TOPIC_ID if ref.name is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return found
+    if name is None or allowed(authorizer, context, operation, topic(name), noted=noted):
+        return found
+    by_name = ref.name is not None
+    if by_name or (operation is not Operation.DESCRIBE and may_see(authorizer, context, name)):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def may_see(authorizer: Authorizer, context: RequestContext, name: str) -> bool:
+    """Whether the principal may know that there is a topic of this name."""
+    return allowed(authorizer, context, Operation.DESCRIBE, topic(name), noted=False)
 
 
 class DescribedTopic(NamedTuple):
@@ -66,10 +85,10 @@ class DescribedTopic(NamedTuple):
 
 
 def describe_topic(
-    authorizer: Authorizer, context: RequestContext, image: MetadataImage, ref: TopicRef
+    authorizer: Authorizer, context: RequestContext, image: MetadataImage, ref: TopicRef, *, noted: bool = True
 ) -> DescribedTopic:
     """One topic, if the principal may see it."""
-    found = find_allowed_topic(authorizer, context, image, ref, Operation.DESCRIBE)
+    found = find_allowed_topic(authorizer, context, image, ref, Operation.DESCRIBE, noted=noted)
     if not isinstance(found, ErrorCode):
         return DescribedTopic(ref, found)
     seen = found is not ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from strandline.cluster.broker.api import ApiRow, Handlers, ServedApi, by_hand, by_schema
 from strandline.cluster.broker.handlers import api_versions, metadata, sasl
+from strandline.cluster.broker.handlers.acls import AclsHandler as Acls
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler as AlterConfigs
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler as ApiVersions
 from strandline.cluster.broker.handlers.cluster import ClusterHandler as Cluster
@@ -55,6 +56,9 @@ _ROWS = (
     by_schema(
         Api.INCREMENTAL_ALTER_CONFIGS, (0, 1), AlterConfigs, AlterConfigs.alter_incrementally, AlterConfigs.refuse
     ),
+    by_schema(Api.DESCRIBE_ACLS, (1, 3), Acls, Acls.describe, Acls.refuse_describe),
+    by_schema(Api.CREATE_ACLS, (1, 3), Acls, Acls.create, Acls.refuse_create),
+    by_schema(Api.DELETE_ACLS, (1, 3), Acls, Acls.delete, Acls.refuse_delete),
     by_schema(Api.INIT_PRODUCER_ID, (0, 5), Producers, Producers.init_producer_id, Producers.refuse_init),
     by_schema(Api.DESCRIBE_PRODUCERS, (0, 0), Producers, Producers.describe, Producers.refuse_describe),
     by_schema(Api.FIND_COORDINATOR, (0, 6), Coordinators, Coordinators.find, Coordinators.refuse),

@@ -12,6 +12,7 @@ from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, Stati
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.node.authorization import authorizer_of
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_security import listener_setting
 from strandline.cluster.node.config_settings import RACK_AWARE
@@ -77,6 +78,8 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
         )
+        self._feeding = False
+        self.authorizer = authorizer_of(config, lambda: node.publisher.image, lambda: self._feeding, node.clock)
         self.kafka = Broker(
             BrokerParts(
                 node_id=config.node,
@@ -91,6 +94,7 @@ class BrokerRole:
                 clock=node.clock,
                 rpc=node.rpc,
                 broker_epoch=lambda: self.session.broker_epoch,
+                authorizer=self.authorizer,
             )
         )
         sasl = NodeSasl(config, lambda: node.publisher.image.scram, node.cluster_id, node.clock, node.rng)
@@ -109,7 +113,6 @@ class BrokerRole:
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
         self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
-        self._feeding = False
 
     async def bind(self) -> None:
         """Open those of the clients' listeners that shall take any free port, for the registration tells it.

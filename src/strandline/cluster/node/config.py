@@ -265,13 +265,10 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         (
             "sasl.",
             "security.",
-            "authorizer.class.name",
-            "super.users",
             "principal.builder",
             "delegation.token.",
         ),
-        "of SASL, SCRAM and PLAIN are served; ACLs are not served yet: whoever is let in may do everything "
-        "(docs/security.md)",
+        "of SASL, SCRAM and PLAIN are served (docs/security.md)",
     ),
     (
         ("controller.listener.names", "inter.broker.listener.name"),

@@ -1,4 +1,4 @@
-"""The settings of TLS: which listener speaks it, with which certificates, whom it lets in.
+"""The settings of TLS (which listener speaks it, with which certificates, whom it lets in) and of the authorizer.
 
 Each setting of `LISTENER_SETTINGS` may be given for one listener alone, as ``listener.name.<name>.ssl...`` with the
 listener's name in lower case; that wins over the one for all.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, PLAIN_USERS, SASL_PLAINTEXT, SASL_SSL, Sasl
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
-from strandline.cluster.node.config_values import Listener, Setting, string
+from strandline.cluster.node.config_values import Listener, Setting, boolean, string
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.proto.errors import ConfigError
@@ -65,8 +65,49 @@ def _rules(name: str, text: str) -> str:
     return text
 
 
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The one authorizer that there is, under the name that it has in Kafka's files."""
+
+
+def _authorizer(name: str, text: str) -> str:
+    if text in ("", STANDARD_AUTHORIZER):
+        return text
+    why = "AclAuthorizer is ZooKeeper's; its successor is " if text.endswith("AclAuthorizer") else ""
+    raise ConfigError(name, text, f"{why}{STANDARD_AUTHORIZER}, or empty for none: there are no Java plug-ins here")
+
+
+def _super_users(name: str, text: str) -> tuple[str, ...]:
+    users = tuple(part.strip() for part in text.split(";") if part.strip())
+    for user in users:
+        kind, colon, rest = user.partition(":")
+        if not (kind and colon and rest):
+            raise ConfigError(name, user, "principals as User:alice, separated by semicolons")
+    return users
+
+
 class Security:
-    """Who may listen in, and who may come in."""
+    """Who may listen in, who may come in, and who decides what they may do."""
+
+    authorizer: Setting[str] = Setting(
+        "authorizer.class.name",
+        _authorizer,
+        "",
+        f"What decides who may do what: {STANDARD_AUTHORIZER}, by the ACLs of the cluster. Empty: everybody may do "
+        "everything. Give every node the same.",
+    )
+    super_users: Setting[tuple[str, ...]] = Setting(
+        "super.users",
+        _super_users,
+        "",
+        "Principals that may do everything, whatever ACLs say, as User:admin;User:CN=ops,O=example: separated by "
+        "semicolons. They make the first ACLs. Without an authorizer it has no effect.",
+    )
+    allow_everyone_if_no_acl: Setting[bool] = boolean(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Whether everybody may do everything with a resource that no ACL names. Without an authorizer it has no "
+        "effect.",
+    )
 
     security_protocol_map: Setting[Mapping[str, str]] = Setting(
         "listener.security.protocol.map",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
+from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config import NodeConfig
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
 
@@ -127,12 +128,14 @@ def judge_config(config: NodeConfig) -> Iterator[Finding]:
             "a directory that lasts, such as /var/lib/strandline",
         )
     open_to_all = [listener.name for listener in config.listeners if listener.endpoint.host in ("", "0.0.0.0", "::")]
-    if open_to_all:
+    for door in open_doors(config):
+        yield Finding(where, door.setting, door.lets, door.remedy, RISK if door.has_effect else NO_EFFECT)
+    if open_to_all and not config.authorizer:
         yield Finding(
             where,
             f"listeners: {', '.join(open_to_all)} on every address",
-            "nobody is asked what he may do (no ACLs yet): whoever comes in can delete topics",
-            "bind to an address of a network that you trust, or let certificates in alone: ssl.client.auth=required",
+            "nobody is asked what he may do, for there is no authorizer: whoever comes in can delete topics",
+            "an address of a network that you trust; or authorizer.class.name, and ssl.client.auth=required",
         )
 
 

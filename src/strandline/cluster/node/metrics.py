@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from strandline.cluster.broker.memory import Account
+from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
@@ -62,6 +63,7 @@ class Metrics:
                     yield from _of_logs(node.broker)
                     yield from _of_recovery(node)
                     yield from _of_requests(node.broker)
+                    yield from _of_authorizer(node.broker)
                     yield from of_groups(node.broker)
                     yield from of_authentications(node.broker)
 
@@ -319,6 +321,18 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
     for account in Account:
         memory.add_metric((account.value,), broker.kafka.memory.used_for(account))
     yield from (connections, bytes_out, refused, times, longest, memory)
+
+
+def _of_authorizer(broker: BrokerRole) -> Iterator[Metric]:
+    authorizer = broker.authorizer
+    if isinstance(authorizer, StandardAuthorizer):
+        prefix = "kafka_server_authorizer_metrics_"
+        yield _gauge(prefix + "acls_total_count", "Access control entries of the cluster.", authorizer.acl_count)
+        yield _counter(
+            prefix + "authorization_denied",
+            "Times a client was denied what it asked for, one for each operation and resource.",
+            authorizer.denied,
+        )
 
 
 def _buckets(seen: ApiTimes) -> list[tuple[str, float]]:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Sequence
 import structlog
 
 from strandline.cluster.broker.quorum_description import describe_quorum_handler
+from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.bootstrap import read_bootstrap
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
@@ -185,6 +186,9 @@ class Node:
         for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
             value = self.config.dynamic[setting]
             log.warning("a setting of this node has no effect", setting=setting, value=value, why=reason)
+        for door in open_doors(self.config):
+            event = "the authorizer leaves a door open" if door.has_effect else "a setting of this node has no effect"
+            log.warning(event, setting=door.setting, why=door.lets, remedy=door.remedy)
 
     async def _start(self) -> None:
         unary, streams = self._handlers()

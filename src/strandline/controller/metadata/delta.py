@@ -17,6 +17,7 @@ from strandline.controller.metadata.image import (
     topic_resource,
 )
 from strandline.controller.metadata.records import (
+    AccessControlEntryRecord,
     BrokerChangeRecord,
     ConfigRecord,
     MetadataRecord,
@@ -25,6 +26,7 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
@@ -36,6 +38,7 @@ from strandline.controller.metadata.scram import (
     UserScramCredentialRecord,
     changed_credentials,
 )
+from strandline.proto.acls import AclBinding, binding_fault
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId
 
@@ -50,18 +53,21 @@ class MetadataDelta:
     * `deleted_topics`: id -> the topic as `base` had it;
     * `brokers`: node id -> the broker now, or None when it was unregistered;
     * `configs`: resource -> the keys set or removed;
-    * `scram.changed`: the SCRAM credentials set or removed.
+    * `scram.changed`: the SCRAM credentials set or removed;
+    * `acls`: access control entry -> whether it was added (or else removed).
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
     that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
     """
 
     __slots__ = (
+        "_acls",
         "_brokers",
         "_configs",
         "_own_topics",
         "_topic_by_id",
         "_topics",
+        "acls",
         "base",
         "brokers",
         "configs",
@@ -83,16 +89,19 @@ class MetadataDelta:
         self.brokers: dict[NodeId, BrokerInfo | None] = {}
         self.configs: dict[ConfigResource, dict[str, None]] = {}
         self.scram = ScramDelta(base.scram)
+        self.acls: dict[AclBinding, bool] = {}
         self._brokers: dict[NodeId, BrokerInfo] | None = None
         self._topics: dict[str, TopicInfo] | None = None
         self._topic_by_id: dict[TopicId, TopicInfo] | None = None
         self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
         self._own_topics: dict[TopicId, dict[int, PartitionInfo]] = {}
+        self._acls: dict[AclBinding, None] | None = None
 
     @property
     def empty(self) -> bool:
         """Nothing that a broker acts upon changed (producer id blocks and credentials do not count)."""
-        return not (self.partitions or self.created_topics or self.deleted_topics or self.brokers or self.configs)
+        topics = self.partitions or self.created_topics or self.deleted_topics
+        return not (topics or self.brokers or self.configs or self.acls)
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> None:
         """Apply records in order. Raises FatalError for one that does not fit."""
@@ -125,6 +134,7 @@ class MetadataDelta:
             configs=base.configs if self._configs is None else self._configs,
             next_producer_id=self.next_producer_id,
             scram=self.scram.image(),
+            acls=base.acls if self._acls is None else self._acls,
         )
 
     # Each kind of record
@@ -278,7 +288,32 @@ class MetadataDelta:
         self._require_version()
         self.scram.set_secret(record)
 
+    def _add_acl(self, record: AccessControlEntryRecord) -> None:
+        self._require_version()
+        fault = binding_fault(record.binding)
+        if fault:
+            raise FatalError(
+                f"A record adds an ACL that cannot be, {record.binding}: {fault}. The metadata is damaged."
+            )
+        acls = self._writable_acls()
+        if record.binding in acls:
+            raise FatalError(f"A record adds an ACL that is there already, {record.binding}: the metadata is damaged.")
+        acls[record.binding] = None
+        self.acls[record.binding] = True
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
+        acls = self._writable_acls()
+        if record.binding not in acls:
+            raise FatalError(f"A record removes an ACL that is not there, {record.binding}: the metadata is damaged.")
+        del acls[record.binding]
+        self.acls[record.binding] = False
+
     # Copy on write
+
+    def _writable_acls(self) -> dict[AclBinding, None]:
+        if self._acls is None:
+            self._acls = dict(self.base.acls)
+        return self._acls
 
     def _writable_brokers(self) -> dict[NodeId, BrokerInfo]:
         if self._brokers is None:
@@ -415,6 +450,8 @@ def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         if keys:
             delta.configs[resource] = keys
     delta.scram.changed = changed_credentials(old.scram, new.scram)
+    delta.acls = dict.fromkeys((binding for binding in old.acls if binding not in new.acls), False)
+    delta.acls |= dict.fromkeys((binding for binding in new.acls if binding not in old.acls), True)
     return delta
 
 
@@ -432,4 +469,6 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     UserScramCredentialRecord: MetadataDelta._scram_credential,
     RemoveUserScramCredentialRecord: MetadataDelta._remove_scram_credential,
     ScramSecretRecord: MetadataDelta._scram_secret,
+    AccessControlEntryRecord: MetadataDelta._add_acl,
+    RemoveAccessControlEntryRecord: MetadataDelta._remove_acl,
 }

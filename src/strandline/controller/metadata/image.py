@@ -13,6 +13,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from strandline.controller.metadata.scram import NO_SCRAM, ScramImage
+from strandline.proto.acls import AclBinding
 from strandline.proto.ids import (
     NO_NODE,
     BrokerEpoch,
@@ -148,6 +149,8 @@ class MetadataImage:
         timestamp_ms: wall time at which the leader appended it; 0 when unknown.
         next_producer_id: the first producer id that no block has been given out for.
         scram: the users' SCRAM credentials.
+        acls: the access control entries, in the order of their creation. The mapping is another one whenever one of
+            them is: whoever made something of it can see by identity that it still holds.
     """
 
     cluster_id: str
@@ -161,6 +164,7 @@ class MetadataImage:
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
     scram: ScramImage = NO_SCRAM
+    acls: Mapping[AclBinding, None] = field(default_factory=dict)
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """The partition by its topic's name, or None."""

@@ -17,6 +17,7 @@ from strandline.controller.metadata.scram import (
     ScramSecretRecord,
     UserScramCredentialRecord,
 )
+from strandline.proto.acls import AclBinding
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
 from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
@@ -140,6 +141,20 @@ class ProducerIdsRecord:
     next_producer_id: Annotated[ProducerId, Int64(3)]
 
 
+@dataclass(frozen=True, slots=True)
+class AccessControlEntryRecord:
+    """An access control entry is there from now on. It is its own name: no two are equal."""
+
+    binding: Annotated[AclBinding, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAccessControlEntryRecord:
+    """An access control entry is gone."""
+
+    binding: Annotated[AclBinding, 1]
+
+
 MetadataRecord = (
     MetadataVersionRecord
     | RegisterBrokerRecord
@@ -154,6 +169,8 @@ MetadataRecord = (
     | UserScramCredentialRecord
     | RemoveUserScramCredentialRecord
     | ScramSecretRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
 )
 """Any record of the metadata log."""
 
@@ -174,6 +191,8 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     21: mapper_of(UserScramCredentialRecord),
     22: mapper_of(RemoveUserScramCredentialRecord),
     23: mapper_of(ScramSecretRecord),
+    13: mapper_of(AccessControlEntryRecord),
+    14: mapper_of(RemoveAccessControlEntryRecord),
 }
 """Type id on disk -> the record. An id is never given to another record."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
 from strandline.controller.metadata.records import (
+    AccessControlEntryRecord,
     ConfigRecord,
     MetadataRecord,
     MetadataVersionRecord,
@@ -37,6 +38,7 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     for resource in sorted(image.configs):
         values = image.configs[resource]
         records.extend(ConfigRecord(int(resource[0]), resource[1], key, values[key]) for key in sorted(values))
+    records.extend(AccessControlEntryRecord(binding) for binding in sorted(image.acls))
     if image.next_producer_id > 0:
         records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
     records.extend(image.scram.records())

@@ -35,8 +35,8 @@ _SHORT = (
 _NO_START = "the node does not start"
 _BUILT_ANEW = "it is built anew from the segment"
 _TIMES = (
-    "nothing notices: answers by time, and the age that retention goes by, are wrong. Move the file away: the next "
-    "start builds it anew"
+    "nothing notices: answers by time, and the age that retention goes by, are wrong. `strandline log repair` builds "
+    "it anew; so does the next start where the file is moved away"
 )
 
 
@@ -136,7 +136,7 @@ class Trial:
         newest = max((offset for offset in log.snapshots.offsets() if offset <= log.log_end_offset), default=-1)
         if flaw.file.endswith(f"{newest:020d}.snapshot"):
             says = "nothing notices: a batch that a producer sends again may be taken twice, or refused"
-            return AtStart.BELIEVE, f"{says}. Move the file away: the next start does without"
+            return AtStart.BELIEVE, f"{says}. `strandline log repair` takes it away, and recovery does without"
         return AtStart.IGNORE, "a newer one is read"
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
-from strandline.cluster.broker.request import CLUSTER, Action, Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.request import Action, Authorizer, RequestContext, topic
 from strandline.controller.api import (
     AlterConfigsRequest,
     ConfigAlteration,
@@ -21,6 +21,7 @@ from strandline.controller.api import (
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage, ResourceType
 from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 
 log = structlog.get_logger("strandline.broker")

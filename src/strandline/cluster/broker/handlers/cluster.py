@@ -9,19 +9,17 @@ from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.quorum_description import described_by_leader
 from strandline.cluster.broker.request import (
-    CLUSTER,
-    CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     Authorizer,
-    Operation,
     RequestContext,
     allowed,
-    operations_bits,
+    cluster_operations_bits,
 )
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import QuorumDescription, QuorumView, ReplicaDescription
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
@@ -73,7 +71,7 @@ class ClusterHandler:
         with_fenced = getattr(request, "include_fenced_brokers", False)  # since version 2
         operations = OPERATIONS_NOT_ASKED
         if request.include_cluster_authorized_operations:
-            operations = operations_bits(self._authorizer, context, CLUSTER, CLUSTER_OPERATIONS)
+            operations = cluster_operations_bits(self._authorizer, context)
         brokers = tuple(
             part(
                 broker_id=broker.node_id,

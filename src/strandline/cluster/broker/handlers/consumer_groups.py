@@ -9,16 +9,15 @@ from typing import Any
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.handlers.group_admin import DescribedGroup, describe_each
 from strandline.cluster.broker.request import (
-    GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     Authorizer,
-    Operation,
     RequestContext,
     allowed,
     group,
     operations_bits,
     topic,
 )
+from strandline.cluster.broker.requested_topics import may_see
 from strandline.cluster.groups.config import MEMBER_BYTES_MAX
 from strandline.cluster.groups.consumer_protocol.commands import (
     ConsumerAnswer,
@@ -29,6 +28,7 @@ from strandline.cluster.groups.consumer_protocol.commands import (
 )
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
@@ -110,7 +110,17 @@ class ConsumerGroupsHandler:
         if not all(may):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         answer: ConsumerAnswer = await self._groups.ask(command.group_id, command)
-        return answer
+        return answer if answer.assigned is None else answer._replace(assigned=self._visible(context, answer.assigned))
+
+    def _visible(self, context: RequestContext, assigned: Assignment) -> Assignment:
+        """What a member may be told of its assignment. A pattern is held against all topics that there are, and one
+        that was named may have been forbidden since."""
+        known = self._image().topic_by_id
+        return {
+            topic_id: partitions
+            for topic_id, partitions in assigned.items()
+            if topic_id not in known or may_see(self._authorizer, context, known[topic_id].name)
+        }
 
     # ConsumerGroupDescribe
 
@@ -166,9 +176,7 @@ class ConsumerGroupsHandler:
             assignor_name="" if found is None else found.assignor,
             members=() if found is None else tuple(self._member(member) for member in found.members),
             authorized_operations=(
-                operations_bits(self._authorizer, call.context, group(one.group_id), GROUP_OPERATIONS)
-                if asked
-                else OPERATIONS_NOT_ASKED
+                operations_bits(self._authorizer, call.context, group(one.group_id)) if asked else OPERATIONS_NOT_ASKED
             ),
         )
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, Operation, RequestContext, allowed, group
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.replica.manager import ReplicaManager

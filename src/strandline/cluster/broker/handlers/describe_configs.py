@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import THROTTLE_MS, Call, part, short
 from strandline.cluster.broker.config import StaticSetting
-from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
 from strandline.controller.metadata.config_key import ConfigType
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
 from strandline.controller.metadata.image import MetadataImage, ResourceType
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId

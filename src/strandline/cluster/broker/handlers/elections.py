@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, allowed
+from strandline.cluster.broker.request import Authorizer, allowed
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
 from strandline.controller.channel import ControllerChannel
 from strandline.log.findings import LogCondition
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 

@@ -10,10 +10,11 @@ from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.fetch_sessions import FetchSessions, Opened
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import find_topic
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.compression import Codec
+from strandline.proto.acls import Operation
 from strandline.proto.deadlines import Deadlines
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicPartition
@@ -91,6 +92,7 @@ class FetchHandler:
             )
             return
 
+        asked = self._authorizer.generation
         results = [FetchedPartition(wanted) for wanted in opened.wanted]
         for result in results:
             self._locate(context, message, result)
@@ -98,7 +100,7 @@ class FetchHandler:
             self._shared,
             message,
             results,
-            lambda results: exchange.attempt(lambda: self._respond(exchange, message, opened, results)),
+            lambda results: exchange.attempt(lambda: self._respond(exchange, message, opened, results, asked)),
         )
         fetch.start()
         if not exchange.ready:
@@ -139,10 +141,18 @@ class FetchHandler:
         )
 
     def _respond(
-        self, exchange: Exchange, message: FetchRequest, opened: Opened, results: list[FetchedPartition]
+        self,
+        exchange: Exchange,
+        message: FetchRequest,
+        opened: Opened,
+        results: list[FetchedPartition],
+        asked: object,
     ) -> None:
-        """Of an incremental session, what the client does not know yet."""
+        """Of an incremental session, what the client does not know yet. `asked`: the authorizer's generation when the
+        request came."""
         context, session = exchange.context, opened.session
+        if self._authorizer.generation is not asked:
+            results = [self._unless_revoked(context, result) for result in results]
         sent = results
         if session is not None:
             changed = session.changed(results)
@@ -157,6 +167,14 @@ class FetchHandler:
                 end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,
             )
         )
+
+    def _unless_revoked(self, context: RequestContext, result: FetchedPartition) -> FetchedPartition:
+        """The right to read may have been taken while the fetch waited (rule A20): what it has found is not sent."""
+        if result.tp is None or allowed(self._authorizer, context, Operation.READ, topic(result.tp.topic)):
+            return result
+        refused = FetchedPartition(result.wanted)
+        refused.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return refused
 
     def _locate(self, context: RequestContext, request: FetchRequest, result: FetchedPartition) -> None:
         """Find the partition, ask the authorizer, and compare the reader's history with ours."""

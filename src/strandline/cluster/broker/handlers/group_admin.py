@@ -11,11 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import (
-    CLUSTER,
-    GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     Authorizer,
-    Operation,
     RequestContext,
     allowed,
     group,
@@ -24,6 +21,7 @@ from strandline.cluster.broker.request import (
 from strandline.cluster.groups.commands import DeleteGroup, DescribeGroup, GroupDescription, ListedGroup, ListGroups
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.groups.runtime import Phase
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -107,7 +105,7 @@ class GroupAdminHandler:
         asked = version >= OPERATIONS_SINCE and call.request.include_authorized_operations and found is not None
         operations = OPERATIONS_NOT_ASKED
         if asked:
-            operations = operations_bits(self._authorizer, call.context, group(one.group_id), GROUP_OPERATIONS)
+            operations = operations_bits(self._authorizer, call.context, group(one.group_id))
         return part(
             error_code=error,
             error_message=(one.message or None) if error is not ErrorCode.NONE else None,
@@ -160,9 +158,10 @@ class GroupAdminHandler:
             except KafkaError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     raise
-        if allowed(self._authorizer, context, Operation.DESCRIBE, CLUSTER):
+        if allowed(self._authorizer, context, Operation.DESCRIBE, CLUSTER, noted=False):
             return listed
-        answers = self._authorizer.authorize(context, [(Operation.DESCRIBE, group(one.group_id)) for one in listed])
+        actions = [(Operation.DESCRIBE, group(one.group_id)) for one in listed]
+        answers = self._authorizer.authorize(context, actions, noted=False)
         return [one for one, answer in zip(listed, answers, strict=True) if answer]
 
     # DeleteGroups

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, group
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group
 from strandline.cluster.groups.commands import (
     Heartbeat,
     JoinAnswer,
@@ -22,6 +22,7 @@ from strandline.cluster.groups.commands import (
 )
 from strandline.cluster.groups.config import MEMBER_BYTES_MAX
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 

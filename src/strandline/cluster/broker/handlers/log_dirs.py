@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, allowed
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.replica.manager import ReplicaManager

@@ -11,14 +11,11 @@ from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
 from strandline.cluster.broker.request import (
-    CLUSTER,
-    CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
-    TOPIC_OPERATIONS,
     Authorizer,
-    Operation,
     RequestContext,
     allowed,
+    cluster_operations_bits,
     operations_bits,
     topic,
 )
@@ -28,8 +25,10 @@ from strandline.cluster.broker.requested_topics import (
     TopicRef,
     describe_topic,
     find_topic,
+    may_see,
 )
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
@@ -130,7 +129,7 @@ class MetadataHandler:
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         """Answer at once, or in a moment where other brokers lead what is asked for (`LOOK_MS`)."""
         request = read_request(body, exchange.context.version)
-        if request.topics and self._led_elsewhere(request.topics):
+        if request.topics and self._led_elsewhere(exchange.context, request.topics):
             self._answer_later(exchange, request)
         else:
             self._answer(exchange, request)
@@ -157,28 +156,30 @@ class MetadataHandler:
         """In a moment, or when leaders in doubt have been replaced."""
         in_doubt = self._brokers.doubtful_leaders()
         waited_ms = self._clock.monotonic_ms() - exchange.context.received_ms
-        settled = waited_ms >= LOOK_MS and not (request.topics and self._led_by(request.topics, in_doubt))
+        led_by = request.topics and self._led_by(exchange.context, request.topics, in_doubt)
+        settled = waited_ms >= LOOK_MS and not led_by
         if settled or waited_ms >= SETTLE_MS_MAX:
             exchange.attempt(lambda: self._answer(exchange, request))
         else:
             loop = asyncio.get_running_loop()
             exchange.when_gone = loop.call_later(LOOK_MS / 1000, self._answer_later, exchange, request).cancel
 
-    def _leaders(self, wanted: Sequence[TopicRef]) -> Iterator[NodeId]:
+    def _leaders(self, context: RequestContext, wanted: Sequence[TopicRef]) -> Iterator[NodeId]:
+        """Of topics that the principal may see: an answer that comes later would tell that a topic exists."""
         image = self._image()
         for ref in wanted:
             found = find_topic(image, ref.name, ref.topic_id)
-            if not isinstance(found, ErrorCode):
+            if not isinstance(found, ErrorCode) and may_see(self._authorizer, context, found.name):
                 for info in found.partitions.values():
                     yield info.leader
 
-    def _led_elsewhere(self, wanted: Sequence[TopicRef]) -> bool:
+    def _led_elsewhere(self, context: RequestContext, wanted: Sequence[TopicRef]) -> bool:
         """Any of the topics has a partition that another broker leads."""
-        return any(leader != self._node_id for leader in self._leaders(wanted))
+        return any(leader != self._node_id for leader in self._leaders(context, wanted))
 
-    def _led_by(self, wanted: Sequence[TopicRef], leaders: Sequence[NodeId]) -> bool:
+    def _led_by(self, context: RequestContext, wanted: Sequence[TopicRef], leaders: Sequence[NodeId]) -> bool:
         """Any of the topics has a partition that one of `leaders` leads."""
-        return bool(leaders) and any(leader in leaders for leader in self._leaders(wanted))
+        return bool(leaders) and any(leader in leaders for leader in self._leaders(context, wanted))
 
     def _describe_topics(
         self, context: RequestContext, wanted: Sequence[TopicRef] | None, *, may_create: bool
@@ -192,7 +193,8 @@ class MetadataHandler:
         image = self._image()
         if wanted is None:
             names = list(image.topics)
-            answers = self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])
+            actions = [(Operation.DESCRIBE, topic(name)) for name in names]
+            answers = self._authorizer.authorize(context, actions, noted=False)
             return [
                 DescribedTopic(TopicRef(name), image.topics[name])
                 for name, answer in zip(names, answers, strict=True)
@@ -207,15 +209,21 @@ class MetadataHandler:
         unknown = [
             one.ref.name
             for one in described
-            if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and one.ref.name is not None
-            and allowed(self._authorizer, context, Operation.CREATE, topic(one.ref.name))
+            if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and one.ref.name is not None
         ]
-        self._creation.create(unknown)
-        return [
-            one._replace(error=ErrorCode.LEADER_NOT_AVAILABLE) if self._creation.is_creating(one.ref.name) else one
-            for one in described
-        ]
+        refused: set[str] = set()
+        if unknown and not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
+            answers = self._authorizer.authorize(context, [(Operation.CREATE, topic(name)) for name in unknown])
+            refused = {name for name, answer in zip(unknown, answers, strict=True) if not answer}
+        self._creation.create([name for name in unknown if name not in refused])
+        return [self._while_created(one, refused) for one in described]
+
+    def _while_created(self, one: DescribedTopic, refused: set[str]) -> DescribedTopic:
+        if one.info is None and one.ref.name in refused:
+            return one._replace(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._creation.is_creating(one.ref.name):
+            return one._replace(error=ErrorCode.LEADER_NOT_AVAILABLE)
+        return one
 
     def _written(
         self,
@@ -243,9 +251,7 @@ class MetadataHandler:
                 name = one.info.name if one.info is not None else ""
                 parts.append(
                     INT32.pack(
-                        operations_bits(self._authorizer, context, topic(name), TOPIC_OPERATIONS)
-                        if asked
-                        else OPERATIONS_NOT_ASKED
+                        operations_bits(self._authorizer, context, topic(name)) if asked else OPERATIONS_NOT_ASKED
                     )
                 )
             if flexible:
@@ -253,11 +259,7 @@ class MetadataHandler:
         if OPERATIONS_SINCE <= version < NO_CLUSTER_OPERATIONS_SINCE:
             asked = request.cluster_operations
             parts.append(
-                INT32.pack(
-                    operations_bits(self._authorizer, context, CLUSTER, CLUSTER_OPERATIONS)
-                    if asked
-                    else OPERATIONS_NOT_ASKED
-                )
+                INT32.pack(cluster_operations_bits(self._authorizer, context) if asked else OPERATIONS_NOT_ASKED)
             )
         if version >= ERROR_SINCE:
             parts.append(INT16.pack(error))

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext
+from strandline.cluster.broker.request import Authorizer, RequestContext
 from strandline.cluster.broker.requested_topics import OffsetAccess
 from strandline.cluster.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId

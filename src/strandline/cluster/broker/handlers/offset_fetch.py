@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.handlers.group_admin import GROUPS_AT_A_STRETCH
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, topic
-from strandline.cluster.broker.requested_topics import OffsetAccess
+from strandline.cluster.broker.request import Authorizer, RequestContext
+from strandline.cluster.broker.requested_topics import OffsetAccess, may_see
 from strandline.cluster.groups.commands import FetchedOffsets, FetchOffsets
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
@@ -131,7 +132,7 @@ class OffsetFetchHandler:
         return [
             self._fetched((name, offsets), image.topics[name].topic_id)
             for name, offsets in values
-            if name in image.topics and allowed(self._authorizer, context, Operation.DESCRIBE, topic(name))
+            if name in image.topics and may_see(self._authorizer, context, name)
         ]
 
     def _fetched(

@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, topic
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.replica.manager import ReplicaManager

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from strandline.cluster.broker.api import INJECTED
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
@@ -30,6 +30,7 @@ from strandline.log.batch import (
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.recompression import is_slow_to_pack, needs_packing, packed_ahead
+from strandline.proto.acls import Operation
 from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -10,19 +10,12 @@ from typing import Any, NamedTuple
 import structlog
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import (
-    CLUSTER,
-    NO_TRANSACTIONS,
-    Authorizer,
-    Operation,
-    RequestContext,
-    allowed,
-    topic,
-)
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, topic
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.producer_state import ProducerEntry
+from strandline.proto.acls import CLUSTER, Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
@@ -93,7 +86,7 @@ class ProducersHandler:
         """
         if call.request.transactional_id is not None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-        if not allowed(self._authorizer, call.context, Operation.IDEMPOTENT_WRITE, CLUSTER):
+        if not self._may_write_somewhere(call.context):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         while self._left.count == 0:
             if self._next.count > 0:
@@ -105,6 +98,12 @@ class ProducersHandler:
         if self._left.count < PREFETCH_BELOW and self._next.count == 0:
             self._start_lease()
         return part(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+
+    def _may_write_somewhere(self, context: RequestContext) -> bool:
+        """Who may write to any topic may do so idempotently (KIP-679)."""
+        return self._authorizer.authorize_any(context, Operation.WRITE, ResourceKind.TOPIC) or allowed(
+            self._authorizer, context, Operation.IDEMPOTENT_WRITE, CLUSTER
+        )
 
     def refuse_init(self, call: Call, error: ErrorCode, message: str) -> Any:
         """The answer is this error."""

@@ -12,10 +12,11 @@ from typing import Any
 import structlog
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, allowed
+from strandline.cluster.broker.request import Authorizer, allowed
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramUpsertion
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.scram import ScramMechanism, credential_of

@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import offline_replicas, reachable
-from strandline.cluster.broker.request import (
-    OPERATIONS_NOT_ASKED,
-    TOPIC_OPERATIONS,
-    Authorizer,
-    RequestContext,
-    operations_bits,
-    topic,
-)
+from strandline.cluster.broker.request import OPERATIONS_NOT_ASKED, Authorizer, RequestContext, operations_bits, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, DescribedTopic, TopicRef, describe_topic
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
@@ -90,7 +83,7 @@ class TopicPartitionsHandler:
         room = max(1, min(limit, self._partitions_max))
         pages: list[PartitionPage] = []
         for name in chosen:
-            described = describe_topic(self._authorizer, context, image, TopicRef(name))
+            described = describe_topic(self._authorizer, context, image, TopicRef(name), noted=bool(names))
             if described.info is None:
                 if names:
                     pages.append(PartitionPage(described, []))
@@ -117,7 +110,7 @@ class TopicPartitionsHandler:
             topic_authorized_operations=(
                 OPERATIONS_NOT_ASKED
                 if info is None
-                else operations_bits(self._authorizer, call.context, topic(info.name), TOPIC_OPERATIONS)
+                else operations_bits(self._authorizer, call.context, topic(info.name))
             ),
         )
 

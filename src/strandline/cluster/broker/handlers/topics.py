@@ -9,8 +9,9 @@ from typing import Any
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
-from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, topic
-from strandline.cluster.broker.requested_topics import find_topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
+from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
 from strandline.controller.api import (
     CreatableTopic,
     CreatedTopic,
@@ -25,6 +26,7 @@ from strandline.controller.api import (
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, ResourceType, topic_resource
+from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
 
@@ -77,7 +79,7 @@ class TopicsHandler:
             return (await self._controller.create_topics(CreateTopicsRequest(items, dry_run), timeout_ms)).topics
 
         refusals = named_twice([item.name for item in topics])
-        if not self._authorizer.authorize(context, ((Operation.CREATE, CLUSTER),))[0]:
+        if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
         created = await each_item(topics, refusals, refuse, ask)
         for item, outcome in zip(topics, created, strict=True):
@@ -90,15 +92,21 @@ class TopicsHandler:
 
     def _created(self, call: Call, wanted: CreatableTopic, created: CreatedTopic) -> Any:
         done = created.error is ErrorCode.NONE
+        told = done and call.context.version >= DETAILS_SINCE
+        withheld = told and not self._may_see_configs(call.context, created.name)
         return part(
             name=created.name,
             topic_id=created.topic_id,
             error_code=created.error,
             error_message=None if done else created.message or None,
-            num_partitions=created.num_partitions,
-            replication_factor=created.replication_factor,
-            configs=self._configs_of(wanted) if done and call.context.version >= DETAILS_SINCE else (),
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED if withheld else ErrorCode.NONE,
+            num_partitions=-1 if withheld else created.num_partitions,
+            replication_factor=-1 if withheld else created.replication_factor,
+            configs=None if withheld else self._configs_of(wanted) if told else (),
         )
+
+    def _may_see_configs(self, context: RequestContext, name: str) -> bool:
+        return allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name), noted=False)
 
     def _configs_of(self, wanted: CreatableTopic) -> tuple[Any, ...]:
         """What the topic goes by: its own configs, for the image may not have them yet, else this broker's view."""
@@ -132,9 +140,10 @@ class TopicsHandler:
     ) -> list[TopicOutcome]:
         """One outcome a topic, in order, with name and id as far as they are known."""
         image = self._image()
+        faults = [self._undeletable(context, image, ref) for ref in topics]
         known: list[TopicRef] = []
-        for ref in topics:
-            found = find_topic(image, ref.name or None, ref.topic_id)
+        for ref, fault in zip(topics, faults, strict=True):
+            found = find_topic(image, ref.name or None, ref.topic_id) if fault is None else fault[0]
             known.append(ref if isinstance(found, ErrorCode) else TopicRef(found.name, found.topic_id))
 
         def refuse(item: TopicRef, error: ErrorCode, message: str) -> TopicOutcome:
@@ -143,12 +152,24 @@ class TopicsHandler:
         async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
             return (await self._controller.delete_topics(DeleteTopicsRequest(items), timeout_ms)).topics
 
-        refusals = named_twice([(ref.name, ref.topic_id) for ref in known])
-        for index, ref in enumerate(topics):
-            if ref.name and ref.topic_id != ZERO_UUID:
-                refusals[index] = (ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
-        deny(self._authorizer, context, refusals, [(Operation.DELETE, topic(ref.name)) for ref in known])
+        twice = named_twice([(ref.name, ref.topic_id) for ref in known])
+        refusals = [twice[index] if fault is None else fault for index, fault in enumerate(faults)]
         return await each_item(known, refusals, refuse, ask)
+
+    def _undeletable(
+        self, context: RequestContext, image: MetadataImage, ref: TopicRef
+    ) -> tuple[ErrorCode, str] | None:
+        """What speaks against passing it on. An id that this broker does not know yet is passed on only for a principal
+        that may delete every topic: for any other the name is asked about."""
+        if ref.name and ref.topic_id != ZERO_UUID:
+            return ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both"
+        if allowed(self._authorizer, context, Operation.DELETE, CLUSTER, noted=False):
+            return None
+        wanted = NamedTopic(ref.name or None, ref.topic_id)
+        found = find_allowed_topic(self._authorizer, context, image, wanted, Operation.DELETE)
+        if isinstance(found, ErrorCode) and found is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return found, ""
+        return None
 
     # CreatePartitions
 

@@ -1,0 +1,113 @@
+"""`strandline topic size`: bytes, growth, and when the disks are full."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strandline.cli.common import (
+    CommandFailed,
+    Target,
+    admin_for,
+    output_option,
+    plural,
+    print_json,
+    print_table,
+    target_options,
+)
+from strandline.cli.name_completion import topic_names
+from strandline.proto.system import SystemClock
+
+if TYPE_CHECKING:
+    from strandline.tools.sizes import Sizes
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+_HOW = (
+    "A day's growth: offsets whose timestamps lie in the last day, times the bytes that an offset takes on average. "
+    "Days until full: every replica of the disk grows so, up to what its retention leaves."
+)
+
+
+@click.command("size")
+@click.argument("names", nargs=-1, shell_complete=topic_names)
+@output_option
+@target_options
+def size(names: tuple[str, ...], output: str, **where: Any) -> None:
+    """Show how large topics are by partition and replica, how much they grow a day, and when the disks are full.
+
+    Records are offsets between log start and high watermark: a compacted topic has fewer. Growth is of the last day, by
+    the records' timestamps (ListOffsets), times the bytes that an offset takes on average now; a log that is younger
+    counts from its first record, and of one younger than an hour it is not known. Days until full lets each replica of
+    a disk grow at this rate up to what its retention leaves, all topics counted. Without a name: all topics.
+
+    \b
+    strandline topic size
+    strandline topic size orders --output json
+    """
+    from strandline.tools.sizes import measure
+
+    with admin_for(Target(**where)) as admin:
+        if names:
+            admin.describe_topics(names)  # a name that is none is an error
+        sizes = measure(admin, SystemClock().wall_ms())
+    if output == "json":
+        print_json(_document(sizes, names))
+    else:
+        _show(sizes, names)
+    if sizes.silent:
+        said = "; ".join(f"broker {node}: {why}" for node, why in sorted(sizes.silent.items()))
+        raise CommandFailed(f"not everything is known. {said}")
+
+
+def _document(sizes: Sizes, names: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "partitions": [
+            asdict(part) | {"records": part.records} for part in sizes.partitions if not names or part.topic in names
+        ],
+        "disks": [asdict(disk) for disk in sizes.disks],
+        "silent": {str(node): why for node, why in sizes.silent.items()},
+    }
+
+
+def _show(sizes: Sizes, names: tuple[str, ...]) -> None:
+    rows = [
+        (
+            f"{part.topic}-{part.partition}",
+            replica.node,
+            replica.role,
+            "?" if part.records is None else max(0, part.records - replica.lag_records),
+            shown_bytes(replica.bytes),
+            "?" if replica.bytes_a_day is None else shown_bytes(replica.bytes_a_day),
+        )
+        for part in sizes.partitions
+        if not names or part.topic in names
+        for replica in part.replicas
+    ]
+    print_table(("partition", "broker", "role", "records", "bytes", "bytes a day"), rows)
+    disks = [
+        (
+            disk.node,
+            disk.path,
+            "?" if disk.total_bytes is None else shown_bytes(disk.total_bytes),
+            "?" if disk.usable_bytes is None else shown_bytes(disk.usable_bytes),
+            shown_bytes(disk.bytes_a_day),
+            disk.why if disk.days_until_full is None else f"{disk.days_until_full:,.1f} days",
+        )
+        for disk in sizes.disks
+    ]
+    print_table(("broker", "directory", "disk", "usable", "bytes a day", "full in"), disks)
+    unknown = sum(disk.unknown for disk in sizes.disks)
+    if unknown:
+        click.echo(f"The growth of {plural(unknown, 'replica')} is not known, and counts as none.")
+    click.echo(_HOW)
+
+
+def shown_bytes(number: float) -> str:
+    """``512 B``, ``1.5 GiB``."""
+    unit = 0
+    while number >= 1024 and unit < len(_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:,.0f} B" if not unit else f"{number:,.1f} {_UNITS[unit]}"

@@ -1,0 +1,192 @@
+"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): who may do what. Without an authorizer all three answer
+SECURITY_DISABLED, as in Kafka: entries that nothing asks for would only look like protection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import structlog
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
+from strandline.controller.channel import ControllerChannel
+from strandline.proto.acls import (
+    CLUSTER,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceKind,
+    binding_fault,
+    filter_fault,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+log = structlog.get_logger("strandline.authorizer")
+
+NO_AUTHORIZER = "no authorizer is configured on this broker: set authorizer.class.name (docs/security.md)"
+
+LOGGED_MAX = 100
+"""Changed entries of one request that the log names one by one."""
+
+
+class AclsHandler:
+    """Describes access control entries from this broker's image, and passes changes on to the active controller."""
+
+    def __init__(self, *, authorizer: Authorizer, controller: ControllerChannel, timeout_ms: float) -> None:
+        self._authorizer = authorizer
+        self._controller = controller
+        self._timeout_ms = timeout_ms
+
+    # DescribeAcls
+
+    def describe(self, call: Call) -> Any:
+        """The entries that fit the filter, by resource.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED, INVALID_REQUEST.
+        """
+        self._check(call.context, Operation.DESCRIBE)
+        wanted = _filter(call.request)
+        fault = filter_fault(wanted)
+        if fault:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
+        return part(error_code=ErrorCode.NONE, error_message=None, resources=_resources(self._authorizer, wanted))
+
+    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The answer is this error."""
+        return part(error_code=error, error_message=message or None, resources=())
+
+    # CreateAcls
+
+    async def create(self, call: Call) -> Any:
+        """One outcome an entry, in order. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED, or what
+        kept the controller from answering."""
+        self._check(call.context, Operation.ALTER)
+        bindings = [_binding(one) for one in call.request.creations]
+        faults = [binding_fault(one) for one in bindings]
+        asked = tuple(one for one, fault in zip(bindings, faults, strict=True) if not fault)
+        outcomes: Sequence[AclOutcome] = ()
+        if asked:
+            outcomes = (await self._controller.create_acls(CreateAclsRequest(asked), self._timeout_ms)).outcomes
+        done = [one for one, outcome in zip(asked, outcomes, strict=True) if outcome.error is ErrorCode.NONE]
+        _log_changes("ACLs were added", call.context, done)
+        answers = iter(outcomes)
+        return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
+
+    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every entry has this error."""
+        return _created([AclOutcome(error, message)] * len(call.request.creations))
+
+    # DeleteAcls
+
+    async def delete(self, call: Call) -> Any:
+        """One outcome a filter, in order, with the entries that it found. Raises as `create`."""
+        self._check(call.context, Operation.ALTER)
+        filters = tuple(_filter(one) for one in call.request.filters)
+        outcomes: Sequence[AclOutcome] = ()
+        if filters:
+            outcomes = (await self._controller.delete_acls(DeleteAclsRequest(filters), self._timeout_ms)).outcomes
+        removed = dict.fromkeys(binding for outcome in outcomes for binding in outcome.bindings)
+        _log_changes("ACLs were removed", call.context, removed)
+        return _deleted(outcomes)
+
+    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every filter has this error."""
+        return _deleted([AclOutcome(error, message)] * len(call.request.filters))
+
+    def _check(self, context: RequestContext, operation: Operation) -> None:
+        if not allowed(self._authorizer, context, operation, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if not self._authorizer.enabled:
+            raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
+
+
+def _log_changes(event: str, context: RequestContext, bindings: Iterable[AclBinding]) -> None:
+    """Who changed what: such lines are what an audit looks for."""
+    texts = [str(binding) for binding in bindings]
+    if texts:
+        who = {"principal": context.principal, "host": context.peer.host, "client_id": context.client_id}
+        log.info(event, **who, acls=texts[:LOGGED_MAX], count=len(texts))
+
+
+def _of(kind: type[Any], number: int) -> Any:
+    """The member of an enum; UNKNOWN for a number that is none, as Kafka reads it."""
+    return kind(number) if number in kind.__members__.values() else kind(0)
+
+
+def _binding(one: Any) -> AclBinding:
+    return AclBinding(
+        kind=_of(ResourceKind, one.resource_type),
+        name=one.resource_name,
+        pattern=_of(PatternType, one.resource_pattern_type),
+        principal=one.principal,
+        host=one.host,
+        operation=_of(Operation, one.operation),
+        permission=_of(Permission, one.permission_type),
+    )
+
+
+def _filter(one: Any) -> AclFilter:
+    return AclFilter(
+        kind=_of(ResourceKind, one.resource_type_filter),
+        name=one.resource_name_filter,
+        pattern=_of(PatternType, one.pattern_type_filter),
+        principal=one.principal_filter,
+        host=one.host_filter,
+        operation=_of(Operation, one.operation),
+        permission=_of(Permission, one.permission_type),
+    )
+
+
+def _entry(binding: AclBinding) -> dict[str, Any]:
+    return {
+        "principal": binding.principal,
+        "host": binding.host,
+        "operation": binding.operation,
+        "permission_type": binding.permission,
+    }
+
+
+def _resource(binding: AclBinding) -> tuple[ResourceKind, str, PatternType]:
+    return binding.kind, binding.name, binding.pattern
+
+
+def _resources(authorizer: Authorizer, wanted: AclFilter) -> tuple[Any, ...]:
+    return tuple(
+        part(
+            resource_type=kind,
+            resource_name=name,
+            pattern_type=pattern,
+            acls=tuple(part(**_entry(binding)) for binding in bindings),
+        )
+        for (kind, name, pattern), bindings in groupby(authorizer.describe(wanted), _resource)
+    )
+
+
+def _created(outcomes: Sequence[AclOutcome]) -> Any:
+    return part(results=tuple(part(error_code=one.error, error_message=one.message or None) for one in outcomes))
+
+
+def _deleted(outcomes: Sequence[AclOutcome]) -> Any:
+    return part(filter_results=tuple(_filter_result(one) for one in outcomes))
+
+
+def _filter_result(outcome: AclOutcome) -> Any:
+    matching = tuple(
+        part(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            resource_type=binding.kind,
+            resource_name=binding.name,
+            pattern_type=binding.pattern,
+            **_entry(binding),
+        )
+        for binding in outcome.bindings
+    )
+    return part(error_code=outcome.error, error_message=outcome.message or None, matching_acls=matching)

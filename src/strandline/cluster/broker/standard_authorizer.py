@@ -1,0 +1,173 @@
+"""Kafka's StandardAuthorizer: decides by the access control entries in this broker's metadata image.
+
+What was decided is remembered until an entry changes, so that a produce or a fetch costs one look-up for each topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import structlog
+
+from strandline.cluster.broker.request import Action, RequestContext
+from strandline.cluster.security.acl_rules import AclRules, Asker, Decision
+from strandline.proto.acls import AclBinding, AclFilter, Operation, Resource, ResourceKind
+from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.authorizer")
+
+REMEMBERED_MAX = 10_000
+"""Answers that are remembered; with one more they are all forgotten."""
+
+REMEMBERED_CHARS_MAX = 256
+"""Questions about longer names are decided anew each time: 10,000 names of a stranger's take 5 MB at most."""
+
+LOG_MS = 10_000.0
+"""An equal denial is logged once in this time."""
+
+LOGGED_MAX = 100
+"""Denials that are logged in this time; more are only counted."""
+
+NOT_CAUGHT_UP = "this broker has not caught up with the metadata"
+
+_Question = tuple[str, str, Operation, Resource]
+
+
+class StandardAuthorizer:
+    """Decides for one broker.
+
+    Args:
+        acls: the entries now: another mapping whenever one of them is another (`MetadataImage.acls`).
+        caught_up: the entries are those of the cluster. Until then only super users may do anything, whatever
+            `allow_unnamed` says (Kafka's AuthorizerNotReadyException).
+        super_users, allow_unnamed: as for `AclRules`.
+
+    Attributes:
+        denied: times that a client was denied what it asked for, one for each operation and resource.
+    """
+
+    enabled = True
+
+    def __init__(
+        self,
+        acls: Callable[[], Mapping[AclBinding, None]],
+        clock: Clock,
+        *,
+        caught_up: Callable[[], bool] = lambda: True,
+        super_users: Iterable[str] = (),
+        allow_unnamed: bool = False,
+    ) -> None:
+        self._acls = acls
+        self._caught_up = caught_up
+        self._super_users = frozenset(super_users)
+        self._allow_unnamed = allow_unnamed
+        self._made_of = acls()
+        self._rules = AclRules(self._made_of, self._super_users, allow_unnamed)
+        self._remembered: dict[_Question, bool] = {}
+        self._notes = _Denials(clock)
+        self.denied = 0
+
+    @property
+    def generation(self) -> object:
+        """The entries that the answers come from."""
+        return self._acls()
+
+    @property
+    def acl_count(self) -> int:
+        """How many entries there are."""
+        return len(self._acls())
+
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
+        """See `Authorizer`."""
+        if self._acls() is not self._made_of:
+            self._make_anew()
+        principal, host = context.peer.principal, context.peer.host
+        answers: list[bool] = []
+        for operation, resource in actions:
+            question = (principal, host, operation, resource)
+            answer = self._remembered.get(question)
+            if answer is None:
+                answer = self._decide(question)
+            if not answer and noted:
+                self._note(context, question)
+            answers.append(answer)
+        return answers
+
+    def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
+        """See `Authorizer`."""
+        if self._acls() is not self._made_of:
+            self._make_anew()
+        principal = context.peer.principal
+        if not self._caught_up():
+            return self._rules.is_super_user(principal)
+        return self._rules.decide_any(Asker(principal, context.peer.host), operation, kind)
+
+    def describe(self, wanted: AclFilter) -> list[AclBinding]:
+        """See `Authorizer`."""
+        return sorted(binding for binding in self._acls() if wanted.fits(binding))
+
+    def _make_anew(self) -> None:
+        self._made_of = self._acls()
+        self._rules = AclRules(self._made_of, self._super_users, self._allow_unnamed)
+        self._remembered.clear()
+
+    def _decide(self, question: _Question) -> bool:
+        if not self._caught_up():  # nothing of this is remembered
+            return self._rules.is_super_user(question[0])
+        answer = self._why(question).allowed
+        if len(question[3].name) <= REMEMBERED_CHARS_MAX:
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[question] = answer
+        return answer
+
+    def _why(self, question: _Question) -> Decision:
+        principal, host, operation, resource = question
+        return self._rules.decide(Asker(principal, host), operation, resource)
+
+    def _note(self, context: RequestContext, question: _Question) -> None:
+        self.denied += 1
+        if not self._notes.may_log(question):
+            return
+        principal, host, operation, (kind, name) = question
+        log.info(
+            "denied",
+            principal=principal,
+            host=host,
+            client_id=context.client_id,
+            listener=context.peer.listener,
+            api=context.api,
+            operation=operation.name,
+            resource_type=kind.name,
+            resource=name[:REMEMBERED_CHARS_MAX],
+            because=str(self._why(question).because) if self._caught_up() else NOT_CAUGHT_UP,
+            suppressed=self._notes.take_suppressed(),
+        )
+
+
+class _Denials:
+    """Which denials are logged: an equal one once in `LOG_MS`, and `LOGGED_MAX` altogether. Whoever may connect could
+    fill the disk with them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ms = -LOG_MS
+        self._logged: set[_Question] = set()
+        self._suppressed = 0
+
+    def may_log(self, question: _Question) -> bool:
+        """Whether to log it; else it is counted."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._since_ms >= LOG_MS:
+            self._since_ms = now_ms
+            self._logged.clear()
+        if question in self._logged or len(self._logged) >= LOGGED_MAX:
+            self._suppressed += 1
+            return False
+        self._logged.add(question)
+        return True
+
+    def take_suppressed(self) -> int:
+        """How many were not logged since the last that was."""
+        count, self._suppressed = self._suppressed, 0
+        return count

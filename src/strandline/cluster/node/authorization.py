@@ -1,0 +1,84 @@
+"""The authorizer of a node, made of its configuration; and the doors that stay open beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from strandline.cluster.broker.request import AllowAll, Authorizer
+from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_security import PLAINTEXT, SSL
+from strandline.cluster.node.config_settings import HTTP, INTERNAL
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.ports import Clock
+
+
+class OpenDoor(NamedTuple):
+    """A listener that lets in whom the authorizer would keep out, or a setting that only looks like one."""
+
+    setting: str
+    lets: str
+    remedy: str
+    has_effect: bool = True
+
+
+def authorizer_of(
+    config: NodeConfig, image: Callable[[], MetadataImage], caught_up: Callable[[], bool], clock: Clock
+) -> Authorizer:
+    """What decides on this node's broker."""
+    if not config.authorizer:
+        return AllowAll()
+    return StandardAuthorizer(
+        lambda: image().acls,
+        clock,
+        caught_up=caught_up,
+        super_users=config.super_users,
+        allow_unnamed=config.allow_everyone_if_no_acl,
+    )
+
+
+def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
+    """What an operator who has configured an authorizer, or meant to, should know."""
+    if not config.authorizer:
+        for name in ("super.users", "allow.everyone.if.no.acl.found"):
+            if config.given.get(name, "") not in ("", "false"):
+                text = f"{name} = {config.given[name]}"
+                lets = "there is no authorizer: everybody may do everything"
+                yield OpenDoor(text, lets, "set authorizer.class.name too, or leave it out", has_effect=False)
+        return
+    if config.protocol(INTERNAL) != SSL:
+        yield OpenDoor(
+            "authorizer.class.name, with INTERNAL in plaintext",
+            "whoever reaches INTERNAL changes metadata, ACLs among them, and reads every record: nobody is asked there",
+            "INTERNAL:SSL in listener.security.protocol.map, or a network of the nodes alone",
+        )
+    if config.is_broker and not any(_tells_apart(config, one.name) for one in config.client_listeners):
+        yield OpenDoor(
+            "authorizer.class.name, without a listener that tells clients apart",
+            "every client is User:ANONYMOUS: what one may do, all may",
+            "a listener with SSL and ssl.client.auth=required",
+        )
+    http = config.http
+    if http is not None and not _is_loopback(http.host):
+        needs = config.of_listener(HTTP)["ssl.client.auth"] == "required" and config.protocol(HTTP) == SSL
+        if not needs:
+            yield OpenDoor(
+                f"authorizer.class.name, with HTTP at {http}",
+                "whoever reaches HTTP reads the names and sizes of topics in /metrics and switches /trace on",
+                "bind HTTP to 127.0.0.1, or HTTP:SSL with listener.name.http.ssl.client.auth=required",
+            )
+
+
+def _tells_apart(config: NodeConfig, listener: str) -> bool:
+    """Clients of the listener may show who they are."""
+    protocol = config.protocol(listener)
+    return protocol != PLAINTEXT and (protocol != SSL or config.of_listener(listener)["ssl.client.auth"] != "none")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,192 @@
+"""Doing at once what a start would do, and what no start does: `strandline log repair`.
+
+It is the node's own recovery that cuts, over the real disk or, for a dry run, over one that changes nothing. Besides it
+takes away indexes and producer snapshots that are wrong, so that recovery builds them anew.
+
+What a repair never does is to let a log vouch for what it lost: a tail that is cut is noted in `recovery-findings`
+before, durably, until the controller knows (schedule 45); checkpoints, the mark of a clean stop and what the metadata
+quorum promised stay as they are; and what would be lost by more than recovery's own cut is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from strandline.log.boots import Boots
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, read_clean_shutdown
+from strandline.log.config import LogConfig
+from strandline.log.disk import Disk, File
+from strandline.log.findings import Findings
+from strandline.log.index_cache import IndexCache
+from strandline.log.loading import METADATA_DIRECTORY, Loading
+from strandline.log.promises import Promises
+from strandline.log.recovery import LastLife
+from strandline.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from strandline.log.verify.flaws import AtStart, Flaw, Kind
+from strandline.proto.errors import CorruptLogError, KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock
+
+_HINTS = (Kind.INDEX, Kind.TIME_INDEX, Kind.SNAPSHOT)
+_OURS = (*_HINTS, Kind.EPOCHS, Kind.LEFT_OVER)
+
+NODES_OWN = "the node does it by itself when it starts; nothing is to be repaired here"
+REFUSED = "no repair of the files brings back what is gone. Start the node: {does}"
+FETCHED = (
+    "what has rotted is in no file here. Start the node: it fetches the range from another replica when somebody reads "
+    "it, or its scrub does (log.scrub.interval.ms). The only copy is restored from a backup: `strandline topic restore`"
+)
+BESIDE_ROT = "a batch of this log is damaged, and the index is all that tells where the batches behind it are"
+FAILED = "recovery does not get through this log: {reason}"
+
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A flaw that is not repaired, and why; with the command that helps."""
+
+    flaw: Flaw
+    why: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be repaired, by partition, and what is left."""
+
+    repaired: dict[str, list[Flaw]] = field(default_factory=dict)
+    left: list[Left] = field(default_factory=list)
+
+    def give_up(self, partition: str, reason: str) -> None:
+        """Leave a partition as it is after all."""
+        self.left += [Left(flaw, FAILED.format(reason=reason)) for flaw in self.repaired.pop(partition)]
+
+
+def plan(flaws: Iterable[Flaw]) -> Plan:
+    """What of it a repair may do."""
+    made = Plan()
+    flaws = list(flaws)
+    root = next((flaw for flaw in flaws if _stops_the_node(flaw)), None)
+    if root is not None:
+        first = f"{root.file} comes first: {root.does}"
+        made.left = [Left(flaw, root.does if flaw is root else first) for flaw in flaws]
+        return made
+    by_partition: dict[str, list[Flaw]] = {}
+    for flaw in flaws:
+        by_partition.setdefault(flaw.partition, []).append(flaw)
+    for partition, own in by_partition.items():
+        why = {id(flaw): _why_not(flaw, own) for flaw in own}
+        repaired = [flaw for flaw in own if not why[id(flaw)]]
+        if repaired:
+            made.repaired[partition] = repaired
+        made.left += [Left(flaw, why[id(flaw)]) for flaw in own if why[id(flaw)]]
+    return made
+
+
+def _stops_the_node(flaw: Flaw) -> bool:
+    """A checkpoint, or whose directory it is: without it nobody knows what a log must have."""
+    return not flaw.partition and flaw.at_start is AtStart.REFUSE and flaw.kind is not Kind.QUORUM
+
+
+def _why_not(flaw: Flaw, others: list[Flaw]) -> str:
+    """Empty where it is repaired."""
+    if not flaw.partition or flaw.partition == METADATA_DIRECTORY or flaw.kind is Kind.QUORUM:
+        return flaw.does if flaw.at_start in (AtStart.REFUSE, AtStart.IGNORE) else NODES_OWN
+    refused = next((other for other in others if other.at_start is AtStart.REFUSE), None)
+    if refused is not None or flaw.kind is Kind.IDENTITY:
+        return REFUSED.format(does=(refused or flaw).does)
+    if flaw.kind is Kind.BATCH and flaw.at_start is AtStart.CUT:
+        return ""
+    if flaw.kind not in _OURS or flaw.at_start is AtStart.IGNORE:
+        return FETCHED if flaw.kind is Kind.BATCH else flaw.does
+    is_rotten = any(other.kind in (Kind.BATCH, Kind.GAP) and other.at_start is AtStart.HEAL for other in others)
+    return BESIDE_ROT if is_rotten and flaw.kind is not Kind.LEFT_OVER else ""
+
+
+class Repair:
+    """One repair: over a disk that changes nothing, and then for good."""
+
+    def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
+        """Raises CorruptLogError where a checkpoint of the directory is damaged; DiskError."""
+        self._disk = disk
+        self._path = path
+        self._loading = Loading(
+            disk, path, clock, LogConfig(), promises=Promises(disk, path), cache=IndexCache(), rewriting=None
+        )
+        boots = Boots(disk, path)
+        boots.note_used()
+        clean = read_clean_shutdown(disk, f"{path}/{CLEAN_SHUTDOWN}") is not None
+        self._left = LastLife(clean=clean, same_boot=boots.recovered, short_is_refused=False)
+        present = (_topic_partition(name) for name in disk.listdir(path) if name != METADATA_DIRECTORY)
+        self._loading.findings = Findings(disk, path, (tp for tp in present if tp is not None))
+
+    def run(self, repaired: Mapping[str, list[Flaw]]) -> dict[str, str]:
+        """Repair these flaws, by partition. Returns the partitions with which it did not succeed, and why.
+
+        Raises DiskError, StorageError.
+        """
+        failed: dict[str, str] = {}
+        for partition, flaws in repaired.items():
+            reason = self._partition(partition, flaws)
+            if reason:
+                failed[partition] = reason
+        return failed
+
+    def _partition(self, name: str, flaws: list[Flaw]) -> str:
+        tp = _topic_partition(name)
+        if tp is None:
+            return "it is no partition"
+        hints = self._take_away(flaws)
+        loading = self._loading
+        try:
+            examined = loading.examine(tp, f"{self._path}/{name}", self._left)
+            if examined is None:
+                return _reason(loading.offline.get(tp))
+            loading.keep_findings()  # before anything is cut: a cut log is not intact, whoever cut it
+            if tp in loading.offline:
+                return _reason(loading.offline[tp])
+            loading.open_one(tp, examined)
+            log = loading.logs.pop(tp, None)
+            if log is None:
+                return _reason(loading.offline.get(tp))
+            log.sync_now()
+            log.close_files()
+        except (KafkaError, CorruptLogError) as error:
+            return _reason(error)
+        self._sync(f"{self._path}/{name}", hints)
+        return ""
+
+    def _take_away(self, flaws: list[Flaw]) -> list[str]:
+        """What recovery would believe. It builds both indexes anew where one is missing."""
+        paths: dict[str, None] = {}
+        for flaw in flaws:
+            path = f"{self._path}/{flaw.file}"
+            if flaw.kind is Kind.SNAPSHOT:
+                paths[path] = None
+            elif flaw.kind in _HINTS:
+                stem = path.rpartition(".")[0]
+                paths |= dict.fromkeys((stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX))
+        for path in paths:
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+        return list(paths)
+
+    def _sync(self, directory: str, paths: list[str]) -> None:
+        """Indexes are hints and synced by nobody while a node runs; the mark of a clean stop vouches for them."""
+        files: list[File] = [self._disk.open(path) for path in paths if self._disk.exists(path)]
+        self._disk.sync_now(files, [directory])
+        for file in files:
+            file.close()
+
+
+def _topic_partition(name: str) -> TopicPartition | None:
+    match = _PARTITION.fullmatch(name)
+    return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def _reason(error: Exception | None) -> str:
+    if isinstance(error, CorruptLogError):
+        return error.reason
+    return str(error) if error is not None else "it never held anything that was acknowledged"
