@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from base64 import b64decode, b64encode
 
 import pytest
@@ -81,6 +83,29 @@ def test_any_name_and_password_pass(name: str, password: str) -> None:
     server = ScramServer(SHA_256, "XYZ")
     assert server.first(client.first()) == name
     client.verify(server.final(client.final(server.challenge(known(password)))))
+
+
+def proven(server_first: bytes, nonce: bytes) -> bytes:
+    """The final message of a client that writes this nonce."""
+    without_proof = b"c=biws,r=" + nonce
+    auth_message = b"n=user,r=abc," + server_first + b"," + without_proof
+    client_key = hmac.digest(salted_password(SHA_256, "pencil", b"salt", 4096), b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), auth_message, "sha256")
+    return without_proof + b",p=" + b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("nonce", "counts"),
+    [(b"abcXYZ", True), (b"abcabcXYZ", True), (b"abcabcabcXYZ", False), (b"xabcXYZ", False), (b"abcabc", False)],
+)
+def test_the_clients_nonce_may_stand_twice(nonce: bytes, counts: bool) -> None:
+    """As librdkafka before 2.6.1 writes it, kcat of Debian 12 among it. Nothing else may, however well it is proven."""
+    server, challenge = begun()
+    if counts:
+        assert server.final(proven(challenge, nonce)).startswith(b"v=")
+        return
+    with pytest.raises(ScramError, match="the nonce changed"):
+        server.final(proven(challenge, nonce))
 
 
 def test_a_wrong_password_proves_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Spark writes to and reads from a cluster that speaks TLS alone, in its tasks too."""
+"""Spark writes to and reads from a cluster that speaks TLS alone, with a certificate or a login, in its tasks too."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tests.spark.test_streaming import patiently
 pytestmark = pytest.mark.timeout(300)  # Spark's own start takes half a minute on a busy machine
 
 
-def test_source_and_sink_over_tls(spark: Any) -> None:
-    with DevCluster(nodes=1, secure=True) as cluster:
+@pytest.mark.parametrize("sasl", [False, True], ids=["certificate", "login"])
+def test_source_and_sink_over_tls(spark: Any, sasl: bool) -> None:
+    with DevCluster(nodes=1, secure=True, sasl=sasl) as cluster:
         given = read_file(str(cluster.client_properties))
         with Admin(cluster.bootstrap, **{key.replace(".", "_"): text for key, text in given.items()}) as admin:
             admin.create_topics([NewTopic("secure", 2, 1)])

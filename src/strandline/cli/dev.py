@@ -14,6 +14,7 @@ import click
 
 from strandline.cli.common import output_option, plain_errors, plural, print_table, settings_option
 from strandline.cluster.node.dev_layout import PORT_BASE, STATE_FILE
+from strandline.cluster.node.dev_login import KCAT_FILE
 
 if TYPE_CHECKING:
     from strandline.cluster.node.dev import DevCluster
@@ -48,6 +49,7 @@ WATCH_INTERVAL_S = 0.2
     is_flag=True,
     help="Speak TLS on every listener, with a CA of its own; clients need a certificate, which is made for them.",
 )
+@click.option("--sasl", is_flag=True, help="With --secure: clients log in, as a user that is made for them.")
 @settings_option
 @output_option
 def dev(
@@ -58,6 +60,7 @@ def dev(
     fresh: bool,
     port_base: int,
     secure: bool,
+    sasl: bool,
     overrides: dict[str, str],
     output: str,
 ) -> None:
@@ -70,6 +73,7 @@ def dev(
     strandline dev
     strandline dev --nodes 5 --controllers 3 --port-base 0
     strandline dev --secure
+    strandline dev --secure --sasl
     strandline dev --data-dir ./cluster -X num.partitions=3
     """
     from strandline.cluster.node.dev import DevCluster
@@ -87,7 +91,13 @@ def dev(
         signal.signal(number, on_signal)
     with plain_errors():
         cluster = DevCluster(
-            data_dir, nodes=nodes, controllers=controllers, port_base=port_base, secure=secure, settings=overrides
+            data_dir,
+            nodes=nodes,
+            controllers=controllers,
+            port_base=port_base,
+            secure=secure,
+            sasl=sasl,
+            settings=overrides,
         )
         if output == "table":
             count = len({*cluster.broker_ids, *cluster.controller_ids})
@@ -154,10 +164,14 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
 def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
     """To a secure cluster: with our commands, with kcat, with Kafka's tools, with curl."""
     ca, pem = properties.with_name("ca.pem"), properties.with_name("client-dev.pem")
-    click.echo("Clients show a certificate:")
+    by_kcat = properties.with_name(KCAT_FILE)
+    logs_in = by_kcat.exists()
+    click.echo("Clients log in:" if logs_in else "Clients show a certificate:")
     click.echo(f"  strandline topic create orders -b {bootstrap} --command-config {properties}")
     click.echo(
-        f"  kcat -b {bootstrap} -L -X security.protocol=ssl -X ssl.ca.location={ca}"
+        f"  kcat -F {by_kcat} -b {bootstrap} -L"
+        if logs_in
+        else f"  kcat -b {bootstrap} -L -X security.protocol=ssl -X ssl.ca.location={ca}"
         f" -X ssl.certificate.location={pem} -X ssl.key.location={pem}"
     )
     click.echo(f"  kafka-topics.sh --bootstrap-server {bootstrap} --command-config {properties} --list")

@@ -66,6 +66,10 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.lost_by: StrandlineError | None = None
         """Why it is closed."""
+        self.session_ms = 0
+        """How long the login holds; 0: as long as the connection."""
+        self.retired = False
+        """It was closed because its session ends, and nothing is wrong."""
         self._throttled_until = 0.0
         self.writable = True
         self.on_writable: Callable[[], None] | None = None
@@ -174,6 +178,17 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close now; what is out fails with Disconnected."""
         self._end(Disconnected(f"the connection to {self.endpoint} was closed here"))
+
+    async def drain(self, timeout_ms: float) -> None:
+        """Return once what is out is answered, or the time is over."""
+        until = self._loop.time() + timeout_ms / 1000
+        while self._pending and (left_s := until - self._loop.time()) > 0:
+            await asyncio.wait([self._pending[-1].answer], timeout=left_s)
+
+    def end_session(self) -> None:
+        """Close, once what is written has left: the login does not hold any longer. What is out fails."""
+        self.retired = True
+        self._end(Disconnected(f"the session at {self.endpoint} is over"), flush=True)
 
     @property
     def in_flight(self) -> int:
@@ -300,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
-    def _end(self, error: StrandlineError) -> None:
+    def _end(self, error: StrandlineError, *, flush: bool = False) -> None:
         if self.closed:
             return
         self.closed = True
@@ -309,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.close() if flush else self._transport.abort()
         pending, self._pending = self._pending, deque()
         for item in pending:
             self._fail(item, error)
@@ -384,7 +399,7 @@ async def connect(
     try:
         await connection.settle_versions(timeout_ms)
         if login is not None:
-            await authenticate(connection, login, timeout_ms)
+            connection.session_ms = await authenticate(connection, login, timeout_ms)
     except (Disconnected, ClientTimeout) as error:
         connection.close()
         raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error

@@ -30,6 +30,10 @@ GROUP = "group"
 """A coordinator answers a join only when everybody has joined: nothing else may wait behind it."""
 
 
+RENEWED_AFTER = (0.85, 0.95)
+"""A session is renewed after this part of its time, as Kafka's clients do: not all at once."""
+
+
 class _Key(NamedTuple):
     endpoint: Endpoint
     purpose: str
@@ -168,9 +172,35 @@ class Network:
                 attempts = f"{failed.failures} failed attempt{'s' if failed.failures > 1 else ''}"
                 logs.network.info("connected to %s again, after %s", key.endpoint, attempts)
             self._open[key] = connection
+            if connection.session_ms:
+                wait_ms = connection.session_ms * self._rng.uniform(*RENEWED_AFTER)
+                asyncio.get_running_loop().call_later(wait_ms / 1000, self._renew, key, connection, advertised_by)
             return connection
         finally:
             self._opening.pop(key, None)
+
+    def _renew(self, key: _Key, connection: Connection, advertised_by: str | None) -> None:
+        """The session ends soon: go on with a new connection, once everything on this one is answered, so that
+        requests stay in order. Where nothing is under way the next request opens it."""
+        if self._closed or self._open.get(key) is not connection:
+            return
+        del self._open[key]
+        if not connection.in_flight:
+            connection.end_session()
+            return
+        task = asyncio.get_running_loop().create_task(self._open_next(key, connection, advertised_by))
+        task.add_done_callback(_looked_at)
+        self._opening[key] = task
+
+    async def _open_next(self, key: _Key, last: Connection, advertised_by: str | None) -> Connection:
+        try:
+            await last.drain(last.session_ms * (1 - RENEWED_AFTER[1]) / 2)
+        except asyncio.CancelledError:
+            self._opening.pop(key, None)
+            raise
+        finally:
+            last.end_session()
+        return await self._open_new(key, advertised_by)
 
     def _back_off(self, endpoint: Endpoint, error: StrandlineError) -> None:
         previous = self._backoffs.get(endpoint)
@@ -184,7 +214,7 @@ class Network:
     def _forget(self, key: _Key, connection: Connection) -> None:
         if self._open.get(key) is connection:
             del self._open[key]
-        if not self._closed:
+        if not (self._closed or connection.retired):
             logs.network.info("the connection to %s was lost: %s", key.endpoint, connection.lost_by)
 
 

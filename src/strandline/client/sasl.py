@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from strandline.client import logs
 from strandline.client.config import CommonConfig, kafka_name
@@ -108,8 +108,10 @@ def _resolved(config: CommonConfig, name: str) -> str:
         raise ConfigError(kafka_name(name), getattr(config, name), str(error)) from None
 
 
-async def authenticate(connection: Connection, login: Login, timeout_ms: float) -> None:
+async def authenticate(connection: Connection, login: Login, timeout_ms: float) -> int:
     """Prove to the broker who this client is, and with SCRAM that the broker knows it.
+
+    Returns for how many milliseconds that holds (KIP-368); 0: as long as the connection.
 
     Raises:
         AuthenticationFailed: the broker refuses, or is none that knows this user. Asking again does not help.
@@ -119,25 +121,32 @@ async def authenticate(connection: Connection, login: Login, timeout_ms: float) 
     if answer.error_code is not ErrorCode.NONE:
         raise _refusal(connection, login, answer.error_code, tuple(answer.mechanisms))
     if login.mechanism == PLAIN:
-        await _step(connection, login, f"\0{login.user}\0{login.password}".encode(), timeout_ms)
-        return
+        message = f"\0{login.user}\0{login.password}".encode()
+        return (await _step(connection, login, message, timeout_ms)).lifetime_ms
     nonce = nonce_of(unguessable_rng().getrandbits(NONCE_BITS))
     scram = ScramClient(SCRAM_BY_TITLE[login.mechanism], login.user, login.salted, nonce)
     try:
-        proof = scram.final(await _step(connection, login, scram.first(), timeout_ms))
-        scram.verify(await _step(connection, login, proof, timeout_ms))
+        challenge = await _step(connection, login, scram.first(), timeout_ms)
+        last = await _step(connection, login, scram.final(challenge.token), timeout_ms)
+        scram.verify(last.token)
+        return last.lifetime_ms
     except ScramError as error:
         connection.close()
         why = f"{connection.endpoint} is not to be trusted: {error}"
         raise AuthenticationFailed(ErrorCode.SASL_AUTHENTICATION_FAILED, why) from None
 
 
-async def _step(connection: Connection, login: Login, token: bytes, timeout_ms: float) -> bytes:
+class _Answer(NamedTuple):
+    token: bytes
+    lifetime_ms: int
+
+
+async def _step(connection: Connection, login: Login, token: bytes, timeout_ms: float) -> _Answer:
     answer: Any = await connection.call(Api.SASL_AUTHENTICATE, {"auth_bytes": token}, timeout_ms)
     if answer.error_code is not ErrorCode.NONE:
         words = f"{connection.endpoint} refuses user {login.user!r} by {login.mechanism}"
         raise AuthenticationFailed(answer.error_code, f"{words}: {answer.error_message or 'without a reason'}")
-    return bytes(answer.auth_bytes)
+    return _Answer(bytes(answer.auth_bytes), getattr(answer, "session_lifetime", 0))
 
 
 def _refusal(

@@ -106,6 +106,7 @@ class ScramServer:
     def __init__(self, mechanism: ScramMechanism, nonce: str) -> None:
         self._mechanism = mechanism
         self._nonce = nonce
+        self._client_nonce = ""
         self._gs2 = ""
         self._first_bare = ""
         self._server_first = ""
@@ -128,7 +129,8 @@ class ScramServer:
         user = _name(parts[0][2:])
         if match[1] and _name(match[1]) != user:
             raise ScramError("the client asks to act for another user than the one that authenticates")
-        self._nonce = parts[1][2:] + self._nonce
+        self._client_nonce = parts[1][2:]
+        self._nonce = self._client_nonce + self._nonce
         return user
 
     def challenge(self, credential: ScramCredential) -> bytes:
@@ -139,7 +141,11 @@ class ScramServer:
         return self._server_first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """The server's proof, for a client whose proof is right. Raises ScramError, in constant time for any proof."""
+        """The server's proof, for a client whose proof is right. Raises ScramError, in constant time for any proof.
+
+        librdkafka before 2.6.1 (confluentinc/librdkafka#4895) writes its own nonce twice, and then the server's. The
+        proof covers that, and the server's nonce is there whole: it is as good. Kafka 3.9 takes it, Kafka 4 does not.
+        """
         credential = self._credential
         if credential is None:
             raise ScramError("the final message came first")
@@ -148,7 +154,7 @@ class ScramServer:
             raise ScramError("the final message is not c=, r= and p=")
         if _unbase64(parts[0][2:]) != self._gs2.encode():
             raise ScramError("the header changed between the two messages")
-        if not hmac.compare_digest(parts[1][2:].encode(), self._nonce.encode()):
+        if parts[1][2:] not in (self._nonce, self._client_nonce + self._nonce):
             raise ScramError("the nonce changed between the two messages")
         proof = _unbase64(parts[2][2:])
         digest = self._mechanism.digest

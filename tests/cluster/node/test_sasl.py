@@ -23,9 +23,10 @@ from strandline.client import ConfigResource, NewTopic, ScramChange
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.config import AdminConfig, effective_settings
 from strandline.client.errors import AuthenticationFailed, ClientTimeout
-from strandline.cluster.node.config import NodeConfig
+from strandline.client.session import Session
 from strandline.cluster.node.node import Node
-from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.errors import ConfigError
+from strandline.proto.kafka.apis import Api
 
 PASSWORD = "Xk3-do-not-show-me"
 """Of everybody; the tests look for it in all that was written."""
@@ -205,6 +206,78 @@ def test_a_password_that_changes_while_clients_run(tmp_path: Path) -> None:
     run(tmp_path, body, add_scram=FORMATTED, **settings())
 
 
+def test_sessions_that_end_lose_no_record_and_no_order(tmp_path: Path) -> None:
+    """Our clients go on with a new login, each 0.25 s."""
+
+    async def body(node: Node) -> None:
+        assert node.broker is not None
+        [door] = [each.sasl for each in node.broker.listeners if each.name == "CLEAR"]
+        assert door is not None
+        async with Admin(at(node, "PLAINTEXT")) as admin:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+        own = {**login(), "reconnect_backoff_ms": 1}
+        async with (
+            Producer(at(node, "CLEAR"), linger_ms=0, **own) as producer,
+            Consumer(at(node, "CLEAR"), auto_offset_reset="earliest", **own) as consumer,
+        ):
+            consumer.assign([("t", 0)])
+            read: list[bytes | None] = []
+            sent = 0
+            while door.counts.successful_authentication < 8 or len(read) < sent:
+                if door.counts.successful_authentication < 8:
+                    await producer.send("t", b"%d" % sent)
+                    sent += 1
+                read += [record.value for record in await consumer.poll(0.005)]
+            assert read == [b"%d" % number for number in range(sent)]
+
+    with capture_logs():
+        run(tmp_path, body, add_scram=FORMATTED, **settings(connections_max_reauth_ms="250"))
+
+
+def test_a_session_is_renewed_behind_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next connection opens once the last answer on this one is there, so requests never overtake each other; one
+    that nobody uses is closed."""
+
+    async def body(node: Node) -> None:
+        session = Session(at(node, "CLEAR"), AdminConfig.of(login()))
+        network = session.network
+        first = await network.to_any([])
+        assert first.session_ms == 3_600_000
+        [key] = network._open
+        values = {
+            "group_id": "g",
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": "",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        }
+        while (await first.call(Api.JOIN_GROUP, {**values, "group_id": "another"}, 20_000, 3)).error_code:
+            await first.call(Api.FIND_COORDINATOR, {"key": "g", "key_type": 0}, 20_000, 3)
+        slow = asyncio.ensure_future(first.call(Api.JOIN_GROUP, values, 20_000, 3))
+        await asyncio.sleep(0)
+        network._renew(key, first, None)
+        assert first.in_flight == 1
+        second = await network.to_any([])
+        assert slow.done()
+        assert (await slow).member_id
+        assert second is not first
+        assert first.closed
+        network._renew(key, second, None)
+        assert second.closed
+        assert not network._opening
+        monkeypatch.setattr("strandline.client.network.RENEWED_AFTER", (0.0, 0.0))
+        third = await network.to_any([])
+        assert third is not second
+        async with asyncio.timeout(20):
+            while not third.retired:
+                await asyncio.sleep(0.001)
+        await session.close()
+
+    more = {"connections_max_reauth_ms": "3600000", "group_initial_rebalance_delay_ms": "200"}
+    run(tmp_path, body, add_scram=FORMATTED, **settings(**more))
+
+
 async def _polls(consumer: Consumer) -> None:
     for _ in range(100):
         await consumer.poll(0.2)
@@ -344,115 +417,3 @@ def test_the_command_line_sets_lists_and_deletes_users(tmp_path: Path) -> None:
         assert "refuses user 'admin' by SCRAM-SHA-256" in await does("list", code=1)
 
     run(tmp_path / "data", body, add_scram=FORMATTED, **settings())
-
-
-@pytest.mark.parametrize(
-    ("more", "key", "words"),
-    [
-        ({"listener.security.protocol.map": "INTERNAL:SASL_SSL"}, "listener.security.protocol.map", "only clients'"),
-        ({"listener.security.protocol.map": "HTTP:SASL_PLAINTEXT"}, "listener.security.protocol.map", "HTTP:SSL"),
-        ({"listener.security.protocol.map": "CLEAR:SASL"}, "listener.security.protocol.map", "SASL_PLAINTEXT"),
-        ({"sasl.enabled.mechanisms": "GSSAPI"}, "sasl.enabled.mechanisms", "SCRAM-SHA-256, SCRAM-SHA-512, PLAIN"),
-        ({"sasl.enabled.mechanisms": ""}, "sasl.enabled.mechanisms", "each once"),
-        ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms", "sasl.plain.without.tls=true"),
-        (
-            {"listener.name.clear.sasl.enabled.mechanisms": "PLAIN", "sasl.plain.without.tls": "true"},
-            "listener.name.clear.plain.sasl.jaas.config",
-            "PlainLoginModule required user_alice",
-        ),
-        (
-            {"listener.name.clear.plain.sasl.jaas.config": "x"},
-            "listener.name.clear.plain.sasl.jaas.config",
-            "no effect",
-        ),
-        (
-            {"listener.name.http.sasl.enabled.mechanisms": "PLAIN"},
-            "listener.name.http.sasl.enabled.mechanisms",
-            "HTTP speaks",
-        ),
-        (
-            {"listener.name.no.sasl.enabled.mechanisms": "PLAIN"},
-            "listener.name.no.sasl.enabled.mechanisms",
-            "`listeners`",
-        ),
-        ({"sasl.jaas.config": "x"}, "sasl.jaas.config", "certificates"),
-        (
-            {"listener.name.clear.scram-sha-256.sasl.jaas.config": "x"},
-            "listener.name.clear.scram-sha-256.sasl.jaas.config",
-            "credentials of SCRAM are in the metadata",
-        ),
-        ({"sasl.oauthbearer.jwks.endpoint.url": "x"}, "sasl.oauthbearer.jwks.endpoint.url", "SCRAM-SHA-512, PLAIN"),
-        ({"sasl.server.max.receive.size": "1"}, "sasl.server.max.receive.size", "from 512"),
-    ],
-)
-def test_what_cannot_be_is_refused(more: dict[str, str], key: str, words: str) -> None:
-    given = {"node.id": "1", "listeners": LISTENERS.format(1)}
-    protocols = {"listener.security.protocol.map": "CLEAR:SASL_PLAINTEXT,SECRET:SASL_SSL"}
-    with pytest.raises(ConfigError) as refused:
-        NodeConfig({**given, **protocols, **more})
-    assert refused.value.key == key
-    assert words in refused.value.allowed
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('ScramLoginModule required user_a="b";', "and not ScramLoginModule"),
-        ('PlainLoginModule required username="a" password="s3cret";', "username has no effect: nodes use no SASL"),
-        ('PlainLoginModule required user_a="";', "a password of a, which is empty"),
-        ("PlainLoginModule required;", "at least one user"),
-        ("${env:NO_SUCH_VARIABLE}", "which is not set"),
-    ],
-)
-def test_users_of_plain_that_are_none_stop_the_start(tmp_path: Path, line: str, words: str) -> None:
-    async def body(_: Node) -> None:
-        raise AssertionError("it started")
-
-    with pytest.raises(ConfigError) as refused:
-        run(tmp_path, body, **settings(**{PLAIN_USERS: line}))
-    assert refused.value.key == PLAIN_USERS
-    assert words in refused.value.allowed
-    assert "s3cret" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "alice",
-        "SCRAM-SHA-1=[name=a,password=s3cret]",
-        "SCRAM-SHA-256=[name=a]",
-        "SCRAM-SHA-256=[password=s3cret]",
-        "SCRAM-SHA-256=[name=a,password=s3cret,salt=x]",
-        "SCRAM-SHA-256=[name=a,password=s3cret,iterations=1]",
-        "SCRAM-SHA-256=[name=a,password=s3cret,iterations=many]",
-        "SCRAM-SHA-256=[name=a,password=${env:NO_SUCH_VARIABLE}]",
-        "SCRAM-SHA-256=[name=a,password=]",
-    ],
-)
-def test_users_that_cannot_be_formatted(tmp_path: Path, text: str) -> None:
-    async def body(_: Node) -> None:
-        raise AssertionError("it started")
-
-    with pytest.raises(ConfigError) as refused:
-        run(tmp_path, body, add_scram=(text,), **settings())
-    assert refused.value.key == "--add-scram"
-    assert "s3cret" not in str(refused.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_login_that_lacks_something_is_refused_before_it_connects() -> None:
-    sasl = {"security.protocol": "SASL_SSL"}
-    for given, key in (
-        ({}, "sasl.mechanism"),
-        ({"sasl.mechanism": "PLAIN"}, "sasl.username"),
-        ({"sasl.mechanism": "PLAIN", "sasl.username": "a"}, "sasl.password"),
-        ({"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.jaas.config": "x"}, "sasl.username"),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("scram.ScramLoginModule", "a")}, "sasl.jaas.config"),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": "PlainLoginModule required;"}, "sasl.jaas.config"),
-        ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            asyncio.run(knock("127.0.0.1:1", **{**sasl, **given}))
-        assert refused.value.key == key
-    assert AdminConfig.of({"sasl.password": PASSWORD}).sasl_password == PASSWORD
-    assert KafkaError in AuthenticationFailed.__mro__

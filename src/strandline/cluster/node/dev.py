@@ -72,6 +72,7 @@ class DevCluster:
         nodes: how many brokers; None: as many as the directory has, or three.
         port_base: the clients' port of node 1 (see `dev_layout.PORT_BASE`); 0: any free ports.
         secure: every listener speaks TLS, and clients show certificates; `client_properties` has theirs.
+        sasl: with `secure`, clients log in instead of it; `client_properties` has the password.
         settings: settings of every node, by Kafka's names; `node_settings` those of single nodes.
 
     Not safe for threads.
@@ -85,6 +86,7 @@ class DevCluster:
         controllers: int = 0,
         port_base: int = 0,
         secure: bool = False,
+        sasl: bool = False,
         settings: Mapping[str, str] | None = None,
         node_settings: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
@@ -92,7 +94,7 @@ class DevCluster:
         self.root = Path(tempfile.mkdtemp(prefix="strandline-")) if data_dir is None else Path(data_dir).absolute()
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
-        self._layout = Layout(self.root, port_base=port_base, secure=secure, host_of=self._host)
+        self._layout = Layout(self.root, port_base=port_base, secure=secure, sasl=sasl, host_of=self._host)
         there = self._layout.ids(BROKER)
         if nodes is not None and nodes < len(there):
             raise ConfigError("--nodes", nodes, f"at least the {len(there)} nodes whose data are in {self.root}")

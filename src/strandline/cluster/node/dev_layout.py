@@ -12,6 +12,7 @@ from uuid import UUID
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import CONTROLLER
 from strandline.cluster.node.config_values import write_voters
+from strandline.cluster.node.dev_login import KCAT_FILE, DevLogin, write_secret
 from strandline.cluster.node.format import format_directory, random_cluster_id, random_id
 from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
@@ -68,9 +69,9 @@ class Place:
         """Where its metrics are."""
         return Endpoint(self.host, self.http_port)
 
-    def listeners(self, *, secure: bool) -> str:
-        """The setting `listeners`."""
-        client = "" if self.client is None else f"{'SSL' if secure else 'PLAINTEXT'}://{self.client},"
+    def listeners(self, protocol: str) -> str:
+        """The setting `listeners`; `protocol` of the clients' one."""
+        client = "" if self.client is None else f"{protocol}://{self.client},"
         return f"{client}INTERNAL://{self.internal},HTTP://{self.http}"
 
 
@@ -89,21 +90,33 @@ class Layout:
     Args:
         port_base: the first port of clients, see `PORT_BASE`; 0: any free ports, kept from one start to the next.
         secure: every listener speaks TLS, with certificates that are made in the directory.
+        sasl: and clients log in, as a user that is made in the directory.
         host_of: the address at which a node listens.
     """
 
     def __init__(
-        self, root: Path, *, port_base: int, secure: bool = False, host_of: Callable[[int], str] = lambda _: HOST
+        self,
+        root: Path,
+        *,
+        port_base: int,
+        secure: bool = False,
+        sasl: bool = False,
+        host_of: Callable[[int], str] = lambda _: HOST,
     ) -> None:
         """Read what is there.
 
         Raises:
-            ConfigError: the file is damaged, or the ports cannot be.
+            ConfigError: the file is damaged, the ports cannot be, or a cluster without users shall have one.
         """
+        if sasl and not secure:
+            raise ConfigError(
+                "--sasl", True, "a cluster with --secure: passwords and records are for nobody else to read"
+            )
         if port_base and port_base not in PORT_BASES:
             raise ConfigError("--port-base", port_base, f"0 or a port from {PORT_BASES[0]} to {PORT_BASES[-1]}")
         self.root = root
         self.secure = secure
+        self.sasl = sasl
         self._port_base = port_base
         self._ports = HeldPorts(HOST)
         self._host_of = host_of
@@ -172,7 +185,7 @@ class Layout:
         return {
             "node.id": str(node_id),
             "process.roles": place.roles,
-            "listeners": place.listeners(secure=self.secure),
+            "listeners": place.listeners(self._client_protocol),
             "log.dirs": str(self.directory(node_id)),
             "controller.quorum.voters": write_voters(self._voters()),
             "group.initial.rebalance.delay.ms": str(REBALANCE_DELAY_MS),
@@ -190,14 +203,24 @@ class Layout:
         for node_id, place in self.places.items():
             if not self._keystore(node_id).exists():
                 ca.node(node_id, hosts=(place.host,), cluster_id=self.cluster_id)
-        (self.certificates / CLIENT_FILE).write_text(client_properties(ca.file, ca.client("dev")))
+        own = client_properties(ca.file, ca.client("dev"))
+        if self.sasl:
+            login = DevLogin(self.certificates)
+            login.make(is_new=not any(self.directory(node_id).exists() for node_id in self.places))
+            own = login.properties(ca.file)
+            write_secret(self.certificates / KCAT_FILE, login.for_librdkafka(ca.file))
+        write_secret(self.certificates / CLIENT_FILE, own)
+
+    @property
+    def _client_protocol(self) -> str:
+        return "SASL_SSL" if self.sasl else "SSL" if self.secure else "PLAINTEXT"
 
     def _keystore(self, node_id: int) -> Path:
         return self.certificates / f"node-{node_id}.pem"
 
     def _tls(self, node_id: int) -> dict[str, str]:
         return {
-            "listener.security.protocol.map": "SSL:SSL,INTERNAL:SSL,HTTP:SSL",
+            "listener.security.protocol.map": f"{self._client_protocol}:{self._client_protocol},INTERNAL:SSL,HTTP:SSL",
             "ssl.keystore.location": str(self._keystore(node_id)),
             "ssl.truststore.location": str(self.certificates / CA_FILE),
             "ssl.client.auth": "required",
@@ -210,13 +233,15 @@ class Layout:
 
     def format(self) -> None:
         """Format the directories that are not."""
-        for node_id in self.places:
+        users = DevLogin(self.certificates).as_formatted() if self.sasl else ()
+        for node_id, place in self.places.items():
             format_directory(
                 RealDisk(),
                 NodeConfig(self.settings(node_id)),
                 cluster_id=self.cluster_id,
                 rng=self._rng,
                 ignore_formatted=True,
+                add_scram=users if CONTROLLER in place.roles else (),
             )
 
 
