@@ -15,7 +15,7 @@ from confluent_kafka import Producer as Librdkafka
 from tests.cluster.node.secure_node import at, run
 
 from strandline.cli.quotas import quota
-from strandline.client import Admin, Consumer, NewTopic, Producer, QuotaEntity
+from strandline.client import Admin, Consumer, NewTopic, Producer, QuotaEntity, TopicPartition
 from strandline.cluster.node.node import Node
 
 ALICE_APP = QuotaEntity("alice", "app")
@@ -66,7 +66,7 @@ def we_wait(bootstrap: str) -> None:
         producer.send("t", b"last").result(30)
     assert time.monotonic() - began >= 0.2, "1,020,000 bytes are 200 ms above what 10 s of windows take"
     with Consumer(bootstrap, client_id="us", auto_offset_reset="earliest") as consumer:
-        consumer.subscribe(["t"])
+        consumer.assign([TopicPartition("t", 0)])
         got: list[int] = []
         while len(got) < 4:
             got += [len(record.value or b"") for record in consumer.poll(1000)]
