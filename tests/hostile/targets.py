@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.handlers import metadata as metadata_api
+from strandline.cluster.security.plain import PlainUsers
+from strandline.cluster.security.sasl import MECHANISMS, Mechanisms, SaslSession, SaslSettings
 from strandline.controller import methods
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
@@ -35,6 +38,7 @@ from strandline.proto.kafka import (
 from strandline.proto.kafka import frames as kafka_frames
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
+from strandline.proto.scram import SaltedPasswords, ScramClient, ScramCredential, ScramError, ScramMechanism
 from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
 from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION
@@ -298,6 +302,43 @@ def _varint(data: bytes) -> None:
     assert 1 <= position <= 5
 
 
+# ---------------------------------------------------------------- logins
+
+
+class _Nobody:
+    """Users of whom nobody knows a password."""
+
+    def credential(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
+        return ScramCredential(b"salt", 4096, b"k" * mechanism.key_bytes, b"k" * mechanism.key_bytes)
+
+    def knows(self, mechanism: ScramMechanism, name: str) -> bool:
+        return False
+
+
+_MECHANISMS = Mechanisms(
+    SaslSettings(MECHANISMS), _Nobody(), PlainUsers({"alice": "8f1e0d5c2ba1"}, random.Random(1)), random.Random(2)
+)
+
+
+def _login(data: bytes) -> None:
+    """Messages of a client, parted by 0xff; nothing raises, and nobody is let in."""
+    title, rest = _pick(MECHANISMS, data)
+    session = SaslSession(_MECHANISMS)
+    session.handshake(title, 1)
+    for number, token in enumerate(rest.split(b"\xff")):
+        outcome = session.authenticate(token, float(number))
+        assert not outcome.proven
+        assert not session.is_open
+
+
+def _server_of_scram(data: bytes) -> None:
+    """Both messages of a server, parted by 0xff."""
+    client = ScramClient(ScramMechanism.SHA_256, "alice", SaltedPasswords("secret"), "abc")
+    first, _, last = data.partition(b"\xff")
+    client.final(first)
+    client.verify(last)
+
+
 TARGETS: dict[str, Target] = {
     "request": Target(_request, (ProtocolError,)),
     "produce-request": Target(_of_versions(produce.read_request, PRODUCE), (ProtocolError,)),
@@ -324,6 +365,8 @@ TARGETS: dict[str, Target] = {
     "controller": Target(_controller),
     "metadata-record": Target(metadata_records.decode_record, (FatalError,)),
     "group-records": Target(_group_records, (ProtocolError,)),
+    "login": Target(_login),
+    "scram-server": Target(_server_of_scram, (ScramError,)),
     "quorum-state": Target(decode_quorum_state, (ValueError, KeyError, TypeError)),
 }
 

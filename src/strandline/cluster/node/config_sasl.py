@@ -63,6 +63,9 @@ class Sasl:
     )
 
 
+SASL_SETTINGS = tuple(setting.name for setting in vars(Sasl).values() if isinstance(setting, Setting))
+"""Of all listeners with SASL."""
+
 PLAIN_USERS = string(
     PLAIN_JAAS,
     "",

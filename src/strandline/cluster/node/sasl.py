@@ -9,7 +9,7 @@ import structlog
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT
+from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT, SASL_SETTINGS
 from strandline.cluster.node.config_security import PER_LISTENER
 from strandline.cluster.security.plain import PlainUsers, plain_passwords
 from strandline.cluster.security.sasl import PLAIN, Mechanisms, SaslSettings
@@ -31,6 +31,11 @@ class NodeSasl:
         self._users = ScramUsers(scram, cluster_id)
         self._clock = clock
         self._rng = rng
+        if not any(config.speaks_sasl(listener.name) for listener in config.listeners):
+            idle = [setting for setting in SASL_SETTINGS if setting in config.given]
+            if idle:
+                why = "no listener speaks SASL_SSL or SASL_PLAINTEXT"
+                log.warning("settings of this node have no effect", settings=", ".join(idle), why=why)
 
     def of(self, name: str) -> SaslDoor | None:
         """The SASL of a listener; None where it speaks none. Raises ConfigError: users of PLAIN that are none."""
