@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from joserfc.jwk import ECKey, KeySet
+
 from strandline.cluster.broker.handlers import metadata as metadata_api
 from strandline.cluster.security.plain import PlainUsers
-from strandline.cluster.security.sasl import MECHANISMS, Mechanisms, SaslSession, SaslSettings
+from strandline.cluster.security.sasl import MECHANISMS, OAUTHBEARER, Mechanisms, SaslSession, SaslSettings
+from strandline.cluster.security.tokens import TokenError, Tokens, TokenSettings, parse_keys
 from strandline.controller import methods
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
@@ -315,6 +319,7 @@ class _Nobody:
         return False
 
 
+_TITLES = [title for title in MECHANISMS if title != OAUTHBEARER]
 _MECHANISMS = Mechanisms(
     SaslSettings(MECHANISMS), _Nobody(), PlainUsers({"alice": "8f1e0d5c2ba1"}, random.Random(1)), random.Random(2)
 )
@@ -322,13 +327,19 @@ _MECHANISMS = Mechanisms(
 
 def _login(data: bytes) -> None:
     """Messages of a client, parted by 0xff; nothing raises, and nobody is let in."""
-    title, rest = _pick(MECHANISMS, data)
+    title, rest = _pick(_TITLES, data)
     session = SaslSession(_MECHANISMS)
     session.handshake(title, 1)
     for number, token in enumerate(rest.split(b"\xff")):
         outcome = session.authenticate(token, float(number))
         assert not outcome.proven
         assert not session.is_open
+
+
+@cache
+def _tokens() -> Tokens:
+    keys = parse_keys(json.dumps(KeySet([ECKey.generate_key("P-256")]).as_dict(private=False)))
+    return Tokens(TokenSettings("issuer", ("audience",)), lambda: keys, lambda: 0)
 
 
 def _server_of_scram(data: bytes) -> None:
@@ -366,6 +377,7 @@ TARGETS: dict[str, Target] = {
     "metadata-record": Target(metadata_records.decode_record, (FatalError,)),
     "group-records": Target(_group_records, (ProtocolError,)),
     "login": Target(_login),
+    "token": Target(lambda data: _tokens().check(data), (TokenError,)),
     "scram-server": Target(_server_of_scram, (ScramError,)),
     "quorum-state": Target(decode_quorum_state, (ValueError, KeyError, TypeError)),
 }

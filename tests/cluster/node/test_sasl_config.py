@@ -59,7 +59,7 @@ def _passwords(monkeypatch: pytest.MonkeyPatch) -> None:
             "listener.name.clear.scram-sha-256.sasl.jaas.config",
             "credentials of SCRAM are in the metadata",
         ),
-        ({"sasl.oauthbearer.jwks.endpoint.url": "x"}, "sasl.oauthbearer.jwks.endpoint.url", "SCRAM-SHA-512, PLAIN"),
+        ({"sasl.kerberos.kinit.cmd": "x"}, "sasl.kerberos.kinit.cmd", "SCRAM-SHA-512, PLAIN"),
         ({"sasl.server.max.receive.size": "1"}, "sasl.server.max.receive.size", "from 512"),
     ],
 )
@@ -123,9 +123,13 @@ def test_settings_without_a_listener_are_told(tmp_path: Path) -> None:
         return
 
     with capture_logs() as logs:
-        run(tmp_path, body, connections_max_reauth_ms="1000")
-    [line] = [line for line in logs if line["event"] == "settings of this node have no effect"]
-    assert line["settings"] == "connections.max.reauth.ms"
+        run(tmp_path / "none", body, connections_max_reauth_ms="1000", sasl_oauthbearer_clock_skew_seconds="1")
+        run(tmp_path / "some", body, **settings(sasl_oauthbearer_clock_skew_seconds="1"))
+    lines = [line["settings"] for line in logs if line["event"] == "settings of this node have no effect"]
+    assert lines == [
+        "connections.max.reauth.ms, sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.clock.skew.seconds",
+    ]
 
 
 def test_a_directory_that_is_there_keeps_its_users(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ class KafkaListener:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
+        if self.sasl is not None:
+            self.sasl.start()
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if self.tls is not None:
             make = self.tls.door.wrap(make)

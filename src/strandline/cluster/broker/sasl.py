@@ -14,6 +14,7 @@ import structlog
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
 from strandline.cluster.security.tls_door import Notes
+from strandline.cluster.security.token_keys import Keys
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
@@ -57,13 +58,14 @@ class SaslDoor:
         counts: for the metrics.
     """
 
-    def __init__(self, listener: str, mechanisms: Mechanisms, clock: Clock) -> None:
+    def __init__(self, listener: str, mechanisms: Mechanisms, clock: Clock, keys: Keys | None = None) -> None:
         self.listener = listener
         self.mechanisms = mechanisms
         self.settings = mechanisms.settings
         self.clock = clock
         self.counts = SaslCounts()
         self.notes = Notes(clock)
+        self._keys = keys
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,6 +73,11 @@ class SaslDoor:
     def waiting(self) -> int:
         """Connections that are not authenticated."""
         return len(self._waiting)
+
+    def start(self) -> None:
+        """The listener opens."""
+        if self._keys is not None:
+            self._keys.start()
 
     def opened(self, connection: Connection) -> SaslGate:
         """A client has connected: its gate."""
@@ -96,6 +103,8 @@ class SaslDoor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._keys is not None:
+            self._keys.stop()
         self._waiting.clear()
 
     def _schedule(self) -> None:
