@@ -321,7 +321,7 @@ class _Nobody:
 
 _TITLES = [title for title in MECHANISMS if title != OAUTHBEARER]
 _MECHANISMS = Mechanisms(
-    SaslSettings(MECHANISMS), _Nobody(), PlainUsers({"alice": "8f1e0d5c2ba1"}, random.Random(1)), random.Random(2)
+    SaslSettings(_TITLES), _Nobody(), PlainUsers({"alice": "8f1e0d5c2ba1"}, random.Random(1)), random.Random(2)
 )
 
 
