@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from citations import ROOT, Citation, all_prose, cited
 
-_RULE = re.compile(r'(<a id="(?P<anchor>[a-e][0-9]+)"></a>.*?\n\*Mutants:\*)[^\n]*', re.DOTALL)
+_RULE = re.compile(r'(<a id="(?P<anchor>[a-e][0-9]+)"></a>(?:(?!<a id=).)*?\n\*Mutants:\*)[^\n]*', re.DOTALL)
 _SCHEDULE = re.compile(r'(<a id="schedule-(?P<number>[0-9]+)"></a>.*?\n\*Replayed by:\*)[^\n]*', re.DOTALL)
 _ROW = re.compile(r'(\| <a id="(?P<anchor>s[0-9]+)"></a>[^|\n]*\|[^|\n]*\|)[^|\n]*\|')
 _NAMED = re.compile(r"^(?:async )?def (test_(?:(?P<schedule>[0-9]{2})|(?P<row>s[0-9]{2,3}))_\w+)\(", re.MULTILINE)
@@ -21,6 +21,9 @@ def filled(page: str) -> str:
     for citation in citations:
         by_anchor[citation.anchor].append(citation)
     mutants = _mutants()
+    bare = set(re.findall(r'<a id="([a-e][0-9]+)"></a>', page)) - {found["anchor"] for found in _RULE.finditer(page)}
+    if bare:
+        raise ValueError(f"docs/rules.md: without a line that begins with *Mutants:* are {sorted(bare)}")
     page = _RULE.sub(
         lambda found: f"{found[1]} {_taken_out(mutants[found['anchor']], by_anchor[found['anchor']])}", page
     )

@@ -8,6 +8,7 @@ _RULES = "tests/cluster/security/test_acl_rules.py"
 _WALK = "tests/cluster/broker/test_acl_walk.py"
 _WIRE = "tests/cluster/broker/test_acls_wire.py"
 _NOTHING = f"{_WALK}::test_a_principal_with_nothing_learns_and_changes_nothing"
+_AUDIT = "tests/cluster/broker/test_audit.py"
 _MACHINE = "tests/controller/machine/test_acls.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -140,5 +141,29 @@ TABLE: tuple[Mutant, ...] = (
         "        if fault:\n",
         "        if False:\n",
         f"{_MACHINE}::test_records_that_do_not_fit_are_refused",
+    ),
+    one_change(
+        "whoever-leaves-is-unseen",
+        "A20: a change whose client has left has its line",
+        "cluster.broker.audit:Audit._audited",
+        "exchange.when_gone = gone",
+        "pass",
+        f"{_AUDIT}::test_a_client_that_leaves_at_once_is_not_unseen",
+    ),
+    one_change(
+        "secrets-in-the-audit",
+        "A20: the audit holds no secret",
+        "cluster.broker.audit:_configs_altered",
+        "{shown(config.name, config.value)}",
+        "{config.value}",
+        f"{_AUDIT}::test_no_secret_and_not_without_bound",
+    ),
+    one_change(
+        "strangers-fill-the-audit",
+        "A20: refusals have lines at a bounded rate",
+        "cluster.broker.audit:Audit._note",
+        "if one[1] not in DENIED",
+        "",
+        f"{_AUDIT}::test_what_changes_nothing_has_no_line",
     ),
 )

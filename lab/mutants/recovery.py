@@ -397,6 +397,14 @@ LOG: tuple[Mutant, ...] = (
         f"{_FINDINGS}::test_an_older_copy_of_a_directory_is_lacking_and_follows",
     ),
     one_change(
+        "first-segment-may-vanish",
+        "schedule 48: after a clean stop no log begins behind its log start",
+        "log.recovery:_Opening._load_clean",
+        "if self.last_life.start_is_known and first.base_offset > start:",
+        "if False:",
+        f"{_FINDINGS}::test_a_first_segment_that_is_missing_after_a_clean_stop_is_refused",
+    ),
+    one_change(
         "clean-mark-covers-everything",
         "schedule 48: the clean mark covers what the checkpoints name",
         "log.loading:Loading.examine",

@@ -200,6 +200,25 @@ def test_a_new_disk_has_nothing_rotten_to_be_moved_away() -> None:
     assert not any("moved away" in what for _, what in nemesis.events)
 
 
+def test_a_paused_node_is_excused_until_it_went_on() -> None:
+    """It had decided to end over its disk, and could not, until the disk was well again for a while (seed 903112)."""
+    site = Site(2, ("kill",))
+
+    async def story() -> None:
+        site.start("n1")
+        await site.world.sleep_ms(50)
+        site.nemesis.excuse("n1")
+        site.nemesis.blame_after("n1", 100)
+        site.world.pause("n1")
+        await site.world.sleep_ms(250)
+        assert "n1" in site.nemesis.excused
+        site.world.resume("n1")
+        await site.world.sleep_ms(150)
+        assert not site.nemesis.excused
+
+    site.world.run(story())
+
+
 def test_one_machine_stays_dead_until_all_is_healed() -> None:
     """Whatever else would start it; and only one of them."""
     site = Site(3, ("one_stays_dead", "kill", "power_cut", "fail_sync"))

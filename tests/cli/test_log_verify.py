@@ -87,6 +87,21 @@ def test_the_quorums_files(stopped: Path, tmp_path: Path) -> None:
     assert "REFUSED: the node does not start" in told.stdout
 
 
+def test_a_metadata_log_that_is_lost(stopped: Path, tmp_path: Path) -> None:
+    """Its promise proves that there was one (rule A14); a snapshot that was not finished is left over."""
+    root = tmp_path / "data"
+    shutil.copytree(stopped, root)
+    part = root / "__cluster_metadata-0" / "own.checkpoint.part"
+    part.write_bytes(b"x")
+    [left] = json.loads(run("verify", root, "-o", "json").stdout)["flaws"]
+    assert (left["file"], left["at_start"]) == ("__cluster_metadata-0/own.checkpoint.part", "remove")
+    shutil.rmtree(root / "__cluster_metadata-0")
+    [lost] = json.loads(run("verify", root, "-o", "json").stdout)["flaws"]
+    assert (lost["kind"], lost["at_start"]) == ("quorum", "heal")
+    assert "its metadata directory is not there" in lost["found"]
+    assert "strandline quorum restore-vote" in lost["does"]
+
+
 def test_the_lock(tmp_path: Path) -> None:
     """Readers share it, keep a node out, write nothing into its file, and are kept out by a node."""
     root = made(tmp_path)

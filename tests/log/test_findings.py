@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from strandline.chaos.sim.ports import Ports
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
+from strandline.log.config import LogConfig
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
 from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives
 from strandline.log.log_dir import LogDir, format_log_dir
@@ -117,6 +118,25 @@ def test_an_older_copy_of_a_directory_is_lacking_and_follows(disk: FailingDisk, 
     log_dir.write_checkpoints({TP: 4})
     killed(log_dir)
     assert found(opened(disk, path)) == {TP: LACKING}, "the checkpoints say 4 by now"
+
+
+def test_a_first_segment_that_is_missing_after_a_clean_stop_is_refused(disk: FailingDisk, tmp_path: Path) -> None:
+    """The log would begin later, as after a deletion that nobody asked for. A log that did begin later opens."""
+    path = formatted(disk, tmp_path)
+    config = LogConfig(segment_bytes=400, preallocate_bytes=0)
+    log_dir = opened(disk, path)
+    for tp in (TP, OTHER):
+        log = log_dir.create(tp, TOPIC_ID, config)
+        fill(log, 20)
+        log.sync_now()
+    log_dir.logs[OTHER].truncate_fully_and_start_at(500)
+    log_dir.close(7)
+    (Path(path) / "orders-0" / SEGMENT).unlink()
+    log_dir = opened(disk, path)
+    assert list(log_dir.offline) == [TP]
+    assert "a segment is missing" in str(log_dir.offline[TP])
+    assert found(log_dir)[TP] is LACKING
+    assert log_dir.logs[OTHER].log_start_offset == 500
 
 
 def test_damage_below_what_was_committed_is_refused(disk: FailingDisk, tmp_path: Path) -> None:

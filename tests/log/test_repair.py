@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline.chaos.sim.ports import Ports
 from strandline.cli.main import main
 from strandline.log.batch import parse_header
 from strandline.log.boots import Boots
@@ -18,9 +19,12 @@ from strandline.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offse
 from strandline.log.findings import FINDINGS, LogCondition
 from strandline.log.log_dir import LogDir
 from strandline.log.real_disk import RealDisk
-from strandline.log.verify.flaws import AtStart
+from strandline.log.verify.flaws import AtStart, Flaw, Kind
+from strandline.log.verify.repair import Repair
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
 from tests.log.helpers import TP
+from tests.log.test_findings import SEGMENT, Machine, found, write_and_crash
 from tests.log.test_verify import with_sequence
 from tests.log.verifying import fingerprint, flip, made, segments, start, verify
 
@@ -169,6 +173,37 @@ def test_a_damaged_checkpoint_comes_first(tmp_path: Path) -> None:
     document = repaired(root, exit_code=1)
     assert (document["repaired"], document["changes"]) == ([], [])
     assert all("Move the file away and restart" in flaw["instead"] for flaw in document["left"])
+
+
+@pytest.mark.parametrize("how", ["kill", "power_cut"])
+def test_struck_anywhere_a_cut_is_told(how: str) -> None:
+    """Crash at every operation of a repair: the start after it tells of the cut, or finds the torn tail and then tells
+    (schedule 45)."""
+    ended = 0
+    for operation in range(1, 110):
+        machine = Machine(operation)
+        told: list[dict[TopicPartition, LogCondition]] = []
+
+        def repair(ports: Ports) -> None:
+            assert Repair(ports.disk, "/data", ports.clock).run({str(TP): [TORN]}) == {}
+
+        def begin(ports: Ports, told: list[dict[TopicPartition, LogCondition]] = told) -> None:
+            told.append(found(LogDir.open(ports.disk, "/data", ports.clock)))
+
+        async def scenario(machine: Machine, operation: int = operation) -> None:
+            nonlocal ended
+            assert await machine.live_until(write_and_crash, 0, machine.world.kill)
+            content = machine.disk.files()[f"/data/{TP}/{SEGMENT}"].rstrip(b"\0")
+            machine.disk.flip_bit(f"/data/{TP}/{SEGMENT}", len(content) - 2)
+            ended += await machine.live_until(repair, operation, getattr(machine.world, how))
+            assert await machine.live_until(begin, 0, machine.world.kill)
+
+        machine.play(scenario)
+        assert told[-1][TP] is LogCondition.CUT, operation
+    assert 5 < ended < 105, "some were struck in the middle, some not at all"
+
+
+TORN = Flaw(file=f"{TP}/{SEGMENT}", partition=str(TP), kind=Kind.BATCH, found="torn", offset=9, at_start=AtStart.CUT)
 
 
 def test_the_boot_is_noted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from strandline.log.batch import parse_header
-from strandline.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
 from strandline.log.real_disk import RealDisk
@@ -113,6 +113,16 @@ def test_a_segment_that_is_gone(tmp_path: Path) -> None:
         path.unlink()
     flaw = only(verify(root))
     assert (flaw.kind, flaw.at_start) == (Kind.GAP, AtStart.REFUSE)
+    start(root, _is_refused)
+
+
+def test_the_first_segment_is_gone(tmp_path: Path) -> None:
+    """A start after a clean stop refuses the log."""
+    root = made(tmp_path)
+    for path in (root / str(TP)).glob(f"{0:020d}.*"):
+        path.unlink()
+    flaw = only(verify(root))
+    assert (flaw.kind, flaw.at_start, flaw.offset) == (Kind.GAP, AtStart.REFUSE, 0)
     start(root, _is_refused)
 
 
@@ -234,17 +244,20 @@ def test_checkpoints_that_prove_more(tmp_path: Path) -> None:
 def test_damaged_checkpoints(tmp_path: Path) -> None:
     """The node does not start; the advice is to move the file away, and then it does."""
     root = made(tmp_path)
-    for name in (RECOVERY_POINTS, LOG_STARTS):
+    names = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
+    for name in names:
         (root / name).write_bytes(b"0\n7\n")
     flaws = verify(root).flaws
-    assert [(flaw.file, flaw.at_start) for flaw in flaws] == [
-        (RECOVERY_POINTS, AtStart.REFUSE),
-        (LOG_STARTS, AtStart.REFUSE),
-    ]
+    assert [(flaw.file, flaw.at_start) for flaw in flaws] == [(name, AtStart.REFUSE) for name in names]
     assert all("Move the file away and restart" in flaw.does for flaw in flaws)
+    last = segments(root)[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-5])  # what is said of it rests on the mark of the orderly stop, which is there still
+    assert verify(root).flaws[-1].at_start is AtStart.REFUSE
+    last.write_bytes(whole)
     with pytest.raises(CorruptLogError):
         start(root, lambda log_dir: None)
-    for name in (RECOVERY_POINTS, LOG_STARTS):
+    for name in names:
         (root / name).rename(tmp_path / name)
     start(root, lambda log_dir: None)
 

@@ -83,6 +83,7 @@ def test_the_command(cluster: Any) -> None:
     assert replicas[0]["bytes_a_day"] == pytest.approx(replicas[0]["bytes"] * 3 / 5)
     assert [disk["node"] for disk in found["disks"]] == sorted(cluster.node_ids)
     assert all(disk["days_until_full"] > 1 for disk in found["disks"])
+    assert all(0 < disk["reserve_bytes"] <= 64 << 20 for disk in found["disks"])
     shown = CliRunner().invoke(main, ["topic", "size", "-b", cluster.bootstrap])
     assert shown.exit_code == 0, shown.output
     assert "sized-0" in shown.stdout

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from strandline.cli.common import Target, check_reachable, output_option, plain_errors, print_json, target_options
+from strandline.cli.http_listener import cacert_option, http_option, metrics_of
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.node.doctor import (
     NO_EFFECT,
@@ -19,6 +20,7 @@ from strandline.cluster.node.doctor import (
     Finding,
     judge_config,
     judge_consumer,
+    judge_damage,
     judge_producer,
 )
 
@@ -31,12 +33,24 @@ FOUND = 1
     "--producer", is_flag=True, help="Judge a producer's settings instead, given by -X (any client's: Kafka's names)."
 )
 @click.option("--consumer", is_flag=True, help="Judge a consumer's settings instead, in the same way.")
+@http_option
+@cacert_option
 @output_option
 @target_options
-def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, **where: Any) -> None:
+def doctor(
+    files: tuple[str, ...],
+    *,
+    producer: bool,
+    consumer: bool,
+    http: tuple[str, ...],
+    cacert: str | None,
+    output: str,
+    **where: Any,
+) -> None:
     """Name every setting that can lose data, and what it would lose; and every setting that has no effect.
 
-    Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync.
+    Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync;
+    of brokers whose HTTP listeners are named (--http) also which have logs that are rotten, or cannot be compacted.
     In an outage it judges what answers within some ten seconds, and names what it could not check. Exits 1 when
     something is found or could not be checked, 0 when all is well.
 
@@ -44,9 +58,12 @@ def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, 
     strandline doctor
     strandline doctor node-1.properties node-2.properties
     strandline doctor --output json -b 10.0.0.1:9092
+    strandline doctor --http 10.0.0.1:8092 --http 10.0.0.2:8092
     strandline doctor --producer -X enable.idempotence=false -X max.in.flight.requests.per.connection=5
     strandline doctor --consumer -X enable.auto.commit=false -X auto.offset.reset=earliest
     """
+    if http and (producer or consumer or files):
+        raise click.UsageError("--http is about a live cluster: leave out the files, --producer and --consumer")
     if producer or consumer:
         with plain_errors():
             findings = list(_of_client(Target(**where), consumer=consumer))
@@ -54,7 +71,7 @@ def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, 
         with plain_errors():
             findings = [finding for path in files for finding in _of_file(path)]
     else:
-        findings = _of_cluster(Target(**where))
+        findings = _of_cluster(Target(**where)) + [one for node in http for one in _of_metrics(node, cacert)]
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
@@ -83,6 +100,21 @@ def _of_cluster(target: Target) -> list[Finding]:
         settings = target.settings_for(AdminConfig, request_timeout_ms=REQUEST_MS, default_api_timeout_ms=QUESTION_MS)
         check_reachable(Target(target.bootstrap, {name: str(value) for name, value in settings.items()}))
         return asyncio.run(examine(target.bootstrap, settings))
+
+
+def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
+    try:
+        node_id, samples = metrics_of(node, cacert)
+    except click.ClickException as error:
+        says = "whether logs of this broker are rotten, or cannot be compacted"
+        yield Finding(node, error.message, says, "ask again when it answers", UNCHECKED)
+        return
+    values = {sample.name: int(sample.value) for sample in samples if not sample.labels}
+    yield from judge_damage(
+        f"broker {node_id}",
+        rotten=values.get("strandline_rotten_replicas", 0),
+        uncleanable=values.get("kafka_log_logcleanermanager_uncleanable_partitions_count", 0),
+    )
 
 
 _MARKS = {

@@ -31,6 +31,7 @@ COMMANDS = {
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",
     "user": f"{_HERE}.users:user",
+    "why": f"{_HERE}.why:why",
 }
 
 

@@ -27,7 +27,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 _HOW = (
     "A day's growth: offsets whose timestamps lie in the last day, times the bytes that an offset takes on average. "
-    "Days until full: every replica of the disk grows so, up to what its retention leaves."
+    "Full: less than log.dir.reserve.bytes is left, if every replica of the disk grows so, up to what its retention "
+    "leaves."
 )
 
 

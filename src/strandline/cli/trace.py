@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
-import urllib.error
-import urllib.request
 from typing import Any
 
 import click
 
 from strandline.cli.common import output_option, plain_errors, print_json, print_table
-
-TIMEOUT_S = 10.0
+from strandline.cli.http_listener import TIMEOUT_S, ask_json, cacert_option
 
 
 @click.command()
@@ -26,11 +22,7 @@ TIMEOUT_S = 10.0
     show_default=True,
     help="At most so many at each node; it holds them in memory meanwhile.",
 )
-@click.option(
-    "--cacert",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A PEM file of the CAs that https:// nodes are trusted by; without it those of the system.",
-)
+@cacert_option
 @output_option
 def trace(nodes: tuple[str, ...], seconds: float, requests: int, cacert: str | None, output: str) -> None:
     """Show where produce requests (acks=all) spend their time: each stage at the leader and at its followers.
@@ -58,27 +50,7 @@ def trace(nodes: tuple[str, ...], seconds: float, requests: int, cacert: str | N
 
 
 def _ask(node: str, command: dict[str, Any] | None, cacert: str | None) -> dict[str, Any]:
-    url = (node if "://" in node else f"http://{node}").rstrip("/") + "/trace"
-    body = None if command is None else json.dumps(command).encode()
-    try:
-        context = ssl.create_default_context(cafile=cacert) if url.startswith("https://") else None
-        request = urllib.request.Request(url, body)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:
-            answer = json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        raise click.ClickException(
-            f"{url} answers {error.code}: {error.read().decode(errors='replace').strip()}"
-        ) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise click.ClickException(
-            f"{url} cannot be asked ({reason}): is that the HTTP listener of a broker?"
-        ) from error
-    if not isinstance(answer, dict):
-        raise click.ClickException(
-            f"{url} answers something else than a node does: is that the HTTP listener of a broker?"
-        )
-    return answer
+    return ask_json(node, "/trace", cacert, None if command is None else json.dumps(command).encode())
 
 
 def _show(node: str, answer: dict[str, Any], role: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -13,6 +14,7 @@ from strandline.client.config import CommonConfig, kafka_name
 from strandline.client.errors import AuthenticationFailed
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
+from strandline.proto.ids import Endpoint
 from strandline.proto.jaas import parse_jaas
 from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import (
@@ -26,12 +28,22 @@ from strandline.proto.scram import (
 from strandline.proto.secrets import resolved
 from strandline.proto.system import unguessable_rng
 
-if TYPE_CHECKING:
-    from strandline.client.connection import Connection
-
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 
 _MODULES = {**dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule"), PLAIN: "PlainLoginModule", OAUTHBEARER: ""}
+
+
+class Connection(Protocol):
+    """A new connection (`strandline.client.connection`)."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    def call(self, api: Api, values: Mapping[str, Any], timeout_ms: float) -> Awaitable[Any]:
+        """The answer to a request."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ class Loading:
                     recovery_point=promises.recovery_points.get(tp, 0),
                     high_watermark=promises.high_watermarks.get(tp, 0),
                     log_start_offset=promises.log_starts.get(tp, 0),
+                    start_is_known=promises.starts_are_known,
                 ),
                 rewriting=self._rewriting,
             )

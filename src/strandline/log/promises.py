@@ -35,6 +35,8 @@ class Promises:
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.log_starts = self._read(LOG_STARTS)
+        self.starts_are_known = disk.exists(f"{directory}/{LOG_STARTS}")
+        """There is a checkpoint of log starts: what it does not name begins at 0."""
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         path = f"{self._directory}/{name}"

@@ -78,6 +78,8 @@ class LastLife:
     begin there."""
     log_start_offset: int = 0
     """By the checkpoint."""
+    start_is_known: bool = False
+    """There is such a checkpoint: after a clean stop no log begins behind what it says."""
     short_is_refused: bool = True
     """A log that is whole but ends below `recovery_point` is damage; else the caller judges by its end."""
 
@@ -326,6 +328,11 @@ class _Opening:
 
     def _load_clean(self, index_names: set[str]) -> None:
         """Trust what was synced; find the end by the last index entry and the few batches after it."""
+        first, start = self.segments[0], self.last_life.log_start_offset
+        if self.last_life.start_is_known and first.base_offset > start:
+            mark("damage-refused")
+            reason = f"the log begins at offset {first.base_offset}, and is to begin at {start}: a segment is missing"
+            raise CorruptLogError(first.file.path, 0, first.base_offset, reason, ADVICE)
         self._rebuild_missing_indexes(self.segments, index_names)
         self._check_ends(self.segments[:-1])
         last = self.segments[-1]

@@ -4,8 +4,9 @@
 - *Growth* is of the last day: the offsets whose timestamps lie in it (ListOffsets by time), and so many bytes as the
   log's offsets take on average now. A log that is younger counts from its first record. Records whose times are not
   those of their arrival (a table's history, a restored backup) make it wrong.
-- *Days until full* lets every replica of the directory grow at this rate, each up to what its retention leaves of it,
-  and a segment more. A compacted partition grows with what is written, as if compaction took nothing.
+- *Days until full* lets every replica of the directory grow at this rate, each up to what its retention leaves of it
+  and a segment more, until less than the broker's reserve (`log.dir.reserve.bytes`) is left. A compacted partition
+  grows with what is written, as if compaction took nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from strandline.client.admin import Admin
 from strandline.client.types import EARLIEST, LATEST, ConfigResource, PartitionDescription
+from strandline.log.room import RESERVE_SHARE
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
@@ -66,13 +68,15 @@ class DiskSize:
     """One log directory of a broker.
 
     Attributes:
-        days_until_full: None: never, or not known; `why` says which.
+        reserve_bytes: with less left the broker writes nothing more for clients; 0: it has none.
+        days_until_full: until then. None: never, or not known; `why` says which.
     """
 
     node: int
     path: str
     total_bytes: int | None
     usable_bytes: int | None
+    reserve_bytes: int
     bytes_a_day: float
     unknown: int
     """Replicas whose growth is not known: they count as if they did not grow."""
@@ -134,9 +138,10 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
             unknown += daily is None
             if daily is not None:
                 growing.append(Growing(size, daily, limits[tp.topic].bytes_max(size, daily)))
-        days, why = days_until_full(usable, growing)
+        reserve = _reserve(admin, node, total)
+        days, why = days_until_full(None if usable is None else max(0, usable - reserve), growing)
         daily_all = sum(one.bytes_a_day for one in growing)
-        disks.append(DiskSize(node, path, total, usable, daily_all, unknown, days, why))
+        disks.append(DiskSize(node, path, total, usable, reserve, daily_all, unknown, days, why))
     sizes = tuple(
         PartitionSize(
             tp.topic,
@@ -228,6 +233,14 @@ def _limits(admin: Admin, topics: Iterable[str]) -> dict[str, _Limits]:
             segment_bytes=int(values.get("segment.bytes") or 0),
         )
     return found
+
+
+def _reserve(admin: Admin, node: int, total_bytes: int | None) -> int:
+    """`log.dir.reserve.bytes`, at most its share of the disk. 0 of a broker that has no such setting."""
+    resource = ConfigResource("broker", str(node))
+    values = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
+    reserve = int(values.get("log.dir.reserve.bytes") or 0)
+    return reserve if total_bytes is None else int(min(reserve, total_bytes * RESERVE_SHARE))
 
 
 _Stored = tuple[int, str, int | None, int | None, list[tuple[TopicPartition, int, int]]]

@@ -310,21 +310,6 @@ def test_denials_are_logged_once_and_counted_all(tmp_path: Path, monkeypatch: py
     run(tmp_path, main)
 
 
-def test_changes_of_acls_are_logged(tmp_path: Path) -> None:
-    """Who changed what."""
-
-    async def main(node: KafkaNode, client: KafkaClient) -> None:
-        authorize(node, super_users=[ME])
-        with capture_logs() as lines:
-            await client.ask("create_acls", 3, creations=[creation("t", 3)])
-            await client.ask("delete_acls", 3, filters=[wanted()])
-        told = [(line["event"], line["principal"], line["acls"]) for line in lines if "acls" in line]
-        words = ["User:a may READ topic t"]
-        assert told == [("ACLs were added", ME, words), ("ACLs were removed", ME, words)]
-
-    run(tmp_path, main)
-
-
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Thousands of names, and long ones: asked again each time, never kept without bound."""
 

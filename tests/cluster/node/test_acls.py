@@ -16,7 +16,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka import admin as confluent
 from kafka import admin as python
 from structlog.testing import capture_logs
-from tests.cluster.node.test_tls import at, node_config, secure
+from tests.cluster.node import secure_node
+from tests.cluster.node.secure_node import at, node_config, secure
 from tests.cluster.security.tls_case import ca
 
 from strandline.cli.acls import acl
@@ -26,10 +27,8 @@ from strandline.cluster.broker.request import AllowAll
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config_security import STANDARD_AUTHORIZER
-from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.metrics import Metrics
 from strandline.cluster.node.node import Node
-from strandline.cluster.node.world import system_world
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 
@@ -59,20 +58,8 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 def run(path: Path, body: Callable[[Node], Awaitable[None]], **more: str) -> None:
-    async def main() -> None:
-        world = system_world()
-        config = node_config(path, **{**SETTINGS, **more})
-        format_directory(world.disk, config, cluster_id="a-cluster", rng=world.rng, ignore_formatted=True)
-        node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
-        await node.start()
-        try:
-            async with asyncio.timeout(60):
-                await node.wait_ready()
-                await body(node)
-        finally:
-            await node.stop()
-
-    asyncio.run(main())
+    """A node with an authorizer."""
+    secure_node.run(path, body, **{**SETTINGS, **more})
 
 
 async def given(admin: Admin, *bindings: AclBinding) -> None:
@@ -271,6 +258,29 @@ def test_the_command_line(tmp_path: Path) -> None:
     run(tmp_path / "data", body)
 
 
+def test_a_login_is_a_principal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SASL and ACLs together: the user of the password is who is asked about; the super user is made at the format."""
+    monkeypatch.setenv("SECRET", "hunter2-and-more")
+    users = [f"SCRAM-SHA-256=[name={name},password=${{env:SECRET}}]" for name in ("admin", "alice")]
+
+    async def body(node: Node) -> None:
+        def client(name: str) -> Admin:
+            who: dict[str, Any] = {"sasl_username": name, "sasl_password": "hunter2-and-more"}
+            how = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"}
+            return Admin(at(node, "PLAINTEXT"), **how, **who)
+
+        async with client("admin") as admin, client("alice") as alice:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+            assert await alice.list_topics() == []
+            await given(admin, allow("User:alice", Operation.DESCRIBE))
+            assert await alice.list_topics() == ["t"]
+            with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await alice.delete_topics(["t"])
+
+    protocols = {"listener_security_protocol_map": "PLAINTEXT:SASL_PLAINTEXT"}
+    secure_node.run(tmp_path, body, add_scram=users, **{**SETTINGS, **protocols})
+
+
 def test_without_an_authorizer_everybody_may_and_explain_says_so(tmp_path: Path) -> None:
     async def body(node: Node) -> None:
         assert node.broker is not None
@@ -308,6 +318,9 @@ def test_doors_that_stay_open_are_named(tmp_path: Path) -> None:
     assert [any(word in one for one in said) for word in ("INTERNAL", "tells clients apart", "HTTP")] == [True] * 3
     tls = {**SETTINGS, "listener_security_protocol_map": "INTERNAL:SSL,SSL:SSL,HTTP:SSL,PLAINTEXT:PLAINTEXT"}
     assert list(open_doors(node_config(tmp_path, **tls))) == []
+    controller = {"process_roles": "controller", "audit_log_path": "/a", "listeners": "INTERNAL://127.0.0.1:7"}
+    [door] = open_doors(node_config(tmp_path, **controller))
+    assert (door.setting, door.has_effect) == ("audit.log.path = /a", False)
 
 
 def test_an_authorizer_is_made_of_the_settings(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from strandline.chaos.nemesis.options import SUPERVISOR_MS, FaultOptions
 from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import World
 
 _SLOW_MARGIN = 1.5
@@ -195,9 +196,14 @@ class Nemesis:
         self.blame_after(name, _SLOW_MARGIN * longest_ms)
 
     def blame_after(self, name: str, delay_ms: float) -> None:
-        """Undo one `excuse` later, and start the nodes that have stopped by then."""
+        """Undo one `excuse` later, and start the nodes that have stopped by then. A process that is paused has yet to
+        do what it has decided."""
 
         def due() -> None:
+            process = self.world.process(name)
+            if process is not None and process.state is ProcessState.PAUSED:
+                self.call_after(delay_ms, due)
+                return
             self.blame(name)
             self._supervise(name, _SUPERVISED_MS)
 

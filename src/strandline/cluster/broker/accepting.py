@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.config import ListenerConfig
@@ -12,9 +12,6 @@ from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.ports import Clock
-
-if TYPE_CHECKING:
-    from strandline.cluster.broker.connection import KafkaConnection
 
 
 class Listener(Protocol):
@@ -37,11 +34,11 @@ class Listener(Protocol):
     tls: ListenerTls | None
     sasl: SaslDoor | None
 
-    def opened(self, connection: KafkaConnection) -> None:
+    def opened(self, connection: Any) -> None:
         """A client has connected."""
 
-    def lost(self, connection: KafkaConnection, reason: str) -> None:
+    def lost(self, connection: Any, reason: str) -> None:
         """It has gone; `reason` "" unless it was refused."""
 
-    def goes_on(self, connection: KafkaConnection) -> None:
+    def goes_on(self, connection: Any) -> None:
         """Let a connection that waited go on: one a turn of the loop."""

@@ -19,8 +19,7 @@ from strandline.cluster.broker.accepting import Listener
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
-from strandline.cluster.broker.request import Peer, RequestContext
-from strandline.cluster.broker.sasl import SaslGate
+from strandline.cluster.broker.request import Gate, Peer, RequestContext
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.proto.errors import ProtocolError
@@ -297,7 +296,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             log.exception("internal error: a request failed", api=name, version=version, **self.identity())
             raise ProtocolError(f"{name} v{version} could not be answered") from None
 
-    def _take_token(self, gate: SaslGate, token: memoryview) -> None:
+    def _take_token(self, gate: Gate, token: memoryview) -> None:
         """A message of SASL that has no header, after SaslHandshake 0."""
         context = RequestContext(self.peer, "", Api.SASL_AUTHENTICATE.title, 0, 0, self.listener.clock.monotonic_ms())
         exchange = Exchange(self, context, False)

@@ -6,14 +6,12 @@ is what a cluster without an authorizer has. A delay by a quota has its place in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from strandline.cluster.security.principal import ANONYMOUS
+from strandline.cluster.security.sasl import SaslSession
 from strandline.proto.acls import CLUSTER, OPERATIONS_OF, AclBinding, AclFilter, Operation, Resource, ResourceKind
-
-if TYPE_CHECKING:
-    from strandline.cluster.broker.sasl import SaslGate
 
 UNKNOWN_SOFTWARE = "unknown"
 
@@ -22,6 +20,34 @@ OPERATIONS_NOT_ASKED = -(2**31)
 
 NO_TRANSACTIONS = "transactions are not served by this version of Strandline"
 """What a request with a transactional id is told."""
+
+
+class Gate(Protocol):
+    """What stands before the APIs on a listener with SASL (`strandline.cluster.broker.sasl`).
+
+    Attributes:
+        session: where the connection stands.
+    """
+
+    @property
+    def session(self) -> SaslSession: ...
+
+    @property
+    def is_open(self) -> bool:
+        """The client is authenticated."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Of a frame while it is not open."""
+
+    def check(self, frame: memoryview) -> None:
+        """Let a request through to its handler. Raises ProtocolError: the connection ends here."""
+
+    def handshake(self, exchange: Any, mechanism: str) -> None:
+        """Answer SaslHandshake."""
+
+    def authenticate(self, exchange: Any, token: bytes, *, raw: bool = False) -> None:
+        """Answer SaslAuthenticate, or a token without a header (`raw`)."""
 
 
 class Peer:
@@ -41,7 +67,7 @@ class Peer:
         self.listener = listener
         self.host = host
         self.principal = principal
-        self.sasl: SaslGate | None = None
+        self.sasl: Gate | None = None
         self.software_name = UNKNOWN_SOFTWARE
         self.software_version = UNKNOWN_SOFTWARE
 
@@ -117,6 +143,13 @@ class AllowAll:
 
     def describe(self, wanted: AclFilter) -> list[AclBinding]:
         return []
+
+
+class Sink(Protocol):
+    """Where lines for the audit go, beside the log."""
+
+    def write(self, event: str, figures: Mapping[str, Any]) -> None:
+        """Write one line. Raises nothing: what cannot be written is told by the log."""
 
 
 def topic(name: str) -> Resource:

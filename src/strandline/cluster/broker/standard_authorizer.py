@@ -6,10 +6,11 @@ What was decided is remembered until an entry changes, so that a produce or a fe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.request import Action, RequestContext
+from strandline.cluster.broker.request import Action, RequestContext, Sink
 from strandline.cluster.security.acl_rules import AclRules, Asker, Decision
 from strandline.proto.acls import AclBinding, AclFilter, Operation, Resource, ResourceKind
 from strandline.proto.ports import Clock
@@ -41,6 +42,7 @@ class StandardAuthorizer:
         caught_up: the entries are those of the cluster. Until then only super users may do anything, whatever
             `allow_unnamed` says (Kafka's AuthorizerNotReadyException).
         super_users, allow_unnamed: as for `AclRules`.
+        sink: gets what is logged of denials, too.
 
     Attributes:
         denied: times that a client was denied what it asked for, one for each operation and resource.
@@ -56,6 +58,7 @@ class StandardAuthorizer:
         caught_up: Callable[[], bool] = lambda: True,
         super_users: Iterable[str] = (),
         allow_unnamed: bool = False,
+        sink: Sink | None = None,
     ) -> None:
         self._acls = acls
         self._caught_up = caught_up
@@ -65,6 +68,7 @@ class StandardAuthorizer:
         self._rules = AclRules(self._made_of, self._super_users, allow_unnamed)
         self._remembered: dict[_Question, bool] = {}
         self._notes = _Denials(clock)
+        self._sink = sink
         self.denied = 0
 
     @property
@@ -130,19 +134,21 @@ class StandardAuthorizer:
         if not self._notes.may_log(question):
             return
         principal, host, operation, (kind, name) = question
-        log.info(
-            "denied",
-            principal=principal,
-            host=host,
-            client_id=context.client_id,
-            listener=context.peer.listener,
-            api=context.api,
-            operation=operation.name,
-            resource_type=kind.name,
-            resource=name[:REMEMBERED_CHARS_MAX],
-            because=str(self._why(question).because) if self._caught_up() else NOT_CAUGHT_UP,
-            suppressed=self._notes.take_suppressed(),
-        )
+        figures: dict[str, Any] = {
+            "principal": principal,
+            "host": host,
+            "listener": context.peer.listener,
+            "client_id": context.client_id,
+            "api": context.api,
+            "operation": operation.name,
+            "resource_type": kind.name,
+            "resource": name[:REMEMBERED_CHARS_MAX],
+            "because": str(self._why(question).because) if self._caught_up() else NOT_CAUGHT_UP,
+            "suppressed": self._notes.take_suppressed(),
+        }
+        log.info("denied", **figures)
+        if self._sink is not None:
+            self._sink.write("denied", figures)
 
 
 class _Denials:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from strandline.cluster.broker.request import AllowAll, Authorizer
+from strandline.cluster.broker.audit import Audit
+from strandline.cluster.broker.request import AllowAll, Authorizer, Sink
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
+from strandline.cluster.node.audit_file import AuditFile
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PLAINTEXT, SSL
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
@@ -24,8 +26,23 @@ class OpenDoor(NamedTuple):
     has_effect: bool = True
 
 
+def audit_of(config: NodeConfig, clock: Clock) -> tuple[Audit | None, AuditFile | None]:
+    """What notes changes, where there is an authorizer or a file for it; and the file. Raises ConfigError."""
+    if not config.authorizer and not config.audit_log_path:
+        return None, None
+    file = None
+    if config.audit_log_path:
+        limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
+        file = AuditFile(config.audit_log_path, **limits, clock=clock)
+    return Audit(file), file
+
+
 def authorizer_of(
-    config: NodeConfig, image: Callable[[], MetadataImage], caught_up: Callable[[], bool], clock: Clock
+    config: NodeConfig,
+    image: Callable[[], MetadataImage],
+    caught_up: Callable[[], bool],
+    clock: Clock,
+    sink: Sink | None,
 ) -> Authorizer:
     """What decides on this node's broker."""
     if not config.authorizer:
@@ -36,11 +53,15 @@ def authorizer_of(
         caught_up=caught_up,
         super_users=config.super_users,
         allow_unnamed=config.allow_everyone_if_no_acl,
+        sink=sink,
     )
 
 
 def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
     """What an operator who has configured an authorizer, or meant to, should know."""
+    if config.audit_log_path and not config.is_broker:
+        text = f"audit.log.path = {config.audit_log_path}"
+        yield OpenDoor(text, "clients ask brokers, and this node is none", "set it on the brokers", has_effect=False)
     if not config.authorizer:
         for name in ("super.users", "allow.everyone.if.no.acl.found"):
             if config.given.get(name, "") not in ("", "false"):
@@ -58,7 +79,7 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
         yield OpenDoor(
             "authorizer.class.name, without a listener that tells clients apart",
             "every client is User:ANONYMOUS: what one may do, all may",
-            "a listener with SSL and ssl.client.auth=required",
+            "a listener with SASL, or with SSL and ssl.client.auth=required",
         )
     http = config.http
     if http is not None and not _is_loopback(http.host):

@@ -12,7 +12,7 @@ from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, Stati
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
-from strandline.cluster.node.authorization import authorizer_of
+from strandline.cluster.node.authorization import audit_of, authorizer_of
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_security import listener_setting
 from strandline.cluster.node.config_settings import RACK_AWARE
@@ -79,7 +79,10 @@ class BrokerRole:
             rng=node.rng,
         )
         self._feeding = False
-        self.authorizer = authorizer_of(config, lambda: node.publisher.image, lambda: self._feeding, node.clock)
+        audit, self._audit_file = audit_of(config, node.clock)
+        self.authorizer = authorizer_of(
+            config, lambda: node.publisher.image, lambda: self._feeding, node.clock, self._audit_file
+        )
         self.kafka = Broker(
             BrokerParts(
                 node_id=config.node,
@@ -109,6 +112,9 @@ class BrokerRole:
             )
             for listener in config.client_listeners
         ]
+        if audit is not None:
+            for kafka in self.listeners:
+                kafka.apis = audit.intercept(kafka.apis)
         self._unopened = list(self.listeners)
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
@@ -198,6 +204,8 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
+        if self._audit_file is not None:
+            self._audit_file.close()
         await self.session.close()
         await self.replicas.close(clean)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, PLAIN_USERS, SASL_PLAINTEXT, SASL_SSL, Sasl
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
-from strandline.cluster.node.config_values import Listener, Setting, boolean, string
+from strandline.cluster.node.config_values import Listener, Setting, boolean, integer, size, string
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.proto.errors import ConfigError
@@ -109,6 +109,23 @@ class Security:
         "effect.",
     )
 
+    audit_log_path = string(
+        "audit.log.path",
+        "",
+        "A file that gets a line of JSON for each change that a client asks for (topics, settings, ACLs, credentials, "
+        "groups, elections, voters) and for what is denied. Empty: no file; with an authorizer the node's log has "
+        "these lines.",
+    )
+    audit_log_max_bytes = size(
+        "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.", low=1024
+    )
+    audit_log_files = integer(
+        "audit.log.files",
+        10,
+        "How many files of the audit are kept: PATH, PATH.1, ...; the oldest goes.",
+        low=2,
+        high=1000,
+    )
     security_protocol_map: Setting[Mapping[str, str]] = Setting(
         "listener.security.protocol.map",
         _protocol_map,

@@ -201,6 +201,28 @@ def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]
             )
 
 
+def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Finding]:
+    """What a broker's metrics say of its logs: replicas a part of which is not what was written, and logs that
+    compaction gave up."""
+    if rotten:
+        yield Finding(
+            where,
+            f"{rotten} rotten replica{'' if rotten == 1 else 's'}",
+            "what has rotted is served by nobody; if no other replica has it, it is gone",
+            "wait a minute: the broker fetches it from another replica. If it stays, its log names the offsets (a part "
+            "of a log has rotted): restore the topic from a backup, or give up what lies before and in the hole: "
+            "strandline topic trim TOPIC --before-offset NEXT_OFFSET",
+        )
+    if uncleanable:
+        yield Finding(
+            where,
+            f"{uncleanable} log{'' if uncleanable == 1 else 's'} that cannot be compacted",
+            "nothing yet; but these topics keep every value of each key, and fill the disk",
+            "its log says why (a log is compacted no more). Once what has rotted there is healed, or the broker starts "
+            "again, compaction tries again",
+        )
+
+
 def judge_producer(config: ProducerConfig) -> Iterator[Finding]:
     """Settings of a producer (of any client: the names are Kafka's) that can lose, repeat or reorder records."""
     where = "producer"

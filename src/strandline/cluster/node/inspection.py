@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.controller.quorum.memory import Memory
@@ -24,7 +26,26 @@ _CUT = (
     "the start cuts the metadata log here. Until this controller has caught up, its vote for who may lack that end "
     "counts only together with those of all others"
 )
+_LOST = (
+    "the node starts without a vote, and fetches everything from the other controllers. Once it has caught up, "
+    "`strandline quorum restore-vote` gives it its vote back. The only controller does not start: put the directory "
+    "back as it was"
+)
 _WITHOUT = "the start goes on without it"
+
+
+class _Started(NamedTuple):
+    """How the start of the quorum ended.
+
+    Attributes:
+        refused: why it does not start.
+        end: where its log ends then; -1: it has none.
+        lost: why its log counts as lost (rule A14); empty: it does not.
+    """
+
+    refused: CorruptLogError | None = None
+    end: int = -1
+    lost: str = ""
 
 
 class QuorumInspection:
@@ -36,12 +57,18 @@ class QuorumInspection:
     def __call__(self, disk: OverlayDisk, path: str, log: ScannedPartition | None) -> list[Flaw]:
         """The flaws of the metadata log and of the files beside it, judged. Raises DiskError."""
         directory = f"{path}/{DIRECTORY}"
-        if log is None or not disk.exists(directory):
-            return []
+        if not disk.exists(directory):
+            if not disk.exists(f"{path}/{PROMISE}"):
+                return []  # it has never been started
+            disk.mkdir(directory)
         restore_names(disk, directory)
-        flaws = [*self._files(disk, path), *log.list.flaws]
-        refused, end = self._start(disk, path)
-        return [self._judged(disk, path, flaw, refused, end) for flaw in flaws]
+        flaws = [*self._files(disk, path), *(log.list.flaws if log is not None else ())]
+        started = self._start(disk, path)
+        judged = [self._judged(disk, path, flaw, started) for flaw in flaws]
+        if started.lost:
+            lost = Flaw(file=DIRECTORY, partition="", kind=Kind.QUORUM, found=started.lost)
+            judged.insert(0, replace(lost, at_start=AtStart.HEAL, does=_LOST))
+        return judged
 
     def _files(self, disk: OverlayDisk, path: str) -> Iterator[Flaw]:
         directory = f"{path}/{DIRECTORY}"
@@ -62,8 +89,8 @@ class QuorumInspection:
             except CorruptLogError as error:
                 yield _flaw(path, error)
 
-    def _start(self, disk: OverlayDisk, path: str) -> tuple[CorruptLogError | None, int]:
-        """Why the quorum does not start, if it does not; and where its log ends then."""
+    def _start(self, disk: OverlayDisk, path: str) -> _Started:
+        """As `Quorum.start` does it, up to where the node would take part."""
         directory = f"{path}/{DIRECTORY}"
         log: MetadataLog | None = None
         try:
@@ -80,17 +107,22 @@ class QuorumInspection:
             )
             snapshots = SnapshotStore(disk, directory)
             latest = snapshots.open_latest()
-            log.summary(snapshots.ids, None if latest is None else latest.voters)
+            summary = log.summary(snapshots.ids, None if latest is None else latest.voters)
         except CorruptLogError as error:
-            return error, -1
+            return _Started(error)
         except ConfigError:
-            return None, -1  # whose directory it is cannot be read: that is a flaw of its own
+            return _Started()  # whose directory it is cannot be read: that is a flaw of its own
         finally:
             if log is not None:
                 log.partition_log.close_files()
-        return None, log.end_offset
+        try:  # as the only controller: it alone gives the loss of its log as an error
+            memory.settle(summary.end, alone=True, rng=random.Random(0))
+        except CorruptLogError as error:
+            return _Started(end=log.end_offset, lost=error.reason)
+        return _Started(end=log.end_offset)
 
-    def _judged(self, disk: OverlayDisk, path: str, flaw: Flaw, refused: CorruptLogError | None, end: int) -> Flaw:
+    def _judged(self, disk: OverlayDisk, path: str, flaw: Flaw, started: _Started) -> Flaw:
+        refused = started.refused
         gone = not disk.exists(f"{path}/{flaw.file}")
         if flaw.kind is Kind.LEFT_OVER:
             at_start = AtStart.REMOVE if gone else AtStart.IGNORE
@@ -99,7 +131,7 @@ class QuorumInspection:
             file = refused.path.removeprefix(f"{path}/")
             does = refused.advice if flaw.file == file else f"Look at {file} first"
             return replace(flaw, at_start=AtStart.REFUSE, does=f"the node does not start. {does}")
-        if flaw.kind is Kind.BATCH and flaw.offset >= end >= 0:
+        if flaw.kind is Kind.BATCH and flaw.offset >= started.end >= 0:
             return replace(flaw, at_start=AtStart.CUT, does=_CUT)
         return replace(flaw, at_start=AtStart.HEAL, does=_WITHOUT)
 

@@ -162,6 +162,7 @@ class Verification:
             recovery_point=self._offsets[RECOVERY_POINTS].get(tp, 0),
             high_watermark=self._offsets[HIGH_WATERMARKS].get(tp, 0),
             clean=self.result.clean,
+            start_is_known=self._disk.exists(f"{self._path}/{LOG_STARTS}"),
             has_topic_id=not is_metadata,
         )
 

@@ -31,6 +31,7 @@ LEFT_OVER = {
     DELETED_SUFFIX: "a file that retention or compaction has taken out of the log",
     CLEANED_SUFFIX: "a segment that compaction had not finished",
     SWAP_SUFFIX: "a segment that compaction has finished, and that had not taken the place of the old ones yet",
+    ".part": "a snapshot of the metadata that was not finished",
     ".tmp": "a file that a process that was killed had not finished",
     AWAY: "a file that a start that was cut short had renamed",
 }
@@ -47,6 +48,7 @@ class Known:
     recovery_point: int = 0
     high_watermark: int = 0
     clean: bool = False
+    start_is_known: bool = False
     has_topic_id: bool = True
 
     @property
@@ -112,6 +114,10 @@ class PartitionScan:
             self._flaw(bases[0], LOG_SUFFIX, Kind.LEFT_OVER, f"a segment below the log start, {start}")
             del bases[0]
         self._check_strays(bases)
+        known = self._known
+        if bases and bases[0] > start and known.clean and known.start_is_known and known.has_topic_id:
+            reason = f"the checkpoints of an orderly stop say that the log starts at offset {start}"
+            self._flaw(bases[0], LOG_SUFFIX, Kind.GAP, reason, offset=start, next_offset=bases[0])
         epochs = self._epochs()
         self._counted.partitions += 1
         self._read_from = self._first_read(bases)
@@ -237,6 +243,7 @@ class PartitionScan:
         self, scan: SegmentScan, index: OffsetIndexCheck | None, time_index: TimeIndexCheck | None, *, is_last: bool
     ) -> None:
         base = scan.base_offset
+        self.found.list.left_out += scan.left_out
         for part in scan.damaged:
             self._flaw(
                 base,

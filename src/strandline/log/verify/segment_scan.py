@@ -20,6 +20,10 @@ OnBatch = Callable[[int, BatchHeader], None]
 """Gets the position and the header of each batch that holds."""
 
 
+DAMAGED_MAX = 1000
+"""Parts of one segment that are told one by one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """A part of a segment that is not what was written."""
@@ -72,6 +76,8 @@ class SegmentScan:
         self.base_offset = base_offset
         self.epoch = epoch
         self.damaged: list[Damaged] = []
+        self.left_out = 0
+        """Damaged parts beyond the first thousand."""
         self.mismatch = EpochMismatch()
         self.end_offset = base_offset
         self.batches = self.records = 0
@@ -87,7 +93,10 @@ class SegmentScan:
                     break  # preallocation
                 following = self._behind(position, header)
                 at, offset = following or (self._size, -1)
-                self.damaged.append(Damaged(position, self.end_offset, at, offset, reason))
+                if len(self.damaged) < DAMAGED_MAX or following is None:
+                    self.damaged.append(Damaged(position, self.end_offset, at, offset, reason))
+                else:
+                    self.left_out += 1
                 self._progress(at - position)
                 if following is None:
                     break
@@ -100,7 +109,7 @@ class SegmentScan:
                 time_index.batch(header)
             self._progress(header.size)
             position += header.size
-        if index is not None:
+        if index is not None and not self.left_out:
             index.end(self.damaged)
         if time_index is not None:
             time_index.end()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.log.checkpoints import META_PROPERTIES
-from strandline.log.disk import DiskError
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES
+from strandline.log.disk import DiskError, read_file
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
 from strandline.log.overlay import OverlayDisk
@@ -53,6 +53,8 @@ class Trial:
         self._path = path
         self.refused: dict[str, str] = {}
         self._log_dir: LogDir | None = None
+        mark = f"{path}/{CLEAN_SHUTDOWN}"
+        clean = read_file(disk, mark) if disk.exists(mark) else None
         while self._log_dir is None:
             try:
                 self._log_dir = LogDir.open(disk, path, clock)
@@ -63,6 +65,8 @@ class Trial:
                 if error.path.endswith(META_PROPERTIES):
                     return
                 disk.unlink(error.path)
+                if clean is not None:  # who takes the file away before the first start has the mark still
+                    disk.open(mark, create=True).pwrite(clean, 0)
             except ConfigError as error:
                 self.refused[f"{path}/{META_PROPERTIES}"] = f"{_NO_START}: {error.allowed}"
                 return
@@ -84,31 +88,26 @@ class Trial:
             return self._left_over(path)
         if partition is None:
             return AtStart.IGNORE, "no start reads it"
-        tp = _topic_partition(partition.name)
-        if flaw.kind is Kind.SHORT or (tp not in self._log_dir.logs and flaw.kind is not Kind.IDENTITY):
-            return self._missing(tp)
-        return self._of_log(flaw, tp, path, partition)
+        log_dir, tp = self._log_dir, _topic_partition(partition.name)
+        if tp in log_dir.offline:
+            error = log_dir.offline[tp]
+            reason = f" ({error.reason})" if isinstance(error, CorruptLogError) else ""
+            return AtStart.REFUSE, _OFFLINE + reason
+        if flaw.kind is Kind.SHORT:
+            return AtStart.HEAL, _SHORT
+        if tp not in log_dir.logs:
+            return AtStart.REMOVE, "the directory never held anything that was acknowledged: the start removes it"
+        return self._of_log(flaw, log_dir, tp, partition)
 
     def _left_over(self, path: str) -> tuple[AtStart, str]:
         if not self._disk.exists(path):
             return AtStart.REMOVE, "the start removes it, or finishes what it is left of"
         return AtStart.IGNORE, "the start leaves it where it is"
 
-    def _missing(self, tp: TopicPartition) -> tuple[AtStart, str]:
-        log_dir = self._log_dir
-        if log_dir is not None and tp in log_dir.offline:
-            error = log_dir.offline[tp]
-            reason = f" ({error.reason})" if isinstance(error, CorruptLogError) else ""
-            return AtStart.REFUSE, _OFFLINE + reason
-        return AtStart.HEAL, _SHORT
-
-    def _of_log(self, flaw: Flaw, tp: TopicPartition, path: str, partition: ScannedPartition) -> tuple[AtStart, str]:
-        log_dir = self._log_dir
-        log = None if log_dir is None else log_dir.logs.get(tp)
-        if log_dir is None or log is None:
-            if tp in (log_dir.offline if log_dir is not None else ()):
-                return self._missing(tp)
-            return AtStart.REMOVE, "the directory never held anything that was acknowledged: the start removes it"
+    def _of_log(
+        self, flaw: Flaw, log_dir: LogDir, tp: TopicPartition, partition: ScannedPartition
+    ) -> tuple[AtStart, str]:
+        log = log_dir.logs[tp]
         match flaw.kind:
             case Kind.BATCH | Kind.GAP:
                 finding = log_dir.findings.all.get(tp)
@@ -117,8 +116,7 @@ class Trial:
                     return AtStart.CUT, _CUT if is_cut else "the start cuts it: nothing was written there"
                 return AtStart.HEAL, _NOT_READ
             case Kind.EPOCHS:
-                healed = flaw.offset < 0 or log.epoch_at(flaw.offset) == _stored_epoch(log, flaw.offset)
-                if healed:
+                if flaw.offset < 0 or log.epoch_at(flaw.offset) == _stored_epoch(log, flaw.offset):
                     return AtStart.HEAL, "the start builds it anew from the batches"
                 return AtStart.HEAL, _NOT_READ
             case Kind.TIME_INDEX if flaw.file in partition.believed:
@@ -126,12 +124,12 @@ class Trial:
             case Kind.INDEX | Kind.TIME_INDEX:
                 return AtStart.HEAL, _BUILT_ANEW
             case Kind.SNAPSHOT:
-                return self._snapshot(flaw, path, log)
+                return self._snapshot(flaw, log)
             case _:
                 return AtStart.HEAL, "the start goes on without it"
 
-    def _snapshot(self, flaw: Flaw, path: str, log: PartitionLog) -> tuple[AtStart, str]:
-        if not self._disk.exists(path):
+    def _snapshot(self, flaw: Flaw, log: PartitionLog) -> tuple[AtStart, str]:
+        if not self._disk.exists(f"{self._path}/{flaw.file}"):
             return AtStart.HEAL, "the start goes by an older one, and by the batches behind it"
         newest = max((offset for offset in log.snapshots.offsets() if offset <= log.log_end_offset), default=-1)
         if flaw.file.endswith(f"{newest:020d}.snapshot"):
@@ -146,6 +144,7 @@ def _topic_partition(name: str) -> TopicPartition:
 
 
 def _stored_epoch(log: PartitionLog, offset: int) -> int:
+    """By the header of the batch at `offset`; -1 where damage before it keeps it from being found."""
     try:
         for segment in log.segments:
             found = segment.find(offset, pread_blocking) if segment.base_offset <= offset else None

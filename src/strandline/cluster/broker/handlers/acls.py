@@ -3,11 +3,9 @@ SECURITY_DISABLED, as in Kafka: entries that nothing asks for would only look li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
-
-import structlog
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
@@ -27,12 +25,7 @@ from strandline.proto.acls import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
-log = structlog.get_logger("strandline.authorizer")
-
 NO_AUTHORIZER = "no authorizer is configured on this broker: set authorizer.class.name (docs/security.md)"
-
-LOGGED_MAX = 100
-"""Changed entries of one request that the log names one by one."""
 
 
 class AclsHandler:
@@ -68,14 +61,12 @@ class AclsHandler:
         """One outcome an entry, in order. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED, or what
         kept the controller from answering."""
         self._check(call.context, Operation.ALTER)
-        bindings = [_binding(one) for one in call.request.creations]
+        bindings = [binding_of(one, one.resource_pattern_type) for one in call.request.creations]
         faults = [binding_fault(one) for one in bindings]
         asked = tuple(one for one, fault in zip(bindings, faults, strict=True) if not fault)
         outcomes: Sequence[AclOutcome] = ()
         if asked:
             outcomes = (await self._controller.create_acls(CreateAclsRequest(asked), self._timeout_ms)).outcomes
-        done = [one for one, outcome in zip(asked, outcomes, strict=True) if outcome.error is ErrorCode.NONE]
-        _log_changes("ACLs were added", call.context, done)
         answers = iter(outcomes)
         return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
 
@@ -92,8 +83,6 @@ class AclsHandler:
         outcomes: Sequence[AclOutcome] = ()
         if filters:
             outcomes = (await self._controller.delete_acls(DeleteAclsRequest(filters), self._timeout_ms)).outcomes
-        removed = dict.fromkeys(binding for outcome in outcomes for binding in outcome.bindings)
-        _log_changes("ACLs were removed", call.context, removed)
         return _deleted(outcomes)
 
     def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
@@ -107,24 +96,17 @@ class AclsHandler:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 
 
-def _log_changes(event: str, context: RequestContext, bindings: Iterable[AclBinding]) -> None:
-    """Who changed what: such lines are what an audit looks for."""
-    texts = [str(binding) for binding in bindings]
-    if texts:
-        who = {"principal": context.principal, "host": context.peer.host, "client_id": context.client_id}
-        log.info(event, **who, acls=texts[:LOGGED_MAX], count=len(texts))
-
-
 def _of(kind: type[Any], number: int) -> Any:
     """The member of an enum; UNKNOWN for a number that is none, as Kafka reads it."""
     return kind(number) if number in kind.__members__.values() else kind(0)
 
 
-def _binding(one: Any) -> AclBinding:
+def binding_of(one: Any, pattern: int) -> AclBinding:
+    """An entry as messages have it; the field of its pattern has several names."""
     return AclBinding(
         kind=_of(ResourceKind, one.resource_type),
         name=one.resource_name,
-        pattern=_of(PatternType, one.resource_pattern_type),
+        pattern=_of(PatternType, pattern),
         principal=one.principal,
         host=one.host,
         operation=_of(Operation, one.operation),

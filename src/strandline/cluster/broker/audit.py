@@ -1,0 +1,237 @@
+"""The audit: one line for each change that a client asks for, with who asked, from where, and what became of it.
+
+The handlers know nothing of it: the APIs that change something are wrapped, and request and answer are read once more.
+What the table says of a request names things and never holds a secret. Denied requests come from the authorizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import structlog
+
+from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.handlers.acls import binding_of
+from strandline.cluster.broker.request import RequestContext, Sink
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import Piece
+from strandline.proto.secrets import shown
+
+log = structlog.get_logger("strandline.audit")
+
+CHANGES_MAX = 100
+"""Changes of one request that have a line of their own; more share the last line."""
+
+CHARS_MAX = 1000
+"""Of what a line says was changed: a name that cannot be may be long."""
+
+NO_LINE = "internal error: a change has no line in the audit"
+
+DENIED = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""What the authorizer has a line for, at a bounded rate: a stranger cannot fill the audit with refusals."""
+
+UNKNOWN = "UNKNOWN"
+"""What became of a change whose client left before the answer: it may have been carried out."""
+
+Change = tuple[str, ErrorCode]
+"""(what was asked for, what became of it)."""
+
+
+def _topics_created(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.topics:
+        yield f"topic {one.name}", one.error_code
+
+
+def _topics_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.responses:
+        yield f"topic {one.name or getattr(one, 'topic_id', None)}", one.error_code
+
+
+def _partitions_added(request: Any, answer: Any) -> Iterator[Change]:
+    counts = {one.name: one.count for one in request.topics}
+    for one in answer.results:
+        yield f"topic {one.name}: {counts.get(one.name)} partitions", one.error_code
+
+
+def _records_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    offsets = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            offset = offsets.get((topic.name, one.partition_index))
+            yield f"topic {topic.name}-{one.partition_index}: records below {offset}", one.error_code
+
+
+def _configs_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.resources, answer.responses, strict=True):
+        kind = {2: "topic", 4: "broker"}.get(one.resource_type, f"type {one.resource_type}")
+        changes = ", ".join(f"{config.name}={shown(config.name, config.value)}" for config in one.configs)
+        yield f"{kind} {one.resource_name or '(all)'}: {changes}", outcome.error_code
+
+
+def _acls_added(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.creations, answer.results, strict=True):
+        yield f"ACL {binding_of(one, one.resource_pattern_type)}", outcome.error_code
+
+
+def _acls_removed(request: Any, answer: Any) -> Iterator[Change]:
+    for wanted, outcome in zip(request.filters, answer.filter_results, strict=True):
+        if outcome.error_code is not ErrorCode.NONE:
+            words = f"name {wanted.resource_name_filter}, principal {wanted.principal_filter}"
+            yield f"ACLs of type {wanted.resource_type_filter}, {words}", outcome.error_code
+        for one in outcome.matching_acls:
+            yield f"ACL {binding_of(one, one.pattern_type)}", one.error_code
+
+
+def _leaders_elected(request: Any, answer: Any) -> Iterator[Change]:
+    whole = getattr(answer, "error_code", ErrorCode.NONE)
+    if whole is not ErrorCode.NONE:
+        yield "leaders", whole
+        return
+    for topic in answer.replica_election_results:
+        for one in topic.partition_result:
+            yield f"leader of {topic.topic}-{one.partition_id}", one.error_code
+
+
+def _voter_changed(request: Any, answer: Any) -> Iterator[Change]:
+    yield f"voter {request.voter_id}, directory {request.voter_directory_id}", answer.error_code
+
+
+def _groups_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"group {one.group_id}", one.error_code
+
+
+def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    if answer.error_code is not ErrorCode.NONE:
+        yield f"group {request.group_id}", answer.error_code
+    for topic in answer.topics:
+        for one in topic.partitions:
+            yield f"group {request.group_id}: offset of {topic.name}-{one.partition_index}", one.error_code
+
+
+def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"SCRAM credentials of {one.user}", one.error_code
+
+
+CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
+    Api.CREATE_TOPICS: _topics_created,
+    Api.DELETE_TOPICS: _topics_deleted,
+    Api.CREATE_PARTITIONS: _partitions_added,
+    Api.DELETE_RECORDS: _records_deleted,
+    Api.ALTER_CONFIGS: _configs_altered,
+    Api.INCREMENTAL_ALTER_CONFIGS: _configs_altered,
+    Api.CREATE_ACLS: _acls_added,
+    Api.DELETE_ACLS: _acls_removed,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: _credentials_altered,
+    Api.ELECT_LEADERS: _leaders_elected,
+    Api.ADD_RAFT_VOTER: _voter_changed,
+    Api.REMOVE_RAFT_VOTER: _voter_changed,
+    Api.DELETE_GROUPS: _groups_deleted,
+    Api.OFFSET_DELETE: _offsets_deleted,
+}
+"""By API: what a request and its answer say was changed."""
+
+
+class Audit:
+    """Wraps the APIs that change something; a line for each change by the logger `strandline.audit`, and to `sink`."""
+
+    def __init__(self, sink: Sink | None) -> None:
+        self._sink = sink
+
+    def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
+        """The same APIs."""
+        return {key: self._audited(served) if served.api in CHANGES else served for key, served in apis.items()}
+
+    def _audited(self, served: ServedApi) -> ServedApi:
+        def handle(exchange: Exchange, body: memoryview) -> None:
+            if not served.serves(exchange.context.version):
+                served.handle(exchange, body)
+                return
+            asked = bytes(body)
+            context = exchange.context
+            watched = _Watched(exchange, lambda answer: self._note(served, context, asked, answer))
+
+            def gone() -> None:
+                """A client that leaves at once must not go unseen: an answer that refuses everything names it all."""
+                ended = _Watched(exchange, lambda answer: self._note(served, context, asked, answer, UNKNOWN))
+                ended.answers = False
+                try:
+                    served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT)
+                except Exception:  # the end of a connection must go on to its end
+                    log.exception(NO_LINE, api=context.api, version=context.version)
+
+            served.handle(watched, memoryview(asked))
+            if not exchange.ready:  # it was read: whoever leaves now has asked for something
+                exchange.when_gone = gone
+
+        return replace(served, handle=handle)
+
+    def _note(
+        self, served: ServedApi, context: RequestContext, asked: bytes, answer: Sequence[Piece], result: str = ""
+    ) -> None:
+        try:
+            request = schema.request(served.api, context.version).decode(asked)
+            if _is_rehearsal(request):
+                return
+            said = schema.response(served.api, context.version).decode(b"".join(answer))
+            changes = (one for one in CHANGES[served.api](request, said) if one[1] not in DENIED)
+            for what, error in islice(changes, CHANGES_MAX):
+                self._write(context, what, result or error.name)
+            rest = sum(1 for _ in changes)
+            if rest:
+                self._write(context, f"{rest} more", result or "see the answer")
+        except Exception:
+            log.exception(NO_LINE, api=context.api, version=context.version)
+
+    def _write(self, context: RequestContext, what: str, result: str) -> None:
+        figures = {
+            "principal": context.principal,
+            "host": context.peer.host,
+            "listener": context.peer.listener,
+            "client_id": context.client_id,
+            "api": context.api,
+            "what": what[:CHARS_MAX],
+            "result": result,
+        }
+        log.info("change", **figures)
+        if self._sink is not None:
+            self._sink.write("change", figures)
+
+
+def _is_rehearsal(request: Any) -> bool:
+    """It changes nothing: validate_only, and the elections that are only previewed."""
+    return bool(getattr(request, "validate_only", False)) or getattr(request, "election_type", 0) < 0
+
+
+class _Watched(Exchange):
+    """An exchange whose answer is seen before it is sent."""
+
+    __slots__ = ("_inner", "_see", "answers")
+
+    def __init__(self, inner: Exchange, see: Callable[[Sequence[Piece]], None]) -> None:
+        super().__init__(inner.connection, inner.context, inner.flexible_header)
+        self._inner = inner
+        self._see = see
+        self.answers = True
+        """The answer is sent; else it is only looked at."""
+
+    def respond(self, body: Sequence[Piece]) -> None:
+        self._see(body)
+        if self.answers:
+            self._inner.respond(body)
+
+    def drop_connection(self, reason: str) -> None:
+        self._inner.drop_connection(reason)

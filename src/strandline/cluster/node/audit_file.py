@@ -1,0 +1,60 @@
+"""The file of the audit: lines of JSON, as many bytes of them as the settings say, the oldest file going first."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from typing import Any, cast
+
+import structlog
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.audit")
+
+TELL_MS = 10_000.0
+"""Lines that cannot be written are told once in this time, with their number."""
+
+
+class AuditFile(RotatingFileHandler):
+    """The `Sink` of a node. A line is written before the answer that it tells of is sent."""
+
+    def __init__(self, path: str, *, max_bytes: int, files: int, clock: Clock) -> None:
+        """Open it, to append. Raises ConfigError."""
+        self._clock = clock
+        self._lost = 0
+        self._told_ms = -TELL_MS
+        try:
+            super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("audit.log.path", path, f"a file that can be written ({error.strerror})") from error
+
+    def _open(self) -> TextIOWrapper:
+        """Only the node's user may read it: it names topics, groups and principals."""
+        file = open(self.baseFilename, self.mode, encoding=self.encoding, opener=_for_the_user)  # noqa: SIM115
+        return cast("TextIOWrapper", file)
+
+    def write(self, event: str, figures: Mapping[str, Any]) -> None:
+        """See `Sink`."""
+        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"timestamp": moment, "event": event, **figures}, default=str)
+        self.emit(logging.LogRecord("strandline.audit", logging.INFO, "", 0, line, None, None))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called by `emit` where a line could not be written."""
+        self._lost += 1
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms >= TELL_MS:
+            self._told_ms = now_ms
+            log.exception("audit lines could not be written", path=self.baseFilename, lines=self._lost)
+            self._lost = 0
+
+
+def _for_the_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,331 @@
+"""What is known of one record: `strandline why`.
+
+Everything comes from what any client may ask (Fetch, ListOffsets, Metadata, DescribeConfigs, DescribeLogDirs), from the
+metrics of nodes whose HTTP listeners are named, and from the names of files where a broker's directory lies on this
+machine. What none of these tells is None, and `unknown` says so in words: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from strandline.client.admin import Admin
+from strandline.client.errors import ClientTimeout
+from strandline.client.range_reader import RangeReader
+from strandline.client.types import EARLIEST, LATEST, ConfigResource, ConsumerRecord, PartitionDescription
+from strandline.log.batch import LOG_APPEND_TIME, BatchHeader
+from strandline.log.records import Record, decode_records
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.tools.why_segment import SegmentFile, find_segment
+
+LOOK_AHEAD = 100_000
+"""So many offsets behind a record are read for a later value of its key."""
+
+
+class State(StrEnum):
+    """What stands at the offset."""
+
+    RECORD = "record"
+    DELETED = "deleted"
+    """It lies below the log start."""
+    NOT_COMMITTED = "not-committed"
+    """It lies at the high watermark or beyond: perhaps written, perhaps not."""
+    COMPACTED = "compacted"
+    """Its batch is there and the record is not."""
+    NOTHING = "nothing"
+    """No record that a consumer gets: a marker of the cluster, or offsets that Apache Kafka's compaction left out."""
+    ROTTEN = "rotten"
+    """The leader cannot read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownReplica:
+    """A replica, and whether it has the record. `has_it`: None where that is not known."""
+
+    node: int
+    role: str
+    has_it: bool | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """What a broker says of its log, in its metrics."""
+
+    log_end_offset: int
+    high_watermark: int
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What is known of an offset. None: not known, or there is no such thing."""
+
+    topic: str
+    partition: int
+    offset: int
+    log_start_offset: int
+    high_watermark: int
+    leader: int
+    leader_epoch: int
+    state: State = State.RECORD
+    batch: BatchHeader | None = None
+    record: Record | None = None
+    led_by: int | None = None
+    synced: bool | None = None
+    replicas: tuple[KnownReplica, ...] = ()
+    segment: SegmentFile | None = None
+    retention: str = ""
+    not_before_ms: int | None = None
+    """Retention does not take it earlier, as it is set now."""
+    compaction: str = ""
+    superseded_by: int | None = None
+    """The offset of a later value of its key."""
+    unknown: list[str] = field(default_factory=list)
+
+
+class Why:
+    """One question."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        reader: RangeReader,
+        tp: TopicPartition,
+        offset: int,
+        *,
+        ends: Mapping[int, LogEnds],
+        now_ms: int,
+        look_ahead: int = LOOK_AHEAD,
+    ) -> None:
+        """`ends`: by broker, where its metrics were asked; `now_ms`: wall time."""
+        self._now_ms = now_ms
+        self._admin = admin
+        self._reader = reader
+        self._tp = tp
+        self._offset = offset
+        self._ends = ends
+        self._look_ahead = look_ahead
+
+    def answer(self) -> Explanation:
+        """Ask the cluster.
+
+        Raises:
+            ConfigError: no such partition, or an offset below 0.
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+        tp, offset, admin = self._tp, self._offset, self._admin
+        [topic] = admin.describe_topics([tp.topic])
+        part = next((one for one in topic.partitions if one.partition == tp.partition), None)
+        if part is None:
+            raise ConfigError("PARTITION", tp.partition, f"0 to {len(topic.partitions) - 1}: those of {tp.topic}")
+        if part.leader is None:
+            raise KafkaError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"{tp} has no leader, and nobody else answers for its records. Why: strandline topic elect {tp.topic} "
+                f"--partition {tp.partition} --unclean --dry-run",
+            )
+        start = admin.list_offsets({tp: EARLIEST})[tp].offset
+        end = admin.list_offsets({tp: LATEST})[tp].offset
+        found = Explanation(tp.topic, tp.partition, offset, start, end, part.leader, part.leader_epoch)
+        configs = self._configs(ConfigResource("topic", tp.topic))
+        if offset < start:
+            self._deleted(found, configs)
+        elif offset >= end:
+            self._not_committed(found, part)
+        else:
+            self._read(found)
+            self._leadership(found)
+            self._replicas(found, part)
+            found.segment = self._segment(found)
+            self._retention(found, configs)
+            self._compaction(found, configs)
+        return found
+
+    def _configs(self, resource: ConfigResource) -> dict[str, str]:
+        return {entry.name: entry.value or "" for entry in self._admin.describe_configs([resource])[resource]}
+
+    # ------------------------------------------------------------------ where there is nothing to be read
+
+    def _deleted(self, found: Explanation, configs: Mapping[str, str]) -> None:
+        found.state = State.DELETED
+        found.retention = f"deleted: the log begins at offset {found.log_start_offset}"
+        set_now = ", ".join(f"{name}={configs.get(name, '?')}" for name in ("retention.ms", "retention.bytes"))
+        found.unknown += [
+            f"whether retention took it or somebody did (topic trim): the log start does not say. Set now: {set_now}",
+            "who wrote it, and when: that went with it",
+        ]
+
+    def _not_committed(self, found: Explanation, part: PartitionDescription) -> None:
+        found.state = State.NOT_COMMITTED
+        found.replicas = tuple(self._replica(found, part, node) for node in part.replicas)
+        if part.leader not in self._ends:
+            found.unknown.append(
+                "whether it was written at all: consumers are told nothing from the high watermark on. The leader's "
+                "metrics say where its log ends (--http)"
+            )
+
+    # ------------------------------------------------------------------ the record and its batch
+
+    def _read(self, found: Explanation) -> None:
+        tp, offset = self._tp, self._offset
+        try:
+            batches = list(self._reader.read_batches(tp.topic, tp.partition, offset, offset + 1))
+        except (KafkaError, ClientTimeout) as error:
+            cause = error.last_error if isinstance(error, ClientTimeout) else error
+            if not isinstance(cause, KafkaError) or cause.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise
+            found.state = State.ROTTEN
+            found.unknown.append("who wrote it, and when: its batch is damaged at the leader (CORRUPT_MESSAGE)")
+            return
+        if not batches:
+            found.state = State.NOTHING
+            found.unknown.append("what stood there: a marker of the cluster, or a record that compaction took")
+            return
+        header = batches[-1].header
+        found.batch = header
+        records = decode_records(batches[-1].data)
+        found.record = next((record for record in records if record.offset == offset), None)
+        if found.record is None:
+            found.state = State.COMPACTED
+            found.unknown.append("its key, and by what it was superseded: that went with it")
+        if header.is_gap:
+            found.batch = None
+            found.unknown.append("who wrote it: compaction has left an empty batch for these offsets")
+        elif found.record is not None and header.timestamp_type != LOG_APPEND_TIME:
+            found.unknown.append("when it was appended: the topic keeps the producer's time (CreateTime)")
+
+    def _leadership(self, found: Explanation) -> None:
+        if found.batch is None:
+            return
+        if found.batch.leader_epoch == found.leader_epoch:
+            found.led_by = found.leader
+        else:
+            found.unknown.append(
+                f"who led in epoch {found.batch.leader_epoch}: the metadata keep the leader of the present epoch, "
+                f"{found.leader_epoch}. The logs of the brokers of that time have it"
+            )
+
+    # ------------------------------------------------------------------ who has it
+
+    def _replicas(self, found: Explanation, part: PartitionDescription) -> None:
+        found.replicas = tuple(self._replica(found, part, node) for node in part.replicas)
+        policy = self._configs(ConfigResource("broker", str(found.leader))).get("flush.policy")
+        if policy == "ack":
+            found.synced = True
+        elif policy is None:
+            found.unknown.append("whether the replicas have synced it: the leader does not tell its flush.policy")
+        else:
+            found.unknown.append(f"who has synced it: with flush.policy={policy} a copy in memory counts")
+
+    def _replica(self, found: Explanation, part: PartitionDescription, node: int) -> KnownReplica:
+        role = "leader" if node == part.leader else "in sync" if node in part.isr else "behind"
+        is_committed = found.offset < found.high_watermark
+        if is_committed and role != "behind":
+            return KnownReplica(node, role, True, "it is in sync, so it has everything below the high watermark")
+        ends = self._ends.get(node)
+        if ends is None:
+            return KnownReplica(
+                node, role, None, "it does not tell where its log ends; name its HTTP listener (--http)"
+            )
+        if found.offset >= ends.log_end_offset:
+            return KnownReplica(node, role, False, f"its log ends at offset {ends.log_end_offset}")
+        if found.offset < ends.high_watermark:
+            return KnownReplica(node, role, True, f"it knows it to be committed (up to {ends.high_watermark})")
+        reaches = f"its log reaches offset {ends.log_end_offset}; what is not committed may be cut again"
+        return KnownReplica(node, role, role == "leader" or None, reaches)
+
+    def _segment(self, found: Explanation) -> SegmentFile | None:
+        cluster = self._admin.describe_cluster().cluster_id
+        nodes = [replica.node for replica in found.replicas if replica.has_it]
+        for node in nodes:
+            try:
+                [(_, directories)] = self._admin.describe_log_dirs([node]).items()
+            except KafkaError:
+                continue
+            for one in directories:
+                segment = find_segment(one.path, self._tp, self._offset, node_id=node, cluster_id=cluster)
+                if segment is not None:
+                    return segment
+        found.unknown.append("in which segment it lies: no directory of a broker that has it is on this machine")
+        return None
+
+    # ------------------------------------------------------------------ how long it stays
+
+    def _retention(self, found: Explanation, configs: Mapping[str, str]) -> None:
+        if "delete" not in configs.get("cleanup.policy", "delete"):
+            found.retention = "none: cleanup.policy has no delete"
+            return
+        retention_ms = int(configs.get("retention.ms") or -1)
+        says: list[str] = []
+        newest_ms = found.segment.newest_ms if found.segment is not None else None
+        of_record = found.record.timestamp_ms if found.record is not None else -1
+        if retention_ms < 0:
+            says.append("not for its age (retention.ms=-1)")
+        elif newest_ms is not None and 0 <= newest_ms <= self._now_ms:
+            found.not_before_ms = newest_ms + retention_ms
+            says.append("for its age with its whole segment, whose newest record decides")
+        elif newest_ms is None and 0 <= of_record <= self._now_ms:
+            found.not_before_ms = of_record + retention_ms
+            says.append(
+                "for its age with its whole segment, so once the newest record there is old enough (one of the future "
+                "counts from when it was written)"
+            )
+        else:
+            says.append("for its age once its segment was not written to for retention.ms: its time says nothing")
+        retention_bytes = int(configs.get("retention.bytes") or -1)
+        if retention_bytes >= 0:
+            says.append(self._by_size(found, retention_bytes))
+        found.retention = "; ".join(says)
+
+    @staticmethod
+    def _by_size(found: Explanation, retention_bytes: int) -> str:
+        if found.segment is None:
+            found.unknown.append(f"how many bytes are behind it, which retention.bytes={retention_bytes} goes by")
+            return "for the size of the partition at a time that is not known"
+        left = retention_bytes - found.segment.bytes_behind
+        if left <= 0:
+            return "for the size of the partition, at the next check (log.retention.check.interval.ms)"
+        return f"for the size of the partition once about {left:,} more bytes are written"
+
+    def _compaction(self, found: Explanation, configs: Mapping[str, str]) -> None:
+        if "compact" not in configs.get("cleanup.policy", "delete"):
+            found.compaction = "none: cleanup.policy has no compact"
+            return
+        record, batch = found.record, found.batch
+        if record is None:
+            found.compaction = "compaction has taken it" if found.state is State.COMPACTED else "not known"
+            return
+        if record.key is None:
+            found.compaction = "it stays: it has no key, so nothing supersedes it"
+            return
+        end = min(found.high_watermark, found.offset + 1 + self._look_ahead)
+        later = self._later_value(record.key, end)
+        if later is not None:
+            found.superseded_by = later.offset
+            found.compaction = (
+                f"superseded by offset {later.offset}: a pass takes it once both lie in closed segments, after "
+                f"min.compaction.lag.ms={configs.get('min.compaction.lag.ms', '?')}"
+            )
+        elif end < found.high_watermark:
+            found.compaction = f"its key has no later value up to offset {end - 1}"
+            found.unknown.append(f"whether its key has a value from offset {end} on (--look-ahead)")
+        elif record.value is not None:
+            found.compaction = "it stays: it is the last value of its key"
+        elif batch is not None and batch.has_delete_horizon:
+            found.compaction = "a tombstone: it goes with the first pass after its delete horizon"
+            found.not_before_ms = batch.base_timestamp
+        else:
+            hold = configs.get("delete.retention.ms", "?")
+            found.compaction = f"a tombstone: it goes delete.retention.ms={hold} after the first pass over it"
+
+    def _later_value(self, key: bytes, end: int) -> ConsumerRecord | None:
+        if self._offset + 1 >= end:
+            return None
+        for record in self._reader.read_records(self._tp.topic, self._tp.partition, self._offset + 1, end):
+            if record.key == key:
+                return record
+        return None

@@ -1,0 +1,177 @@
+"""The audit: a line for each change that a client asks for, whatever becomes of it (rule A20)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acl_requests import REQUESTS, Things
+from kafka_case import run
+from kafka_node import KafkaNode, until
+from kafka_wire import KafkaClient, connect, frame
+from structlog.testing import capture_logs
+from test_acls_wire import authorize
+from test_groups_wire import found
+
+from strandline.cluster.broker import audit
+from strandline.cluster.broker.audit import CHANGES, Audit
+from strandline.cluster.broker.table import APIS
+from strandline.proto.kafka.apis import Api
+
+ME = "User:ANONYMOUS"
+CHANGE_NOTHING = {
+    *(Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.API_VERSIONS, Api.OFFSET_FOR_LEADER_EPOCH),
+    *(Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.OFFSET_COMMIT),
+    *(
+        Api.SASL_HANDSHAKE,
+        Api.SASL_AUTHENTICATE,
+        Api.OFFSET_FETCH,
+        Api.LIST_GROUPS,
+        Api.CONSUMER_GROUP_HEARTBEAT,
+        Api.INIT_PRODUCER_ID,
+    ),
+    *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),
+}
+"""What clients do all day, and what only looks."""
+
+
+class Lines:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, str, str]] = []
+
+    def write(self, event: str, figures: Mapping[str, Any]) -> None:
+        assert {"principal", "host", "listener", "client_id", "api"} <= figures.keys()
+        if event == "change":
+            self.all.append((figures["api"], figures["what"], figures["result"]))
+
+
+def watch(node: KafkaNode) -> list[tuple[str, str, str]]:
+    """What was changed from now on: (API, what, result)."""
+    lines = Lines()
+    node.listener.apis = Audit(lines).intercept(node.listener.apis)
+    return lines.all
+
+
+def test_every_api_is_audited_or_changes_nothing() -> None:
+    """A new one has to be put somewhere."""
+    assert {int(api) for api in CHANGES} | {int(api) for api in CHANGE_NOTHING} == set(APIS)
+    assert not set(CHANGES) & CHANGE_NOTHING
+
+
+def test_every_version_of_every_change_has_its_line(tmp_path: Path) -> None:
+    """Of things that there are not: the result is the error. Read anew from the bytes, in each format."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        await found(client)
+        authorize(node, super_users=[ME])
+        lines = watch(node)
+        things = Things("no-topic", node.create_topic("other"), "no-group")
+        with capture_logs() as logs:
+            for api, values, since in REQUESTS:
+                if api not in CHANGES or api in (Api.ADD_RAFT_VOTER, Api.REMOVE_RAFT_VOTER, Api.ELECT_LEADERS):
+                    continue
+                for version in range(max(since, APIS[api].first), APIS[api].last + 1):
+                    if api is Api.DELETE_ACLS:  # there shall be something to delete
+                        await client.ask("create_acls", 3, **values(things))
+                    before = len(lines)
+                    await client.ask(api.name.lower(), version, **values(things))
+                    assert len(lines) > before, f"{api.title} v{version}"
+        assert not [line for line in logs if line["log_level"] == "error"]
+        expected = {
+            ("DeleteTopics", "topic no-topic", "NONE"),  # CreateTopics made it
+            ("DeleteGroups", "group no-group", "GROUP_ID_NOT_FOUND"),
+            ("CreatePartitions", "topic no-topic: 9 partitions", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("CreateAcls", "ACL User:me may ALL every topic", "NONE"),
+            ("DeleteAcls", "ACL User:me may ALL every topic", "NONE"),
+            ("DeleteRecords", "topic no-topic-0: records below -1", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("IncrementalAlterConfigs", "topic no-topic: retention.ms=1", "UNKNOWN_TOPIC_OR_PARTITION"),
+        }
+        assert expected <= set(lines)
+        told = [line for line in logs if line["event"] == "change"]
+        assert len(told) == len(lines)
+        assert told[0]["principal"] == ME
+
+    run(tmp_path, main)
+
+
+def test_a_client_that_leaves_at_once_is_not_unseen(tmp_path: Path) -> None:
+    """The topic is made though nobody waits for the answer: the line says that its result is not known."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        asked, going = asyncio.Event(), asyncio.Event()
+
+        async def gate() -> None:
+            asked.set()
+            await going.wait()
+
+        node.controller.gate = gate
+        async with connect(node.listener.endpoint) as hasty:
+            topic = {"name": "mine", "num_partitions": 1, "replication_factor": 1}
+            hasty.send("create_topics", 7, topics=[topic], timeout=1000)
+            await asked.wait()
+        await until(lambda: lines)
+        assert lines == [("CreateTopics", "topic mine", "UNKNOWN")]
+        going.set()
+
+    run(tmp_path, main)
+
+
+def test_what_changes_nothing_has_no_line(tmp_path: Path) -> None:
+    """A rehearsal; and what is denied, of which the authorizer has its line."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        await client.ask("create_topics", 7, topics=[topic], validate_only=True)
+        await client.ask("elect_leaders", 2, election_type=-1, topic_partitions=None, timeout=1000)
+        authorize(node)
+        with capture_logs() as logs:
+            made = await client.ask("create_topics", 7, topics=[topic])
+        assert made.topics[0].error_code != 0
+        assert lines == []
+        assert [line["event"] for line in logs] == ["denied"]
+
+    run(tmp_path, main)
+
+
+def test_a_request_that_cannot_be_read_ends_its_connection_alone(tmp_path: Path) -> None:
+    """Bytes that are no request: nothing was asked for, so there is no line; and the end gives everything back."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        with capture_logs() as logs:
+            async with connect(node.listener.endpoint) as rude:
+                rude.writer.write(frame(Api.CREATE_TOPICS, 7, 1, b"\x7f\xff\xff", flexible=True))
+                assert await rude.closed()
+            await until(lambda: node.listener.stats.connections == 1)
+        assert lines == []
+        assert not [line for line in logs if line["log_level"] == "error"]
+
+    run(tmp_path, main)
+
+
+def test_no_secret_and_not_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of settings that hold secrets are hidden, though there are none of them to be set; and of many changes in
+    one request the rest is counted."""
+    monkeypatch.setattr(audit, "CHANGES_MAX", 2)
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        config = {"name": "ssl.key.password", "value": "hunter2", "config_operation": 0}
+        resource = {"resource_type": 4, "resource_name": "1", "configs": [config]}
+        await client.ask("incremental_alter_configs", 1, resources=[resource])
+        assert "hunter2" not in repr(lines)
+        assert "ssl.key.password=" in lines[0][1]
+        topics = [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(5)]
+        await client.ask("create_topics", 7, topics=topics)
+        assert [what for _, what, _ in lines[1:]] == ["topic t0", "topic t1", "3 more"]
+        await client.ask("create_topics", 7, topics=[{**topics[0], "name": "n" * 20_000}])
+        assert len(lines[-1][1]) <= 1000
+
+    run(tmp_path, main)
