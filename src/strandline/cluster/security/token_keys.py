@@ -15,6 +15,7 @@ import structlog
 from strandline.cluster.security.tokens import parse_keys, require_joserfc
 from strandline.proto.errors import ConfigError
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -127,13 +128,17 @@ class UrlKeys:
     def start(self) -> None:
         """Fetch, and go on."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = spawn(self._run(), self._ended)
 
     def stop(self) -> None:
         """Fetch no more."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def _ended(self, error: BaseException) -> None:
+        """Logins go on with the keys that are there."""
+        log.error("internal error: the keys of tokens are fetched no more", url=self._url, exc_info=error)
 
     async def _run(self) -> None:
         while True:
@@ -142,7 +147,7 @@ class UrlKeys:
                     text = await fetch(self._url, self._context)
                 self._keys = parse_keys(text)
                 log.info("the keys of tokens were fetched", url=self._url, keys=len(self._keys.keys))
-            except (OSError, ValueError, TimeoutError, h11.RemoteProtocolError, EOFError) as error:
+            except (OSError, ValueError, TimeoutError, h11.ProtocolError, EOFError) as error:
                 reason = str(error) or type(error).__name__
                 log.error("the keys of tokens cannot be fetched; those before stay", url=self._url, error=reason)
             await asyncio.sleep(SOON_MS / 1000)
@@ -158,7 +163,7 @@ async def fetch(url: str, context: ssl.SSLContext) -> str:
     """The body of a GET.
 
     Raises:
-        OSError, EOFError, h11.RemoteProtocolError: the way there, or what answers.
+        OSError, EOFError, h11.ProtocolError: the way there, or what answers.
         ValueError: another status than 200, or too large a body.
     """
     parts = urlsplit(url)
