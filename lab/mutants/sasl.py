@@ -138,7 +138,7 @@ TABLE: tuple[Mutant, ...] = (
         "plain-in-the-clear",
         "A19: no password is asked for where everybody can read it",
         "cluster.node.config_sasl:check_sasl",
-        "if protocol == SASL_PLAINTEXT and not plain_without_tls:",
+        "if protocol == SASL_PLAINTEXT and without_tls and not plain_without_tls:",
         "if False:",
         "tests/cluster/node/test_sasl_config.py::test_what_cannot_be_is_refused",
     ),

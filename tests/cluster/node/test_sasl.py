@@ -265,6 +265,7 @@ def test_a_session_is_renewed_behind_what_is_under_way(tmp_path: Path, monkeypat
         assert first.closed
         network._renew(key, second, None)
         assert second.closed
+        assert not network._renewals
         assert not network._opening
         monkeypatch.setattr("strandline.client.network.RENEWED_AFTER", (0.0, 0.0))
         third = await network.to_any([])

@@ -95,12 +95,12 @@ class KafkaListener:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        if self.sasl is not None:
-            self.sasl.start()
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if self.tls is not None:
             make = self.tls.door.wrap(make)
         self._server = await loop.create_server(make, self._wanted.host, self._wanted.port)
+        if self.sasl is not None:
+            self.sasl.start()
 
     def _connection(self) -> KafkaConnection:
         return KafkaConnection(self)
