@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.api import ServedApi, read_request
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.handlers.acls import binding_of
 from strandline.cluster.broker.request import RequestContext, Sink
@@ -183,7 +183,7 @@ class Audit:
         self, served: ServedApi, context: RequestContext, asked: bytes, answer: Sequence[Piece], result: str = ""
     ) -> None:
         try:
-            request = schema.request(served.api, context.version).decode(asked)
+            request = read_request(served.api, context.version, asked)
             if _is_rehearsal(request):
                 return
             said = schema.response(served.api, context.version).decode(b"".join(answer))
