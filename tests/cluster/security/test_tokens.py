@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from joserfc import jwt
-from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
+from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 from structlog.testing import capture_logs
 
 from strandline.cluster.security.token_keys import keys_at
-from strandline.cluster.security.tokens import Bearer, TokenError, Tokens, TokenSettings, parse_keys
+from strandline.cluster.security.tokens import ALGORITHMS, Bearer, TokenError, Tokens, TokenSettings, parse_keys
 from strandline.proto.errors import ConfigError
 from strandline.proto.system import SystemClock
 
@@ -56,6 +56,16 @@ def test_a_token_says_who_it_is_and_until_when() -> None:
     rsa = RSAKey.generate_key(2048, {"kid": "rsa"})
     assert tokens(key(), rsa).check(message(signed(by=rsa, alg="RS256"))).user == "alice"
     assert tokens().check(message(jwt.encode({"alg": "ES256"}, CLAIMS, key()))).user == "alice"
+
+
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_signatures_that_count(name: str) -> None:
+    curve = {"ES384": "P-384", "ES512": "P-521"}.get(name, "P-256")
+    by: Any = ECKey.generate_key(curve) if name.startswith("ES") else OKPKey.generate_key("Ed25519")
+    by = RSAKey.generate_key(2048) if name[1] == "S" and name[0] in "RP" else by
+    token = jwt.encode({"alg": name}, CLAIMS, by, algorithms=[name])
+    assert tokens(by).check(message(token)).user == "alice"
 
 
 @pytest.mark.parametrize(
