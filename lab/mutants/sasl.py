@@ -206,4 +206,12 @@ TABLE: tuple[Mutant, ...] = (
         "",
         f"{_TOKENS}::test_keys_that_are_none",
     ),
+    one_change(
+        "failed-logins-fill-the-audit",
+        "A19: who is not let in fills no disk",
+        "cluster.broker.audit:Audit.login",
+        "if self._failed > FAILED_LOGINS_MAX:",
+        "if False:",
+        f"{_LISTENER}::test_each_login_is_audited_and_failures_within_bounds",
+    ),
 )

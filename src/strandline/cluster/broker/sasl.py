@@ -7,11 +7,13 @@ closes the connection without an answer. An attempt that fails is answered late,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
 
 from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.request import RequestContext
 from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
 from strandline.cluster.security.tls_door import Notes
 from strandline.cluster.security.token_keys import Keys
@@ -36,6 +38,10 @@ _BEFORE = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE
 
 USER_CHARS_SHOWN = 64
 """Of a name that a client claims; log lines show no more."""
+
+
+NotesLogin = Callable[[RequestContext, str, str, ErrorCode], None]
+"""(request, mechanism, user as it said, what became of it)."""
 
 
 class Connection(Protocol):
@@ -66,6 +72,8 @@ class SaslDoor:
         self.counts = SaslCounts()
         self.notes = Notes(clock)
         self._keys = keys
+        self.audit: NotesLogin = lambda _context, _mechanism, _user, _result: None
+        """Called for each login, and for each that failed."""
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -181,6 +189,7 @@ class SaslGate:
         else:
             door.counts.successful_authentication += 1
             door.left(exchange.connection)
+        door.audit(exchange.context, self.session.mechanism, outcome.user, outcome.code)
         door.notes.info(
             "a client authenticated anew" if again else "a client authenticated",
             self.session.mechanism,
@@ -198,11 +207,13 @@ class SaslGate:
             door.counts.failed_authentication += 1
         else:
             door.counts.failed_reauthentication += 1
+        shown = outcome.user[:USER_CHARS_SHOWN]
+        door.audit(exchange.context, self.session.mechanism, shown, outcome.code)
         door.notes.warn(
             "a client failed to authenticate",
             self.session.mechanism,
             mechanism=self.session.mechanism,
-            user=outcome.user[:USER_CHARS_SHOWN],
+            user=shown,
             reason=outcome.reason,
             **connection.identity(),
         )
