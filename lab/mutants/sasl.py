@@ -9,6 +9,8 @@ _MACHINE = "tests/controller/machine/test_scram.py"
 _LISTENER = "tests/cluster/broker/test_kafka_sasl.py"
 _AGAIN = "tests/cluster/broker/test_kafka_reauthentication.py"
 _NODE = "tests/cluster/node/test_sasl.py"
+_TOKENS = "tests/cluster/security/test_tokens.py"
+_BEARERS = "tests/cluster/node/test_sasl_tokens.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -136,7 +138,7 @@ TABLE: tuple[Mutant, ...] = (
         "plain-in-the-clear",
         "A19: no password is asked for where everybody can read it",
         "cluster.node.config_sasl:check_sasl",
-        "if protocol == SASL_PLAINTEXT and not plain_without_tls:",
+        "if protocol == SASL_PLAINTEXT and without_tls and not plain_without_tls:",
         "if False:",
         "tests/cluster/node/test_sasl_config.py::test_what_cannot_be_is_refused",
     ),
@@ -163,5 +165,53 @@ TABLE: tuple[Mutant, ...] = (
         "if connection.session_ms:",
         "if False:",
         f"{_NODE}::test_a_session_is_renewed_behind_what_is_under_way",
+    ),
+    one_change(
+        "token-of-another-issuer",
+        "A19: a token is of the issuer that is trusted",
+        "cluster.security.tokens:Tokens._bearer",
+        'if claims.get("iss") != settings.issuer:',
+        "if False:",
+        f"{_TOKENS}::test_what_a_token_says_keeps_it_out",
+    ),
+    one_change(
+        "token-for-somebody-else",
+        "A19: a token is for this cluster",
+        "cluster.security.tokens:Tokens._bearer",
+        "if not any(one in settings.audiences for one in audiences if isinstance(one, str)):",
+        "if False:",
+        f"{_TOKENS}::test_what_a_token_says_keeps_it_out",
+    ),
+    one_change(
+        "token-for-ever",
+        "A19: a token ends",
+        "cluster.security.tokens:Tokens._bearer",
+        "if expires + settings.skew_s <= now_s:",
+        "if False:",
+        f"{_TOKENS}::test_what_a_token_says_keeps_it_out",
+    ),
+    one_change(
+        "token-outlived-by-its-session",
+        "A19: a session ends with its token",
+        "cluster.security.sasl:_Bearer.step",
+        "max(1, bearer.expires_ms - self._clock.wall_ms())",
+        "0",
+        f"{_BEARERS}::test_a_token_lets_its_bearer_in",
+    ),
+    one_change(
+        "secrets-as-public-keys",
+        "A19: a token is signed by a key that only its issuer has",
+        "cluster.security.tokens:parse_keys",
+        'key.get("kty") != "oct" and',
+        "",
+        f"{_TOKENS}::test_keys_that_are_none",
+    ),
+    one_change(
+        "failed-logins-fill-the-audit",
+        "A19: who is not let in fills no disk",
+        "cluster.broker.audit:Audit.login",
+        "if self._failed > FAILED_LOGINS_MAX:",
+        "if False:",
+        f"{_LISTENER}::test_each_login_is_audited_and_failures_within_bounds",
     ),
 )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from joserfc.jwk import ECKey, KeySet
+
 from strandline.cluster.broker.handlers import metadata as metadata_api
+from strandline.cluster.security.plain import PlainUsers
+from strandline.cluster.security.sasl import MECHANISMS, OAUTHBEARER, Mechanisms, SaslSession, SaslSettings
+from strandline.cluster.security.tokens import TokenError, Tokens, TokenSettings, parse_keys
 from strandline.controller import methods
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
@@ -35,6 +42,7 @@ from strandline.proto.kafka import (
 from strandline.proto.kafka import frames as kafka_frames
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
+from strandline.proto.scram import SaltedPasswords, ScramClient, ScramCredential, ScramError, ScramMechanism
 from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
 from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION
@@ -298,6 +306,50 @@ def _varint(data: bytes) -> None:
     assert 1 <= position <= 5
 
 
+# ---------------------------------------------------------------- logins
+
+
+class _Nobody:
+    """Users of whom nobody knows a password."""
+
+    def credential(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
+        return ScramCredential(b"salt", 4096, b"k" * mechanism.key_bytes, b"k" * mechanism.key_bytes)
+
+    def knows(self, mechanism: ScramMechanism, name: str) -> bool:
+        return False
+
+
+_TITLES = [title for title in MECHANISMS if title != OAUTHBEARER]
+_MECHANISMS = Mechanisms(
+    SaslSettings(_TITLES), _Nobody(), PlainUsers({"alice": "8f1e0d5c2ba1"}, random.Random(1)), random.Random(2)
+)
+
+
+def _login(data: bytes) -> None:
+    """Messages of a client, parted by 0xff; nothing raises, and nobody is let in."""
+    title, rest = _pick(_TITLES, data)
+    session = SaslSession(_MECHANISMS)
+    session.handshake(title, 1)
+    for number, token in enumerate(rest.split(b"\xff")):
+        outcome = session.authenticate(token, float(number))
+        assert not outcome.proven
+        assert not session.is_open
+
+
+@cache
+def _tokens() -> Tokens:
+    keys = parse_keys(json.dumps(KeySet([ECKey.generate_key("P-256")]).as_dict(private=False)))
+    return Tokens(TokenSettings("issuer", ("audience",)), lambda: keys, lambda: 0)
+
+
+def _server_of_scram(data: bytes) -> None:
+    """Both messages of a server, parted by 0xff."""
+    client = ScramClient(ScramMechanism.SHA_256, "alice", SaltedPasswords("secret"), "abc")
+    first, _, last = data.partition(b"\xff")
+    client.final(first)
+    client.verify(last)
+
+
 TARGETS: dict[str, Target] = {
     "request": Target(_request, (ProtocolError,)),
     "produce-request": Target(_of_versions(produce.read_request, PRODUCE), (ProtocolError,)),
@@ -324,6 +376,9 @@ TARGETS: dict[str, Target] = {
     "controller": Target(_controller),
     "metadata-record": Target(metadata_records.decode_record, (FatalError,)),
     "group-records": Target(_group_records, (ProtocolError,)),
+    "login": Target(_login),
+    "token": Target(lambda data: _tokens().check(data), (TokenError,)),
+    "scram-server": Target(_server_of_scram, (ScramError,)),
     "quorum-state": Target(decode_quorum_state, (ValueError, KeyError, TypeError)),
 }
 

@@ -70,3 +70,12 @@ def of_task_0(runs: FaultyRuns) -> list[Attempt]:
     if not (runs.checkpoint / "metadata").exists():
         return []
     return [attempt for attempt in runs.attempts(0) if attempt.task == 0]
+
+
+def test_a_task_that_is_tried_again(cluster: DevCluster, tmp_path: Path) -> None:
+    """spark.task.maxFailures: the Python process dies with its rows under way, and the next attempt finds them."""
+    runs = FaultyRuns(cluster, "sample-retry", tmp_path)
+    runs.make(300)
+    runs.run("rows under way", "worker", "spark.master=local[2,4]", ends=True)
+    assert len(runs.attempts(0)) == 4, "three tasks, one of them twice"
+    assert runs.written() == expected(300)

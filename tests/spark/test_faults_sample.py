@@ -1,4 +1,4 @@
-"""A sample of test_driver_killed and test_executors_lost, for every run of the tests: one of each kind of fault."""
+"""A sample of test_driver_killed, for every run of the tests."""
 
 from __future__ import annotations
 
@@ -30,13 +30,4 @@ def test_a_driver_killed_with_rows_behind_no_commit(spark: Any, cluster: DevClus
     writer = frame.select("key", "value").writeStream.format("strandline").option("topic", runs.target)
     writer = writer.option("kafka.bootstrap.servers", cluster.bootstrap).option("checkpointLocation", runs.checkpoint)
     patiently(lambda: writer.trigger(availableNow=True).start().awaitTermination())
-    assert runs.written() == expected(300)
-
-
-def test_a_task_that_is_tried_again(cluster: DevCluster, tmp_path: Path) -> None:
-    """spark.task.maxFailures: the Python process dies with its rows under way, and the next attempt finds them."""
-    runs = FaultyRuns(cluster, "sample-retry", tmp_path)
-    runs.make(300)
-    runs.run("rows under way", "worker", "spark.master=local[2,4]", ends=True)
-    assert len(runs.attempts(0)) == 4, "three tasks, one of them twice"
     assert runs.written() == expected(300)

@@ -165,7 +165,7 @@ def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
     """To a secure cluster: with our commands, with kcat, with Kafka's tools, with curl."""
     ca, pem = properties.with_name("ca.pem"), properties.with_name("client-dev.pem")
     by_kcat = properties.with_name(KCAT_FILE)
-    logs_in = by_kcat.exists()
+    logs_in = "SASL_SSL" in properties.read_text()
     click.echo("Clients log in:" if logs_in else "Clients show a certificate:")
     click.echo(f"  strandline topic create orders -b {bootstrap} --command-config {properties}")
     click.echo(

@@ -102,6 +102,10 @@ def format_(
         return
     verb = "is formatted already" if made.already else "would be formatted" if dry_run else "is formatted"
     click.echo(f"{config.log_dirs} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+    if add_scram and made.already:
+        click.echo(
+            "Its users are as they were: --add-scram makes them with a directory; strandline user set, later on."
+        )
     if without_vote:
         node = made.meta.node_id
         click.echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")

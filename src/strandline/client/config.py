@@ -59,13 +59,18 @@ class CommonConfig:
     )  # fmt: skip
     sasl_mechanism: str = _setting(
         "", "With SASL: how to log in. PLAIN sends the password itself, so only over TLS.",
-        choices=("", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"),
+        choices=("", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"),
     )  # fmt: skip
     sasl_username: str = _setting("", "With SASL: the user's name, where no sasl.jaas.config has it.")
     sasl_password: str = _setting(
         "",
         "The user's password: best ${env:NAME}, ${file:/path/file.properties:key} or ${dir:/path:file}.",
         secret=True,
+    )
+    sasl_oauthbearer_token_endpoint_url: str = _setting(
+        "",
+        "With OAUTHBEARER: file:///path of the token, read anew for each connection. What renews the token writes it "
+        "there; this client asks no address for one.",
     )
     sasl_jaas_config: str = _setting(
         "",

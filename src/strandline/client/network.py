@@ -58,6 +58,7 @@ class Network:
         self._open: dict[_Key, Connection] = {}
         self._opening: dict[_Key, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Endpoint, _Backoff] = {}
+        self._renewals: dict[Connection, asyncio.TimerHandle] = {}
         self._closed = False
         self.denied: AuthenticationFailed | None = None
         """The last attempt to connect was refused: this user does not get in."""
@@ -174,7 +175,9 @@ class Network:
             self._open[key] = connection
             if connection.session_ms:
                 wait_ms = connection.session_ms * self._rng.uniform(*RENEWED_AFTER)
-                asyncio.get_running_loop().call_later(wait_ms / 1000, self._renew, key, connection, advertised_by)
+                self._renewals[connection] = asyncio.get_running_loop().call_later(
+                    wait_ms / 1000, self._renew, key, connection, advertised_by
+                )
             return connection
         finally:
             self._opening.pop(key, None)
@@ -214,6 +217,9 @@ class Network:
     def _forget(self, key: _Key, connection: Connection) -> None:
         if self._open.get(key) is connection:
             del self._open[key]
+        renewal = self._renewals.pop(connection, None)
+        if renewal is not None:
+            renewal.cancel()
         if not (self._closed or connection.retired):
             logs.network.info("the connection to %s was lost: %s", key.endpoint, connection.lost_by)
 

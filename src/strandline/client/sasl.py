@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from strandline.client import logs
 from strandline.client.config import CommonConfig, kafka_name
@@ -25,9 +28,9 @@ from strandline.proto.scram import (
 from strandline.proto.secrets import resolved
 from strandline.proto.system import unguessable_rng
 
-PLAIN = "PLAIN"
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 
-_MODULES = {PLAIN: "PlainLoginModule", **dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule")}
+_MODULES = {**dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule"), PLAIN: "PlainLoginModule", OAUTHBEARER: ""}
 
 
 class Connection(Protocol):
@@ -51,6 +54,8 @@ class Login:
     user: str
     password: str = field(repr=False)
     salted: SaltedPasswords = field(repr=False, compare=False)
+    token_file: str = ""
+    """Of OAUTHBEARER, which has no user and no password here."""
 
 
 def login_of(config: CommonConfig) -> Login | None:
@@ -67,12 +72,42 @@ def login_of(config: CommonConfig) -> Login | None:
     mechanism = config.sasl_mechanism
     if not mechanism:
         raise ConfigError("sasl.mechanism", "", f"one of {', '.join(_MODULES)}: security.protocol={protocol} needs it")
+    if mechanism == OAUTHBEARER:
+        return _bearer(config)
     user, password = _credentials(config)
     if "\0" in user + password:
         raise ConfigError("sasl.username", user, "a name and a password without NUL")
     if mechanism == PLAIN and protocol == "SASL_PLAINTEXT":
         logs.network.warning("sasl.mechanism=PLAIN without TLS: everybody on the way to the brokers reads the password")
     return Login(mechanism, user, password, SaltedPasswords(password))
+
+
+def _bearer(config: CommonConfig) -> Login:
+    url = config.sasl_oauthbearer_token_endpoint_url
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc or not parts.path:
+        allowed = "file:///path of a token that is kept fresh there; this client asks no address for one"
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url", url, allowed)
+    if config.sasl_username or config.sasl_password or config.sasl_jaas_config:
+        raise ConfigError(
+            "sasl.mechanism", OAUTHBEARER, "no user, password or sasl.jaas.config: the token says who it is"
+        )
+    if config.security_protocol == "SASL_PLAINTEXT":
+        logs.network.warning("sasl.mechanism=OAUTHBEARER without TLS: everybody on the way reads the token")
+    return Login(OAUTHBEARER, "", "", SaltedPasswords(""), url2pathname(parts.path))
+
+
+def _token(login: Login) -> str:
+    try:
+        token = Path(login.token_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        token, why = "", f"the token's file {login.token_file} cannot be read ({reason})"
+    else:
+        why = f"the token's file {login.token_file} is empty"
+    if not token:
+        raise AuthenticationFailed(ErrorCode.SASL_AUTHENTICATION_FAILED, why)
+    return token
 
 
 def _credentials(config: CommonConfig) -> tuple[str, str]:
@@ -120,6 +155,9 @@ async def authenticate(connection: Connection, login: Login, timeout_ms: float) 
     answer = await connection.call(Api.SASL_HANDSHAKE, {"mechanism": login.mechanism}, timeout_ms)
     if answer.error_code is not ErrorCode.NONE:
         raise _refusal(connection, login, answer.error_code, tuple(answer.mechanisms))
+    if login.mechanism == OAUTHBEARER:
+        bearer = f"n,,\x01auth=Bearer {_token(login)}\x01\x01".encode()
+        return (await _step(connection, login, bearer, timeout_ms)).lifetime_ms
     if login.mechanism == PLAIN:
         message = f"\0{login.user}\0{login.password}".encode()
         return (await _step(connection, login, message, timeout_ms)).lifetime_ms
@@ -144,7 +182,8 @@ class _Answer(NamedTuple):
 async def _step(connection: Connection, login: Login, token: bytes, timeout_ms: float) -> _Answer:
     answer: Any = await connection.call(Api.SASL_AUTHENTICATE, {"auth_bytes": token}, timeout_ms)
     if answer.error_code is not ErrorCode.NONE:
-        words = f"{connection.endpoint} refuses user {login.user!r} by {login.mechanism}"
+        who = f"user {login.user!r}" if login.user else f"the token of {login.token_file}"
+        words = f"{connection.endpoint} refuses {who} by {login.mechanism}"
         raise AuthenticationFailed(answer.error_code, f"{words}: {answer.error_message or 'without a reason'}")
     return _Answer(bytes(answer.auth_bytes), getattr(answer, "session_lifetime", 0))
 

@@ -20,6 +20,7 @@ class CommonSettings(TypedDict, total=False):
     sasl_mechanism: str
     sasl_username: str
     sasl_password: str
+    sasl_oauthbearer_token_endpoint_url: str
     sasl_jaas_config: str
     ssl_truststore_location: str
     ssl_truststore_certificates: str

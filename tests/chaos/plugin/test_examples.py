@@ -12,7 +12,6 @@ pytest_plugins = ["pytester"]
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXAMPLES = DOCS / "examples"
-SEEDS_OF_THE_RACE = 100
 
 
 def take(pytester: pytest.Pytester, *names: str) -> None:
@@ -49,22 +48,6 @@ def test_the_payments_test_would_see_a_consumer_that_handles_twice(pytester: pyt
     result = pytester.runpytest_subprocess("--strandline-seeds", "20", "-x")
     assert result.parseoutcomes()["failed"] == 1, result.stdout.str()
     assert "assert ledger.total() == 100 * PAYMENTS" in result.stdout.str()
-
-
-def test_a_race_that_only_a_seed_finds(pytester: pytest.Pytester) -> None:
-    """Some seed of a hundred fails and its replay fails too; with the fix that seed and others hold."""
-    take(pytester, "test_prices.py")
-    shutil.copy(EXAMPLES / "prices_with_race.py", pytester.path / "prices.py")
-    result = pytester.runpytest_subprocess("--strandline-seeds", str(SEEDS_OF_THE_RACE), "-x")
-    assert result.parseoutcomes()["failed"] == 1, result.stdout.str()
-    replay = re.search(r"replay: pytest '?([^' ]+)'? --strandline-seed (\d+)", result.stdout.str())
-    assert replay is not None
-    node, seed = replay[1], int(replay[2])
-    again = pytester.runpytest_subprocess(node, "--strandline-seed", str(seed))
-    assert again.parseoutcomes() == {"failed": 1}
-    take(pytester, "prices.py")
-    mended = pytester.runpytest_subprocess("--strandline-seeds", str(seed + 1))
-    assert mended.parseoutcomes() == {"passed": seed + 1}, mended.stdout.str()
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

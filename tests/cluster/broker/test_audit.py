@@ -19,6 +19,7 @@ from test_groups_wire import found
 from strandline.cluster.broker import audit
 from strandline.cluster.broker.audit import CHANGES, Audit
 from strandline.cluster.broker.table import APIS
+from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 
 ME = "User:ANONYMOUS"
@@ -95,6 +96,22 @@ def test_every_version_of_every_change_has_its_line(tmp_path: Path) -> None:
         told = [line for line in logs if line["event"] == "change"]
         assert len(told) == len(lines)
         assert told[0]["principal"] == ME
+
+    run(tmp_path, main)
+
+
+def test_a_byte_too_many_hides_no_change(tmp_path: Path) -> None:
+    """librdkafka writes tagged fields twice behind this request. What the broker takes has its line."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        upsertion = {"name": "eve", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": bytes(32)}
+        values = {"deletions": (), "upsertions": (upsertion,)}
+        body = bytes(schema.request(Api.ALTER_USER_SCRAM_CREDENTIALS, 0).encode(values))
+        client.writer.write(frame(Api.ALTER_USER_SCRAM_CREDENTIALS, 0, 1, body + b"\0", flexible=True))
+        await client.receive_frame()
+        assert lines == [("AlterUserScramCredentials", "SCRAM credentials of eve", "NONE")]
+        assert node.controller.image.scram.credentials
 
     run(tmp_path, main)
 

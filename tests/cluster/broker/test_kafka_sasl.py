@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import KafkaClient, connect
 from structlog.testing import capture_logs
 
+from strandline.cluster.broker import audit
 from strandline.cluster.broker import sasl as gate
 from strandline.cluster.security.sasl import SaslSettings
 from strandline.controller.machine.scram import alter_scram_credentials
@@ -130,6 +131,35 @@ def test_tokens_without_a_header(tmp_path: Path) -> None:
         assert node.listener.sasl.counts.failed_authentication == 1
 
     run(tmp_path, body, mechanisms=["SCRAM-SHA-256", "PLAIN"])
+
+
+def test_each_login_is_audited_and_failures_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "FAILED_LOGINS_MAX", 2)
+    lines: list[tuple[str, Any]] = []
+
+    class Sink:
+        def write(self, event: str, figures: Mapping[str, Any]) -> None:
+            lines.append((event, figures))
+
+    async def body(node: KafkaNode, client: KafkaClient) -> None:
+        assert node.listener.sasl is not None
+        node.listener.sasl.audit = audit.Audit(Sink()).login
+        assert (await log_in(client)).error_code == 0
+        for _ in range(4):
+            async with connect(node.listener.endpoint) as other:
+                assert (await log_in(other, password=PASSWORD + "!")).error_code == FAILED
+        async with connect(node.listener.endpoint) as other:
+            assert (await log_in(other)).error_code == 0
+
+    with capture_logs() as logs:
+        run(tmp_path, body)
+    assert [(event, line["what"], line["result"], line["principal"], line["left_out"]) for event, line in lines] == [
+        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice", 0),
+        ("login", "SCRAM-SHA-256 of 'alice'", "SASL_AUTHENTICATION_FAILED", "User:ANONYMOUS", 0),
+        ("login", "SCRAM-SHA-256 of 'alice'", "SASL_AUTHENTICATION_FAILED", "User:ANONYMOUS", 0),
+        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice", 2),
+    ]
+    assert PASSWORD not in repr(lines) + repr(logs)
 
 
 @pytest.mark.parametrize("user", ["alice", "nobody"])

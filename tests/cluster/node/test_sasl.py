@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import urllib.request
 from pathlib import Path
@@ -265,6 +266,7 @@ def test_a_session_is_renewed_behind_what_is_under_way(tmp_path: Path, monkeypat
         assert first.closed
         network._renew(key, second, None)
         assert second.closed
+        assert not network._renewals
         assert not network._opening
         monkeypatch.setattr("strandline.client.network.RENEWED_AFTER", (0.0, 0.0))
         third = await network.to_any([])
@@ -292,7 +294,7 @@ def _cut(node: Node) -> None:
 
 
 def test_the_password_is_in_nothing_that_was_written(tmp_path: Path) -> None:
-    """Neither in the node's log, in its directory, in what it describes, nor in what our client says of itself."""
+    """Neither in the node's log, its audit, its directory, what it describes, nor in what our client says of itself."""
     said: list[str] = []
 
     async def body(node: Node) -> None:
@@ -309,9 +311,13 @@ def test_the_password_is_in_nothing_that_was_written(tmp_path: Path) -> None:
             said.append(repr(refused.value) + str(vars(refused.value)))
         said.append(repr(node.publisher.image.scram))
 
+    lines = tmp_path / "audit.log"
     with capture_logs() as logs:
-        run(tmp_path, body, add_scram=FORMATTED, **settings())
+        run(tmp_path / "data", body, add_scram=FORMATTED, **settings(audit_log_path=str(lines)))
     assert PLAIN_USERS in said[0]
+    audited = [json.loads(line) for line in lines.read_text().splitlines()]
+    results = {line["result"] for line in audited if line["event"] == "login"}
+    assert results == {"NONE", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"}
     assert PASSWORD not in repr(said) + repr(logs)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(b"dora" in path.read_bytes() for path in files)

@@ -6,9 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from structlog.testing import capture_logs
 from tests.cluster.node.secure_node import knock, run
 from tests.cluster.node.test_sasl import LISTENERS, PASSWORD, PLAIN_USERS, jaas, settings
 
+from strandline.cli.main import main as strandline
 from strandline.client.config import AdminConfig
 from strandline.client.errors import AuthenticationFailed
 from strandline.cluster.node.config import NodeConfig
@@ -56,7 +59,7 @@ def _passwords(monkeypatch: pytest.MonkeyPatch) -> None:
             "listener.name.clear.scram-sha-256.sasl.jaas.config",
             "credentials of SCRAM are in the metadata",
         ),
-        ({"sasl.oauthbearer.jwks.endpoint.url": "x"}, "sasl.oauthbearer.jwks.endpoint.url", "SCRAM-SHA-512, PLAIN"),
+        ({"sasl.kerberos.kinit.cmd": "x"}, "sasl.kerberos.kinit.cmd", "SCRAM-SHA-512, PLAIN"),
         ({"sasl.server.max.receive.size": "1"}, "sasl.server.max.receive.size", "from 512"),
     ],
 )
@@ -113,6 +116,41 @@ def test_users_that_cannot_be_formatted(tmp_path: Path, text: str) -> None:
     assert refused.value.key == "--add-scram"
     assert "s3cret" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_without_a_listener_are_told(tmp_path: Path) -> None:
+    async def body(_: Node) -> None:
+        return
+
+    with capture_logs() as logs:
+        run(tmp_path / "none", body, connections_max_reauth_ms="1000", sasl_oauthbearer_clock_skew_seconds="1")
+        run(tmp_path / "some", body, **settings(sasl_oauthbearer_clock_skew_seconds="1"))
+    lines = [line["settings"] for line in logs if line["event"] == "settings of this node have no effect"]
+    assert lines == [
+        "connections.max.reauth.ms, sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.clock.skew.seconds",
+    ]
+
+
+def test_a_directory_that_is_there_keeps_its_users(tmp_path: Path) -> None:
+    given = ["-X", "node.id=1", "-X", f"log.dirs={tmp_path / 'd'}", "--initial-controllers", "1@127.0.0.1:1"]
+    command = [
+        "format",
+        "--cluster-id",
+        "c",
+        *given,
+        "--add-scram",
+        "SCRAM-SHA-256=[name=a,password=${env:ADMIN_PASSWORD}]",
+    ]
+    assert CliRunner().invoke(strandline, command).exit_code == 0
+    again = CliRunner().invoke(strandline, [*command, "--ignore-formatted"])
+    assert "Its users are as they were" in again.output
+    (tmp_path / "d" / "bootstrap-records").write_text("15010a\n")
+    started = CliRunner().invoke(
+        strandline, ["node", *given[:4], "-X", "listeners=INTERNAL://127.0.0.1:0", "-X", "process.roles=controller"]
+    )
+    assert started.exit_code != 0
+    assert "bootstrap-records" in started.output
 
 
 def test_a_login_that_lacks_something_is_refused_before_it_connects() -> None:

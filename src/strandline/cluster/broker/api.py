@@ -18,7 +18,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import INT32, NO_TAGS
+from strandline.proto.kafka.fields import INT32, NO_TAGS, Buffer
 
 H = TypeVar("H")
 
@@ -145,6 +145,17 @@ def by_schema(api: Api, versions: tuple[int, int], kind: type[H], answer: Answer
     return ApiRow(api, first, last, bind)
 
 
+def read_request(api: Api, version: int, body: Buffer) -> Any:
+    """A request by the schema, as it is taken here. Raises ProtocolError."""
+    message = schema.request(api, version)
+    try:
+        return message.decode(body)
+    except ProtocolError:
+        if api not in TAGGED_TWICE or body[-len(NO_TAGS) :] != NO_TAGS:
+            raise
+        return message.decode(body[: -len(NO_TAGS)])
+
+
 class _SchemaApi:
     """Decodes, lets the handler answer, encodes."""
 
@@ -191,13 +202,7 @@ class _SchemaApi:
         return True
 
     def _read(self, exchange: Exchange, body: memoryview) -> Call:
-        message = schema.request(self._api, exchange.context.version)
-        try:
-            return Call(exchange.context, message.decode(body))
-        except ProtocolError:
-            if self._api not in TAGGED_TWICE or body[-len(NO_TAGS) :] != NO_TAGS:
-                raise
-            return Call(exchange.context, message.decode(body[: -len(NO_TAGS)]))
+        return Call(exchange.context, read_request(self._api, exchange.context.version, body))
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
         throttle_ms = exchange.throttle_ms()

@@ -1,4 +1,4 @@
-"""The audit: one line for each change that a client asks for, with who asked, from where, and what became of it.
+"""The audit: one line for each login and each change that a client asks for: who asked, from where, what became of it.
 
 The handlers know nothing of it: the APIs that change something are wrapped, and request and answer are read once more.
 What the table says of a request names things and never holds a secret. Denied requests come from the authorizer.
@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.api import ServedApi, read_request
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.handlers.acls import binding_of
 from strandline.cluster.broker.request import RequestContext, Sink
@@ -30,6 +30,10 @@ CHANGES_MAX = 100
 
 CHARS_MAX = 1000
 """Of what a line says was changed: a name that cannot be may be long."""
+
+FAILED_LOGINS_MAX, FAILED_LOGINS_MS = 100, 10_000.0
+"""So many failed logins have a line in this time: a stranger cannot fill the audit with them. The next line of a login
+says how many were left out."""
 
 NO_LINE = "internal error: a change has no line in the audit"
 
@@ -158,10 +162,26 @@ class Audit:
 
     def __init__(self, sink: Sink | None) -> None:
         self._sink = sink
+        self._failed = 0
+        self._failed_since_ms = 0.0
+        self._left_out = 0
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
         """The same APIs."""
         return {key: self._audited(served) if served.api in CHANGES else served for key, served in apis.items()}
+
+    def login(self, context: RequestContext, mechanism: str, user: str, result: ErrorCode) -> None:
+        """A client has authenticated, or failed to."""
+        if result is not ErrorCode.NONE:
+            if context.received_ms - self._failed_since_ms >= FAILED_LOGINS_MS:
+                self._failed, self._failed_since_ms = 0, context.received_ms
+            self._failed += 1
+            if self._failed > FAILED_LOGINS_MAX:
+                self._left_out += 1
+                return
+        what = f"{mechanism or 'no mechanism'} of {user!r}" if user else mechanism or "no mechanism"
+        left_out, self._left_out = self._left_out, 0
+        self._write(context, what, result.name, event="login", left_out=left_out)
 
     def _audited(self, served: ServedApi) -> ServedApi:
         def handle(exchange: Exchange, body: memoryview) -> None:
@@ -191,7 +211,7 @@ class Audit:
         self, served: ServedApi, context: RequestContext, asked: bytes, answer: Sequence[Piece], result: str = ""
     ) -> None:
         try:
-            request = schema.request(served.api, context.version).decode(asked)
+            request = read_request(served.api, context.version, asked)
             if _is_rehearsal(request):
                 return
             said = schema.response(served.api, context.version).decode(b"".join(answer))
@@ -204,7 +224,7 @@ class Audit:
         except Exception:
             log.exception(NO_LINE, api=context.api, version=context.version)
 
-    def _write(self, context: RequestContext, what: str, result: str) -> None:
+    def _write(self, context: RequestContext, what: str, result: str, *, event: str = "change", **more: object) -> None:
         figures = {
             "principal": context.principal,
             "host": context.peer.host,
@@ -213,10 +233,11 @@ class Audit:
             "api": context.api,
             "what": what[:CHARS_MAX],
             "result": result,
+            **more,
         }
-        log.info("change", **figures)
+        log.info(event, **figures)
         if self._sink is not None:
-            self._sink.write("change", figures)
+            self._sink.write(event, figures)
 
 
 def _is_rehearsal(request: Any) -> bool:

@@ -105,6 +105,8 @@ class KafkaListener:
         if self.tls is not None:
             make = self.tls.door.wrap(make)
         self._server = await loop.create_server(make, self._wanted.host, self._wanted.port)
+        if self.sasl is not None:
+            self.sasl.start()
 
     def _connection(self) -> KafkaConnection:
         return KafkaConnection(self)

@@ -7,13 +7,16 @@ closes the connection without an answer. An attempt that fails is answered late,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
 
 from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.request import RequestContext
 from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
 from strandline.cluster.security.tls_door import Notes
+from strandline.cluster.security.token_keys import Keys
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
@@ -37,6 +40,10 @@ USER_CHARS_SHOWN = 64
 """Of a name that a client claims; log lines show no more."""
 
 
+NotesLogin = Callable[[RequestContext, str, str, ErrorCode], None]
+"""(request, mechanism, user as it said, what became of it)."""
+
+
 class Connection(Protocol):
     """What a gate uses of a connection."""
 
@@ -57,13 +64,16 @@ class SaslDoor:
         counts: for the metrics.
     """
 
-    def __init__(self, listener: str, mechanisms: Mechanisms, clock: Clock) -> None:
+    def __init__(self, listener: str, mechanisms: Mechanisms, clock: Clock, keys: Keys | None = None) -> None:
         self.listener = listener
         self.mechanisms = mechanisms
         self.settings = mechanisms.settings
         self.clock = clock
         self.counts = SaslCounts()
         self.notes = Notes(clock)
+        self._keys = keys
+        self.audit: NotesLogin = lambda _context, _mechanism, _user, _result: None
+        """Called for each login, and for each that failed."""
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,6 +81,11 @@ class SaslDoor:
     def waiting(self) -> int:
         """Connections that are not authenticated."""
         return len(self._waiting)
+
+    def start(self) -> None:
+        """The listener opens."""
+        if self._keys is not None:
+            self._keys.start()
 
     def opened(self, connection: Connection) -> SaslGate:
         """A client has connected: its gate."""
@@ -96,6 +111,8 @@ class SaslDoor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._keys is not None:
+            self._keys.stop()
         self._waiting.clear()
 
     def _schedule(self) -> None:
@@ -172,6 +189,7 @@ class SaslGate:
         else:
             door.counts.successful_authentication += 1
             door.left(exchange.connection)
+        door.audit(exchange.context, self.session.mechanism, outcome.user, outcome.code)
         door.notes.info(
             "a client authenticated anew" if again else "a client authenticated",
             self.session.mechanism,
@@ -189,11 +207,13 @@ class SaslGate:
             door.counts.failed_authentication += 1
         else:
             door.counts.failed_reauthentication += 1
+        shown = outcome.user[:USER_CHARS_SHOWN]
+        door.audit(exchange.context, self.session.mechanism, shown, outcome.code)
         door.notes.warn(
             "a client failed to authenticate",
             self.session.mechanism,
             mechanism=self.session.mechanism,
-            user=outcome.user[:USER_CHARS_SHOWN],
+            user=shown,
             reason=outcome.reason,
             **connection.identity(),
         )

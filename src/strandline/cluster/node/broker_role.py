@@ -115,6 +115,8 @@ class BrokerRole:
         if audit is not None:
             for kafka in self.listeners:
                 kafka.apis = audit.intercept(kafka.apis)
+                if kafka.sasl is not None:
+                    kafka.sasl.audit = audit.login
         self._unopened = list(self.listeners)
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.cluster.node.config_values import Setting, boolean, integer, milliseconds, string
-from strandline.cluster.security.sasl import MECHANISMS, PLAIN
+from strandline.cluster.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.proto.errors import ConfigError
 
@@ -14,6 +14,7 @@ SASL_PLAINTEXT, SASL_SSL = "SASL_PLAINTEXT", "SASL_SSL"
 ENABLED = "sasl.enabled.mechanisms"
 PLAIN_JAAS = "plain.sasl.jaas.config"
 PLAIN_WITHOUT_TLS = "sasl.plain.without.tls"
+JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 def _mechanisms(name: str, text: str) -> str:
@@ -30,15 +31,15 @@ class Sasl:
         ENABLED,
         _mechanisms,
         "SCRAM-SHA-256,SCRAM-SHA-512",
-        "What clients may authenticate by on listeners with SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN. "
+        "What clients may authenticate by on listeners with SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER. "
         "listener.name.<name>.sasl.enabled.mechanisms says it for one listener.",
         type=ConfigType.LIST,
     )
     sasl_plain_without_tls = boolean(
         PLAIN_WITHOUT_TLS,
         False,
-        "Serve PLAIN on listeners without TLS too, where everybody on the way can read the passwords. For tests, and "
-        "for TLS that something in front of the node ends.",
+        "Serve PLAIN and OAUTHBEARER without TLS too, where everybody on the way can read passwords and tokens. For "
+        "tests, and for TLS that something in front of the node ends.",
     )
     sasl_frame_bytes_max = integer(
         "sasl.server.max.receive.size",
@@ -62,6 +63,39 @@ class Sasl:
         low=0,
     )
 
+    jwks_url = string(
+        JWKS_URL,
+        "",
+        "The keys that check the tokens of OAUTHBEARER, as a JWKS document: file:///path or https://... A changed file "
+        "counts at the next login; an address is fetched anew now and then, and for a token with an unknown key.",
+    )
+    jwks_refresh_ms = milliseconds(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often the keys are fetched anew from an address.",
+        low=10_000,
+    )
+    token_issuer = string(
+        "sasl.oauthbearer.expected.issuer", "", "Who tokens of OAUTHBEARER must be of (iss). Needed with it."
+    )
+    token_audience: Setting[str] = Setting(
+        "sasl.oauthbearer.expected.audience",
+        lambda _name, text: text,
+        "",
+        "For whom tokens of OAUTHBEARER must be (aud): one or several, of which a token names one. Needed with it.",
+        type=ConfigType.LIST,
+    )
+    token_skew_s = integer(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "By how much the clocks of a node and of who makes tokens may differ.",
+        high=3600,
+    )
+    token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Which claim of a token is the user's name.")
+
+
+SASL_SETTINGS = tuple(setting.name for setting in vars(Sasl).values() if isinstance(setting, Setting))
+"""Of all listeners with SASL."""
 
 PLAIN_USERS = string(
     PLAIN_JAAS,
@@ -81,7 +115,7 @@ def sasl_advice(name: str) -> str | None:
         )
     if name.startswith(("sasl.mechanism.inter.broker", "sasl.mechanism.controller", "sasl.jaas.config")):
         return "nodes prove who they are by certificates (INTERNAL:SSL), and use no SASL"
-    if name.startswith(("sasl.kerberos.", "sasl.oauthbearer.", "sasl.login.")):
+    if name.startswith(("sasl.kerberos.", "sasl.oauthbearer.", "sasl.login.", "sasl.server.callback.")):
         return "of SASL, " + ", ".join(MECHANISMS) + " are served"
     return None
 
@@ -98,16 +132,21 @@ def check_sasl(
                 raise ConfigError(name, given[name], f"nothing: {listener} speaks {protocol}, without SASL")
         return
     enabled = own + ENABLED if own + ENABLED in given else ENABLED
+    without_tls = sorted({PLAIN, OAUTHBEARER} & set(split_list(mechanisms)))
+    if protocol == SASL_PLAINTEXT and without_tls and not plain_without_tls:
+        allowed = (
+            f"no {without_tls[0]} on {listener}, which speaks no TLS: make it a listener of SASL_SSL, or use "
+            f"SCRAM-SHA-256. {PLAIN_WITHOUT_TLS}=true serves it all the same, passwords and tokens readable on the way"
+        )
+        raise ConfigError(enabled, mechanisms, allowed)
+    if OAUTHBEARER in split_list(mechanisms):
+        for name in (JWKS_URL, "sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.expected.audience"):
+            if not given.get(name):
+                raise ConfigError(name, "", f"something: {enabled} has OAUTHBEARER, and any token of anybody would do")
     if PLAIN not in split_list(mechanisms):
         if jaas in given:
             raise ConfigError(jaas, given[jaas], f"nothing: {enabled} does not have PLAIN, so that it has no effect")
         return
-    if protocol == SASL_PLAINTEXT and not plain_without_tls:
-        allowed = (
-            f"no PLAIN on {listener}, which speaks no TLS: make it a listener of SASL_SSL, or use SCRAM-SHA-256. "
-            f"{PLAIN_WITHOUT_TLS}=true serves it all the same, passwords readable on the way"
-        )
-        raise ConfigError(enabled, mechanisms, allowed)
     if jaas not in given:
         allowed = (
             'the users of PLAIN: org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="...";'

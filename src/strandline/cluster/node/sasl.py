@@ -9,10 +9,12 @@ import structlog
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT
+from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT, SASL_SETTINGS
 from strandline.cluster.node.config_security import PER_LISTENER
 from strandline.cluster.security.plain import PlainUsers, plain_passwords
-from strandline.cluster.security.sasl import PLAIN, Mechanisms, SaslSettings
+from strandline.cluster.security.sasl import OAUTHBEARER, PLAIN, Mechanisms, SaslSettings, bearers
+from strandline.cluster.security.token_keys import Keys, keys_at
+from strandline.cluster.security.tokens import Tokens, TokenSettings
 from strandline.controller.metadata.config_key import split_list
 from strandline.controller.metadata.scram import ScramImage
 from strandline.proto.errors import ConfigError
@@ -31,6 +33,8 @@ class NodeSasl:
         self._users = ScramUsers(scram, cluster_id)
         self._clock = clock
         self._rng = rng
+        self._keys: Keys | None = None
+        _warn_of_idle(config)
 
     def of(self, name: str) -> SaslDoor | None:
         """The SASL of a listener; None where it speaks none. Raises ConfigError: users of PLAIN that are none."""
@@ -45,13 +49,50 @@ class NodeSasl:
             frame_bytes_max=config.sasl_frame_bytes_max,
         )
         plain = self._plain_users(name, texts[PLAIN_JAAS]) if PLAIN in settings.mechanisms else None
-        return SaslDoor(name, Mechanisms(settings, self._users, plain, self._rng), self._clock)
+        keys = self._token_keys() if OAUTHBEARER in settings.mechanisms else None
+        checks = None if keys is None else bearers(self._tokens(keys), self._clock)
+        mechanisms = Mechanisms(settings, self._users, plain, self._rng, bearers=checks)
+        if self._config.protocol(name) == SASL_PLAINTEXT and {PLAIN, OAUTHBEARER} & set(settings.mechanisms):
+            advice = "sasl.plain.without.tls=true: everybody on the way can read passwords and tokens"
+            log.warning("passwords or tokens are asked for without TLS", listener=name, why=advice)
+        return SaslDoor(name, mechanisms, self._clock, keys)
+
+    def _token_keys(self) -> Keys:
+        """One for all listeners."""
+        if self._keys is None:
+            self._keys = keys_at(self._config.jwks_url, self._clock, self._config.jwks_refresh_ms)
+        return self._keys
+
+    def _tokens(self, keys: Keys) -> Tokens:
+        config = self._config
+        settings = TokenSettings(
+            config.token_issuer,
+            tuple(split_list(config.token_audience)),
+            config.token_skew_s,
+            config.token_user_claim,
+        )
+        return Tokens(settings, keys.current, self._clock.wall_ms, keys.look_again)
 
     def _plain_users(self, name: str, jaas: str) -> PlainUsers:
-        if self._config.protocol(name) == SASL_PLAINTEXT:
-            advice = "sasl.plain.without.tls=true: everybody on the way can read the passwords"
-            log.warning("PLAIN is served without TLS", listener=name, why=advice)
         try:
             return PlainUsers(plain_passwords(jaas), self._rng)
         except ValueError as error:
             raise ConfigError(f"{PER_LISTENER}{name.lower()}.{PLAIN_JAAS}", jaas, str(error)) from None
+
+
+def _warn_of_idle(config: NodeConfig) -> None:
+    """Settings of what no listener speaks."""
+    mechanisms = [
+        mechanism
+        for listener in config.listeners
+        if config.speaks_sasl(listener.name)
+        for mechanism in split_list(config.of_listener(listener.name)[ENABLED])
+    ]
+    idle, why = (
+        [name for name in SASL_SETTINGS if name in config.given],
+        "no listener speaks SASL_SSL or SASL_PLAINTEXT",
+    )
+    if mechanisms:
+        idle, why = [name for name in idle if name.startswith("sasl.oauthbearer.")], "no listener has OAUTHBEARER"
+    if idle and OAUTHBEARER not in mechanisms:
+        log.warning("settings of this node have no effect", settings=", ".join(idle), why=why)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strandline.cluster.security.plain import PlainError, PlainUsers
+from strandline.cluster.security.tokens import TokenError, Tokens
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ports import Rng
+from strandline.proto.ports import Clock, Rng
 from strandline.proto.scram import (
     NONCE_BITS,
     SCRAM_BY_TITLE,
@@ -27,9 +28,9 @@ from strandline.proto.scram import (
     nonce_of,
 )
 
-PLAIN = "PLAIN"
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 
-MECHANISMS = (*SCRAM_BY_TITLE, PLAIN)
+MECHANISMS = (*SCRAM_BY_TITLE, PLAIN, OAUTHBEARER)
 """What a listener may enable."""
 
 
@@ -51,11 +52,19 @@ class Users(Protocol):
         """Whether the user has one."""
 
 
+class Step(NamedTuple):
+    """What is answered to a client's message; who it is, once that is proven, and for how long (0: no matter)."""
+
+    answer: bytes
+    user: str | None = None
+    lifetime_ms: int = 0
+
+
 class Conversation(Protocol):
     """One attempt of a client under one mechanism."""
 
-    def step(self, token: bytes) -> tuple[bytes, str | None]:
-        """What is answered to a client's message, and who it is once that is proven. Raises Refused."""
+    def step(self, token: bytes) -> Step:
+        """Go on with a client's message. Raises Refused."""
 
 
 class _Scram:
@@ -65,12 +74,12 @@ class _Scram:
         self._server = ScramServer(mechanism, nonce)
         self._user = ""
 
-    def step(self, token: bytes) -> tuple[bytes, str | None]:
+    def step(self, token: bytes) -> Step:
         try:
             if not self._user:
                 self._user = self._server.first(token)
-                return self._server.challenge(self._users.credential(self._mechanism, self._user)), None
-            return self._server.final(token), self._user
+                return Step(self._server.challenge(self._users.credential(self._mechanism, self._user)))
+            return Step(self._server.final(token), self._user)
         except ScramError as error:
             known = not self._user or self._users.knows(self._mechanism, self._user)
             reason = str(error) if known else f"there is no {self._mechanism.title} credential of this user"
@@ -81,11 +90,24 @@ class _Plain:
     def __init__(self, users: PlainUsers) -> None:
         self._users = users
 
-    def step(self, token: bytes) -> tuple[bytes, str | None]:
+    def step(self, token: bytes) -> Step:
         try:
-            return b"", self._users.check(token)
+            return Step(b"", self._users.check(token))
         except PlainError as error:
             raise Refused(str(error)) from None
+
+
+class _Bearer:
+    def __init__(self, tokens: Tokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._clock = clock
+
+    def step(self, token: bytes) -> Step:
+        try:
+            bearer = self._tokens.check(token)
+        except TokenError as error:
+            raise Refused(str(error)) from None
+        return Step(b"", bearer.user, max(1, bearer.expires_ms - self._clock.wall_ms()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +138,26 @@ class SaslCounts:
     expired_connections_killed: int = 0
 
 
+def bearers(tokens: Tokens, clock: Clock) -> Callable[[], Conversation]:
+    """Begins conversations of OAUTHBEARER."""
+    return lambda: _Bearer(tokens, clock)
+
+
 class Mechanisms:
     """Begins conversations under the mechanisms of one listener."""
 
-    def __init__(self, settings: SaslSettings, scram: Users, plain: PlainUsers | None, rng: Rng) -> None:
+    def __init__(
+        self,
+        settings: SaslSettings,
+        scram: Users,
+        plain: PlainUsers | None,
+        rng: Rng,
+        *,
+        bearers: Callable[[], Conversation] | None = None,
+    ) -> None:
         self.settings = settings
         self._rng = rng
+        self._bearers = bearers
         self._makers: Mapping[str, Callable[[], Conversation]] = {
             title: self._maker(title, scram, plain) for title in settings.mechanisms
         }
@@ -130,6 +166,10 @@ class Mechanisms:
         if title == PLAIN:
             users = plain if plain is not None else PlainUsers({}, self._rng)
             return lambda: _Plain(users)
+        if title == OAUTHBEARER:
+            if self._bearers is None:
+                raise ValueError("OAUTHBEARER without keys")
+            return self._bearers
         mechanism = SCRAM_BY_TITLE[title]
         return lambda: _Scram(mechanism, scram, nonce_of(self._rng.getrandbits(NONCE_BITS)))
 
@@ -209,7 +249,7 @@ class SaslSession:
         if self._conversation is None or self.failed:
             return self._illegal("SaslAuthenticate without SaslHandshake")
         try:
-            answer, user = self._conversation.step(token)
+            answer, user, lifetime_ms = self._conversation.step(token)
         except Refused as refused:
             return self._refused(str(refused), refused.user)
         if user is None:
@@ -219,7 +259,7 @@ class SaslSession:
         self._conversation = None
         self.is_raw = False
         self.user = user
-        lifetime_ms = self._mechanisms.settings.session_ms_max
+        lifetime_ms = min(filter(None, (lifetime_ms, self._mechanisms.settings.session_ms_max)), default=0)
         self._ends_ms = now_ms + lifetime_ms if lifetime_ms else 0.0
         return Outcome(token=answer, lifetime_ms=lifetime_ms, user=user, proven=True)
 
