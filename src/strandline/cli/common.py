@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from strandline.cli.profile_store import BOOTSTRAP, DEFAULT_BOOTSTRAP, Profiles
 from strandline.client.errors import BrokerUnreachable, ClientTimeout
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.system import SystemClock
@@ -102,15 +103,40 @@ class Target:
 
 
 _FILE = f"{__name__}.command_config"
+_PROFILE = f"{__name__}.profile"
+_ONE_OF_THEM = "--profile and --command-config: one or the other"
 
 
 def _target(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    return {**context.meta.get(_FILE, {}), **parse_pairs(pairs, "-X")}
+    kept = context.meta.get(_FILE, {})
+    return {**{key: value for key, value in kept.items() if key != BOOTSTRAP}, **parse_pairs(pairs, "-X")}
+
+
+def _bootstrap(context: click.Context, parameter: click.Parameter, given: str | None) -> str:
+    return given or context.meta.get(_FILE, {}).get(BOOTSTRAP) or DEFAULT_BOOTSTRAP
+
+
+def _profile(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Keep the settings of the profile for `_target` and `_bootstrap`, unless there is a file of settings."""
+    if _FILE in context.meta:
+        if name is not None:
+            raise click.BadParameter(_ONE_OF_THEM, param=parameter)
+        return
+    profiles = Profiles()
+    name = name or profiles.current
+    if name is not None:
+        try:
+            context.meta[_FILE] = profiles.load(name)
+        except ConfigError as error:
+            raise click.BadParameter(str(error), param=parameter) from error
+        context.meta[_PROFILE] = name
 
 
 def _command_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Keep the settings of the file for `_target`, which click calls later."""
+    """Keep the settings of the file for `_target` and `_bootstrap`, which click calls later."""
     if path is not None:
+        if _PROFILE in context.meta:
+            raise click.BadParameter(_ONE_OF_THEM, param=parameter)
         from strandline.cluster.node.config_values import parse_properties
 
         try:
@@ -136,10 +162,16 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 
 def target_options(command: F) -> F:
-    """``--bootstrap``, ``--command-config`` and ``-X``; the command takes them as `bootstrap` and `settings`."""
+    """``--bootstrap``, ``--profile``, ``--command-config`` and ``-X``; the command takes them as `bootstrap` and
+    `settings`."""
     bootstrap = click.option(
-        "-b", "--bootstrap", envvar="STRANDLINE_BOOTSTRAP", default="127.0.0.1:9092", show_default=True,
-        show_envvar=True, metavar="HOST:PORT,...", help="One or more brokers; they tell of the others.",
+        "-b", "--bootstrap", envvar="STRANDLINE_BOOTSTRAP", callback=_bootstrap, show_envvar=True,
+        show_default=f"bootstrap.servers of the profile or file, else {DEFAULT_BOOTSTRAP}", metavar="HOST:PORT,...",
+        help="One or more brokers; they tell of the others.",
+    )  # fmt: skip
+    profile = click.option(
+        "--profile", envvar="STRANDLINE_PROFILE", show_envvar=True, metavar="NAME", expose_value=False,
+        is_eager=True, callback=_profile, help="A cluster by its name (`strandline profile`), not the one in use.",
     )  # fmt: skip
     extra = click.option(
         "-X", "settings", multiple=True, callback=_target, metavar="KEY=VALUE",
@@ -150,7 +182,7 @@ def target_options(command: F) -> F:
         is_eager=True, callback=_command_config,
         help="Client settings, as Kafka's tools read them: a file of key=value lines. -X wins over it.",
     )  # fmt: skip
-    return bootstrap(config(extra(command)))
+    return bootstrap(config(profile(extra(command))))
 
 
 def output_option(command: F) -> F:
@@ -235,8 +267,11 @@ def plain_errors(target: Target | None = None) -> Iterator[None]:
 
 def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:
     """What to do when no broker answers."""
+    context = click.get_current_context(silent=True)
+    profile = context.meta.get(_PROFILE) if context is not None else None
+    by = f" (profile {profile})" if profile else ""
     return (
-        f"no broker answers at {bootstrap}: {error.reason}. Start a cluster with `strandline dev`, or name another "
+        f"no broker answers at {bootstrap}{by}: {error.reason}. Start a cluster with `strandline dev`, or name another "
         "with --bootstrap or STRANDLINE_BOOTSTRAP."
     )
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "log": f"{_HERE}.log:log",
     "node": f"{_HERE}.node:node",
     "produce": f"{_HERE}.produce:produce",
+    "profile": f"{_HERE}.profiles:profile",
     "quorum": f"{_HERE}.quorum:quorum",
     "quota": f"{_HERE}.quotas:quota",
     "spark": f"{_HERE}.spark:spark",

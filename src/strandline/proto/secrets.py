@@ -15,7 +15,7 @@ HIDDEN = "[hidden]"
 _SECRET = re.compile(r"pas+w|phrase|secret|keystore\.key$|jaas")
 """What the name of a secret holds, most mistyped ones included."""
 
-_REFERENCE = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
+_REFERENCE = re.compile(r"\$\{(env|file|dir|keyring):([^}]*)\}")
 
 
 def is_secret(name: str) -> bool:
@@ -30,10 +30,11 @@ def shown(name: str, value: object) -> object:
 
 
 def resolved(text: str) -> str:
-    """The text, or what it refers to: ``${env:NAME}``, ``${file:/path/file.properties:key}``, ``${dir:/path:file}``.
+    """The text, or what it refers to: ``${env:NAME}``, ``${file:/path/file.properties:key}``, ``${dir:/path:file}``,
+    ``${keyring:SERVICE:USER}``.
 
-    These are the references of Kafka's three config providers (KIP-297, KIP-421, KIP-887); nothing has to be switched
-    on for them.
+    The first three are the references of Kafka's config providers (KIP-297, KIP-421, KIP-887); nothing has to be
+    switched on for them. The last one is the operating system's store of passwords, by the library `keyring`.
 
     Raises:
         ValueError: the text refers to what is not there. The message says what is missing, and never a secret.
@@ -48,7 +49,11 @@ def resolved(text: str) -> str:
         return os.environ[where]
     path, colon, key = where.rpartition(":")
     if not colon:
-        raise ValueError(f"${{{kind}:PATH:NAME}}; {text.strip()} lacks the name")
+        raise ValueError(
+            f"${{{kind}:{'SERVICE:USER' if kind == 'keyring' else 'PATH:NAME'}}}; {text.strip()} lacks the name"
+        )
+    if kind == "keyring":
+        return _of_keyring(path, key)
     try:
         if kind == "dir":
             return (Path(path) / key).read_text(encoding="utf-8").rstrip("\r\n")
@@ -60,3 +65,20 @@ def resolved(text: str) -> str:
         if equals and name.strip() == key:
             return value.strip()
     raise ValueError(f"the key {key} of {path}, which has none of that name")
+
+
+def _of_keyring(service: str, user: str) -> str:
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        raise ValueError("the library keyring, which is not installed: pip install keyring") from None
+    try:
+        password = keyring.get_password(service, user)
+    except KeyringError as error:
+        raise ValueError(f"a keyring that opens ({error})") from None
+    if password is None:
+        raise ValueError(
+            f"the password of {user} for {service}, which the keyring does not have: keyring set {service} {user}"
+        )
+    return password
