@@ -62,6 +62,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_RATES}::test_a_client_with_another_name_each_time_takes_no_unbounded_memory",
     ),
     one_change(
+        "names-of-any-length-are-remembered",
+        "A21: what is remembered of a client's name is bounded",
+        "cluster.broker.quotas.client_quotas:MeteredExchange.__init__",
+        "context.client_id[:NAME_CHARS_MAX]",
+        "context.client_id",
+        f"{_WIRE}::test_of_a_long_client_id_little_is_remembered",
+    ),
+    one_change(
         "the-throttled-are-read-on",
         "A21: a connection that is to wait is not read",
         "cluster.broker.connection:KafkaConnection._must_wait",

@@ -11,6 +11,7 @@ from interop.tools import KafkaTools
 from strandline.client import Admin, QuotaEntity
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.foreign import kafka_tools
+from tests.acceptance.helpers import eventually
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +27,11 @@ def test_kafka_configs_sets_shows_and_removes_quotas(cluster: DevCluster, tools:
     tools.run("kafka-configs", "--alter", "--add-config", rates, *alice)
     tools.run("kafka-configs", "--alter", "--add-config", "consumer_byte_rate=2048", *every_client)
     with Admin(cluster.bootstrap) as admin:
-        assert admin.describe_client_quotas() == {
+        wanted = {
             QuotaEntity("alice"): {"producer_byte_rate": 1048576.0, "request_percentage": 12.5},
             QuotaEntity(None, ""): {"consumer_byte_rate": 2048.0},
         }
+        eventually(lambda: admin.describe_client_quotas() == wanted)
         shown = tools.run("kafka-configs", "--describe", "--entity-type", "users")
         assert "Quota configs for user-principal 'alice' are " in shown
         assert "producer_byte_rate=1048576.0" in shown
@@ -37,4 +39,4 @@ def test_kafka_configs_sets_shows_and_removes_quotas(cluster: DevCluster, tools:
         assert "consumer_byte_rate=2048.0" in clients
         tools.run("kafka-configs", "--alter", "--delete-config", "producer_byte_rate,request_percentage", *alice)
         tools.run("kafka-configs", "--alter", "--delete-config", "consumer_byte_rate", *every_client)
-        assert admin.describe_client_quotas() == {}
+        eventually(lambda: admin.describe_client_quotas() == {})

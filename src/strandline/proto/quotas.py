@@ -18,8 +18,8 @@ DEFAULT = ""
 """The name of an entity that stands for all that have no quota of their own. No user and no client.id of a quota is
 empty; on the wire the default is null."""
 
-NAME_CHARS_MAX = 1000
-"""Of a user or a client.id that has a quota: the subject of a certificate is long."""
+NAME_CHARS_MAX = 255
+"""Of a user or a client.id that has a quota, and of the names by which brokers remember who took what."""
 
 _LONG_MAX = 2**63 - 1
 

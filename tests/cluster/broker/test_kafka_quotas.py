@@ -246,6 +246,22 @@ def test_a_greedy_tenant_takes_its_share_and_a_modest_one_feels_nothing(tmp_path
     asyncio.run(main())
 
 
+def test_of_a_long_client_id_little_is_remembered(tmp_path: Path) -> None:
+    """Thousands of them are remembered for ten seconds, and each may have 32,767 bytes."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+        set_quota(node, EVERY_CLIENT, producer_byte_rate=1e9)
+        client.client_id = "x" * 30_000
+        await produced(client, 100)
+        quotas = node.broker.quotas
+        assert quotas is not None
+        [one] = quotas.rates[QuotaKey.PRODUCER_BYTE_RATE].measured(quotas.clock.monotonic_ms())
+        assert one.of == QuotaEntity(None, "x" * 255)
+
+    run(tmp_path, main)
+
+
 def test_a_muted_client_that_leaves_is_forgotten(tmp_path: Path) -> None:
     async def main(node: KafkaNode, _: KafkaClient) -> None:
         node.create_topic("t")

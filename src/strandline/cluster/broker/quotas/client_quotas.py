@@ -19,7 +19,7 @@ from strandline.cluster.broker.request import RequestContext
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
-from strandline.proto.quotas import QuotaKey
+from strandline.proto.quotas import NAME_CHARS_MAX, QuotaKey
 
 EXEMPT = frozenset({Api.SASL_HANDSHAKE.title, Api.SASL_AUTHENTICATE.title})
 """A client proves who it is for nothing, at the start and again (KIP-368): it is nobody's request."""
@@ -76,7 +76,9 @@ class MeteredExchange(Exchange):
     ) -> None:
         super().__init__(connection, context, flexible_header)
         self._quotas = quotas
-        self._client = context.principal.partition(":")[2], context.client_id
+        user = context.principal.partition(":")[2]
+        # A client.id may fill a frame; it is remembered for a while.
+        self._client = user[:NAME_CHARS_MAX], context.client_id[:NAME_CHARS_MAX]
         now_ms = quotas.clock.monotonic_ms()
         self._began_ms: float | None = now_ms
         self._busy_ms = 0.0
