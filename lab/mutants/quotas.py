@@ -7,6 +7,7 @@ from lab.mutants.mutant import Mutant, one_change
 _RATES = "tests/cluster/broker/quotas/test_rates.py"
 _LIMITS = "tests/cluster/broker/quotas/test_limits.py"
 _WIRE = "tests/cluster/broker/test_kafka_quotas.py"
+_CONNECTIONS = "tests/cluster/broker/test_kafka_connection_limits.py"
 _MACHINE = "tests/controller/machine/test_quotas.py"
 _CLIENT = "tests/client/test_connection.py"
 
@@ -165,5 +166,22 @@ TABLE: tuple[Mutant, ...] = (
         "if throttle_ms <= 0:",
         "if True:",
         f"{_CLIENT}::test_a_client_that_is_throttled_waits_and_loses_nothing",
+    ),
+    one_change(
+        "connections-of-an-address-without-number",
+        "A21: an address has no more connections than it may",
+        "cluster.broker.connection_limits:ConnectionLimits.admit",
+        "if host and self._by_address[address]",
+        "if False and self._by_address[address]",
+        f"{_CONNECTIONS}::test_one_connection_too_many_is_closed_and_the_others_stay",
+        f"{_CONNECTIONS}::test_addresses_count_for_themselves_however_they_are_written",
+    ),
+    one_change(
+        "closed-connections-count-on",
+        "A21: a connection that has gone makes room for another",
+        "cluster.broker.listener:KafkaListener.lost",
+        "self._broker.connection_limits.left(connection.peer.host)",
+        "pass",
+        f"{_CONNECTIONS}::test_one_connection_too_many_is_closed_and_the_others_stay",
     ),
 )

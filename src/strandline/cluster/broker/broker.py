@@ -13,6 +13,7 @@ from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.auto_creation import AutoCreation
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, StaticSetting
+from strandline.cluster.broker.connection_limits import ConnectionLimits
 from strandline.cluster.broker.exchange import Connection
 from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
@@ -84,6 +85,7 @@ class Broker:
 
     Attributes:
         memory: the budget for all that clients make this node hold.
+        connection_limits: how many connections they may have.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
         quotas: what clients may take; None while no quota is set.
@@ -94,6 +96,7 @@ class Broker:
         brokers = Brokers(image, parts.quorum, parts.replicas, clock)
         self.clock = clock
         self.memory = MemoryBudget(config.memory_bytes)
+        self.connection_limits = ConnectionLimits(config)
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_ms)
         self._groups = parts.groups

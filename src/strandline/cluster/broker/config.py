@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from strandline.controller.metadata.config_key import ConfigType
 
 KIB = 1024
 MIB = 1024 * 1024
+INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class BrokerConfig:
         describe_partitions_max: most partitions in one DescribeTopicPartitions answer
             (`max.request.partition.size.limit`).
         request_timeout_ms: how long an operation without a timeout of its own may wait for the controller.
+        connections_max: of clients, through all listeners (`max.connections`).
+        connections_per_ip_max: of one address (`max.connections.per.ip`).
+        connections_per_ip: of these addresses instead (`max.connections.per.ip.overrides`).
         quota_windows: over so many windows rates of clients are measured (`quota.window.num`).
         quota_window_ms: how long one of them is (`quota.window.size.seconds`).
     """
@@ -57,6 +62,9 @@ class BrokerConfig:
     memory_bytes: int = 256 * 1024 * 1024
     describe_partitions_max: int = 2000
     request_timeout_ms: int = 30_000
+    connections_max: int = INT_MAX
+    connections_per_ip_max: int = INT_MAX
+    connections_per_ip: Mapping[str, int] = field(default_factory=dict)
     quota_windows: int = 11
     quota_window_ms: int = 1000
 

@@ -30,11 +30,12 @@ CLOSE_GRACE_MS = 2000
 class _Seen:
     """What the last sweep saw of a connection."""
 
-    __slots__ = ("bytes_moved", "since_ms", "unsent_bytes")
+    __slots__ = ("bytes_moved", "counted", "since_ms", "unsent_bytes")
 
     def __init__(self, now_ms: float) -> None:
         self.bytes_moved = -1
         self.unsent_bytes = -1
+        self.counted = False
         self.since_ms = now_ms
 
 
@@ -140,9 +141,14 @@ class KafkaListener:
     # What connections call
 
     def opened(self, connection: KafkaConnection) -> None:
-        self._connections[connection] = _Seen(self.clock.monotonic_ms())
+        self._connections[connection] = seen = _Seen(self.clock.monotonic_ms())
         self.stats.connections += 1
-        if self._server is None:
+        refusal = self._broker.connection_limits.admit(connection.peer.host)
+        seen.counted = not refusal
+        if refusal:
+            self.stats.refused += 1
+            self._notes.warn("closed a new connection", refusal, reason=refusal, **connection.identity())
+        if self._server is None or refusal:
             connection.abort()
         elif self._sweep_timer is None:
             self._schedule_sweep()
@@ -161,7 +167,9 @@ class KafkaListener:
         connection.go_on()
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
-        self._connections.pop(connection, None)
+        seen = self._connections.pop(connection, None)
+        if seen is not None and seen.counted:
+            self._broker.connection_limits.left(connection.peer.host)
         if self.sasl is not None:
             self.sasl.left(connection)
         self._broker.connection_lost(connection)

@@ -290,6 +290,9 @@ def _broker_config(config: NodeConfig) -> BrokerConfig:
         memory_bytes=config.queued_max_request_bytes,
         describe_partitions_max=config.request_partition_limit,
         request_timeout_ms=config.request_timeout_ms,
+        connections_max=config.max_connections,
+        connections_per_ip_max=config.max_connections_per_ip,
+        connections_per_ip=config.max_connections_per_ip_overrides,
         quota_windows=config.quota_window_num,
         quota_window_ms=config.quota_window_size_seconds * 1000,
     )

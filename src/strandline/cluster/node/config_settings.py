@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Mapping
+
 from strandline.cluster.groups.config import MigrationPolicy
 from strandline.cluster.groups.consumer_protocol.assignors import ASSIGNORS
 from strandline.cluster.node.config_values import (
@@ -45,6 +48,20 @@ def _selector(name: str, text: str) -> str:
     if text not in ("", RACK_AWARE):
         raise ConfigError(name, text, f"{RACK_AWARE}, or nothing for reading from leaders alone")
     return text
+
+
+def _overrides(name: str, text: str) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for item in split_list(text):
+        host, _, count = item.rpartition(":")
+        try:
+            ipaddress.ip_address(host)
+            found[host] = int(count)
+        except ValueError:
+            raise ConfigError(name, text, "ADDRESS:COUNT,... with addresses, not names: 10.0.0.7:200") from None
+        if found[host] < 0:
+            raise ConfigError(name, text, "counts of 0 and more")
+    return found
 
 
 def _one_directory(name: str, text: str) -> str:
@@ -280,6 +297,27 @@ class Limits:
     )
     connections_max_idle_ms = milliseconds(
         "connections.max.idle.ms", 600_000, "A client's connection without a request for so long is closed."
+    )
+    max_connections = integer(
+        "max.connections",
+        2**31 - 1,
+        "Connections that clients may have to this broker, through all listeners; one more is closed at once.",
+        low=1,
+        high=2**31 - 1,
+    )
+    max_connections_per_ip = integer(
+        "max.connections.per.ip",
+        2**31 - 1,
+        "Connections of one address; one more is closed at once. 0: only what max.connections.per.ip.overrides names.",
+        low=0,
+        high=2**31 - 1,
+    )
+    max_connections_per_ip_overrides: Setting[Mapping[str, int]] = Setting(
+        "max.connections.per.ip.overrides",
+        _overrides,
+        "",
+        "Other limits for single addresses, as ADDRESS:COUNT,... (10.0.0.7:200); names are not looked up.",
+        type=ConfigType.LIST,
     )
     quota_window_num = integer(
         "quota.window.num",

@@ -1,0 +1,56 @@
+"""How many connections clients may have: of the broker, and of one address (`max.connections`, `.per.ip`)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+
+from strandline.cluster.broker.config import BrokerConfig
+
+OVERALL = "the broker has as many connections as it may (max.connections)"
+OF_ADDRESS = "its address has as many connections as it may (max.connections.per.ip)"
+
+
+class ConnectionLimits:
+    """Counts the connections of all listeners. An address that has none is not remembered."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._overall_max = config.connections_max
+        self._of_address_max = config.connections_per_ip_max
+        self._overrides = {address_of(host): most for host, most in config.connections_per_ip.items()}
+        self._open = 0
+        self._by_address: Counter[str] = Counter()
+
+    def admit(self, host: str) -> str:
+        """Count a connection; or why it may not be, and then it is not counted. "" is a transport without addresses,
+        which the limit of the broker alone is for."""
+        address = address_of(host)
+        if self._open >= self._overall_max:
+            return OVERALL
+        if host and self._by_address[address] >= self._overrides.get(address, self._of_address_max):
+            self._forget_empty(address)
+            return OF_ADDRESS
+        self._open += 1
+        self._by_address[address] += 1
+        return ""
+
+    def left(self, host: str) -> None:
+        """A connection that was admitted has gone."""
+        address = address_of(host)
+        self._open -= 1
+        self._by_address[address] -= 1
+        self._forget_empty(address)
+
+    def _forget_empty(self, address: str) -> None:
+        if self._by_address[address] <= 0:
+            del self._by_address[address]
+
+
+def address_of(host: str) -> str:
+    """One text for an address, however it is written: an IPv4 client of an IPv6 socket too."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
