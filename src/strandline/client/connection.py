@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -42,6 +43,9 @@ from strandline.proto.tls import explain, is_tls_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LONG_THROTTLE_MS = 1000
+"""Longer waits for a quota are told, so that nobody looks for them elsewhere."""
 
 _SCRATCH_BYTES = 64 << 10
 _FRAME_START_BYTES = 1 << 20
@@ -120,7 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         """An answer said this throttle_time_ms. What is on its way waits at the broker, and gets time for that."""
         if throttle_ms <= 0:
             return
-        logs.network.debug("%s throttles this client for %d ms", self.endpoint, throttle_ms)
+        level = logging.INFO if throttle_ms >= _LONG_THROTTLE_MS else logging.DEBUG
+        logs.network.log(level, "%s throttles this client for %d ms: it is above a quota", self.endpoint, throttle_ms)
         self._throttled_until = until = max(self._throttled_until, self._loop.time() + throttle_ms / 1000)
         self._pending = deque(
             item._replace(deadline=max(item.deadline, until + item.timeout_ms / 1000)) for item in self._pending

@@ -17,6 +17,7 @@ from tests.cluster.node.secure_node import at, run
 from strandline.cli.quotas import quota
 from strandline.client import Admin, Consumer, NewTopic, Producer, QuotaEntity, TopicPartition
 from strandline.cluster.node.node import Node
+from strandline.proto.quotas import QuotaKey
 
 ALICE_APP = QuotaEntity("alice", "app")
 US = QuotaEntity(None, "us")
@@ -121,7 +122,7 @@ def test_quotas_from_end_to_end(tmp_path: Path) -> None:
         assert node.broker is not None
         quotas = node.broker.kafka.quotas
         assert quotas is not None, "what was set before the start counts after it"
-        assert all(rate.limits for rate in quotas.rates.values())
+        assert quotas.rates[QuotaKey.PRODUCER_BYTE_RATE].most_at_once("bob", "us") == 1_000_000
 
     run(tmp_path, first)
     run(tmp_path, again)

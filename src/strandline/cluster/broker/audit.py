@@ -133,7 +133,7 @@ def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
 def _quotas_altered(request: Any, answer: Any) -> Iterator[Change]:
     for one, outcome in zip(request.entries, answer.entries, strict=True):
         whom = ", ".join(f"{part.entity_type} {part.entity_name or '(default)'}" for part in one.entity)
-        changes = ", ".join(f"{op.key}={'(removed)' if op.remove else format(op.value, 'g')}" for op in one.ops)
+        changes = ", ".join(f"{op.key}={'(removed)' if op.remove else format(op.value, '.15g')}" for op in one.ops)
         yield f"quotas of {whom}: {changes}", outcome.error_code
 
 

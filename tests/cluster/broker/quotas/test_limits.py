@@ -52,7 +52,7 @@ def test_each_key_is_looked_up_for_itself() -> None:
     """A user's request_percentage does not hide the client.id's byte rate."""
     quotas = {QuotaEntity("alice", "app"): {"request_percentage": 1.0}, QuotaEntity(None, "app"): {KEY: 7.0}}
     assert Limits(quotas, KEY).share("alice", "app") == Share(QuotaEntity(None, "app"), 7.0)
-    assert not Limits(quotas, "consumer_byte_rate")
+    assert Limits(quotas, "consumer_byte_rate").share("alice", "app") is None
 
 
 @pytest.mark.parametrize("at", range(8))

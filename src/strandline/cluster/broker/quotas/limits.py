@@ -30,9 +30,6 @@ class Limits:
             entity: values[key] for entity, values in quotas.items() if key in values
         }
 
-    def __bool__(self) -> bool:
-        return bool(self._values)
-
     def share(self, user: str, client_id: str) -> Share | None:
         """The share of a client; None: there is no bound. Whoever has no client.id has no quota that depends on it."""
         for entity, of in _candidates(user, client_id):
