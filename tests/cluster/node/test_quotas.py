@@ -75,19 +75,23 @@ def we_wait(bootstrap: str) -> None:
 
 
 def librdkafka_is_told(bootstrap: str) -> None:
+    """It hears how long to wait, and loses nothing; once the quota is gone it waits no longer than it was told."""
     events: list[Any] = []
-    settings = {"bootstrap.servers": bootstrap, "client.id": "us", "throttle_cb": events.append}
-    producer = Librdkafka({**settings, "linger.ms": 0})
-    for _ in range(4):
-        producer.produce("t", bytes(300_000))
-        producer.flush(0)
-    deadline = time.monotonic() + 30
-    while not events and time.monotonic() < deadline:
-        producer.poll(0.05)
+    settings = {"bootstrap.servers": bootstrap, "client.id": "rdk", "throttle_cb": events.append, "linger.ms": 0}
+    producer = Librdkafka(settings)
+    with Admin(bootstrap) as admin:
+        admin.alter_client_quotas({QuotaEntity(None, "rdk"): {"producer_byte_rate": 100_000}})
+        for _ in range(2):
+            producer.produce("t", bytes(510_000))
+            assert producer.flush(30) == 0
+        deadline = time.monotonic() + 30
+        while not events and time.monotonic() < deadline:
+            producer.poll(0.05)
+        admin.alter_client_quotas({QuotaEntity(None, "rdk"): {"producer_byte_rate": None}})
     assert events
     assert events[0].throttle_time > 0
-    producer.purge()
-    producer.flush(10)
+    producer.produce("t", b"last")
+    assert producer.flush(30) == 0
 
 
 def scraped(node: Node) -> str:
