@@ -125,6 +125,8 @@ class Session:
             except subprocess.TimeoutExpired:
                 os.killpg(terminal.process.pid, signal.SIGKILL)
                 terminal.process.wait()
+            with contextlib.suppress(ProcessLookupError):  # the JVM of a driver that was interrupted may stay behind
+                os.killpg(terminal.process.pid, signal.SIGKILL)
         self._terminals.clear()
         self._state.cleanup()
 
