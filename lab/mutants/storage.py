@@ -78,7 +78,7 @@ TABLE: tuple[Mutant, ...] = (
         "later-requests-pass-one-that-is-packed",
         "C1: what a producer sends behind a batch that is packed in a thread comes after it",
         "cluster.broker.connection:KafkaConnection.run_alone",
-        "self._alone = True",
+        "self.hold()",
         "pass",
         f"{_PACKING}::test_what_is_sent_behind_a_slow_batch_comes_after_it",
     ),

@@ -160,6 +160,32 @@ def test_an_answer_to_another_request_ends_the_connection() -> None:
     meet(confused, visit)
 
 
+def test_a_client_that_is_throttled_waits_and_loses_nothing() -> None:
+    """KIP-219: an answer says to wait 5 s. Nothing is sent for so long; what was sent already gets the time for it."""
+    came: list[float] = []
+
+    def throttling(key: int, version: int, correlation_id: int, body: bytes) -> bytes | None:
+        if key != Api.FIND_COORDINATOR:
+            return polite(key, version, correlation_id, body)
+        came.append(asyncio.get_running_loop().time())
+        values = {"throttle_time": 5_000 if len(came) == 1 else 0, "error_code": 0, "coordinators": ()}
+        written = schema.response(Api.FIND_COORDINATOR, version).encode(values)
+        return struct.pack(">i", correlation_id) + b"\0" + bytes(written)
+
+    async def visit(connection: Connection) -> None:
+        values = {"coordinator_keys": ("g",), "key_type": 0}
+        await connection.call(Api.FIND_COORDINATOR, values, 1_000)
+        assert 4_000 < connection.throttled_ms <= 5_000
+        under_way = connection.send(Api.LIST_OFFSETS, 1, [b"a"], 1_000)
+        connection.throttle(5_000)
+        assert connection._pending[0].deadline >= asyncio.get_running_loop().time() + 5
+        await connection.call(Api.FIND_COORDINATOR, values, 1_000)
+        await under_way
+
+    meet(throttling, visit)
+    assert came[-1] - came[0] >= 5
+
+
 @pytest.mark.parametrize(
     ("raw", "says"),
     [

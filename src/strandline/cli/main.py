@@ -28,6 +28,7 @@ COMMANDS = {
     "produce": f"{_HERE}.produce:produce",
     "profile": f"{_HERE}.profiles:profile",
     "quorum": f"{_HERE}.quorum:quorum",
+    "quota": f"{_HERE}.quotas:quota",
     "spark": f"{_HERE}.spark:spark",
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",

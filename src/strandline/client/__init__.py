@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from strandline.proto.error_codes import ErrorCode
     from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
+    from strandline.proto.quotas import QuotaEntity
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is shown, and where, is the program's to say
 
@@ -79,6 +80,7 @@ _HOMES = {
     "PatternType": "strandline.proto.acls",
     "Permission": "strandline.proto.acls",
     "ResourceKind": "strandline.proto.acls",
+    "QuotaEntity": "strandline.proto.quotas",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
     "KafkaError": "strandline.proto.errors",
@@ -146,6 +148,7 @@ __all__ = [
     "PositionLost",
     "Producer",
     "ProducerSettings",
+    "QuotaEntity",
     "ResourceKind",
     "ScramChange",
     "ScramDescription",

@@ -58,6 +58,8 @@ class Admin:
     describe_acls = waiting(AsyncAdmin.describe_acls)
     create_acls = waiting(AsyncAdmin.create_acls)
     delete_acls = waiting(AsyncAdmin.delete_acls)
+    describe_client_quotas = waiting(AsyncAdmin.describe_client_quotas)
+    alter_client_quotas = waiting(AsyncAdmin.alter_client_quotas)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import strandline
+from strandline.client import logs
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
 from strandline.client.sasl import Login, authenticate
 from strandline.client.versions import SUPPORTED, VersionRange, choose_version
@@ -69,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         """How long the login holds; 0: as long as the connection."""
         self.retired = False
         """It was closed because its session ends, and nothing is wrong."""
+        self._throttled_until = 0.0
         self.writable = True
         self.on_writable: Callable[[], None] | None = None
         self._client_id = client_id
@@ -103,8 +105,32 @@ class Connection(asyncio.BufferedProtocol):
             Disconnected, ClientTimeout, KafkaError (UNSUPPORTED_VERSION), ProtocolError.
         """
         version = self.version(api, at_most)
+        await self.wait_throttled()
         body = await self.send(api, version, [schema.request(api, version).encode(values)], timeout_ms)
-        return self.read(schema.response(api, version).decode, body)
+        answer = self.read(schema.response(api, version).decode, body)
+        self.throttle(getattr(answer, "throttle_time", 0))
+        return answer
+
+    @property
+    def throttled_ms(self) -> float:
+        """How long nothing should be sent, for the broker reads nothing (KIP-219)."""
+        return max(0.0, self._throttled_until - self._loop.time()) * 1000
+
+    def throttle(self, throttle_ms: int) -> None:
+        """An answer said this throttle_time_ms. What is on its way waits at the broker, and gets time for that."""
+        if throttle_ms <= 0:
+            return
+        logs.network.debug("%s throttles this client for %d ms", self.endpoint, throttle_ms)
+        self._throttled_until = until = max(self._throttled_until, self._loop.time() + throttle_ms / 1000)
+        self._pending = deque(
+            item._replace(deadline=max(item.deadline, until + item.timeout_ms / 1000)) for item in self._pending
+        )
+
+    async def wait_throttled(self) -> None:
+        """Return once something may be sent, or the connection is closed."""
+        if self.throttled_ms > 0 and not self.closed:
+            await asyncio.sleep(self.throttled_ms / 1000)
+            await self.wait_throttled()
 
     def send(
         self,

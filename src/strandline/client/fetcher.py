@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from strandline.client.config import ConsumerConfig
+from strandline.client.connection import Connection
 from strandline.client.errors import PositionLost
 from strandline.client.leaders import Leaders
 from strandline.client.lookups import Lookups
@@ -200,6 +201,8 @@ class Fetcher:
         connection = self._network.ready(node, purpose)
         if connection is None:
             return self._connect(node, purpose)
+        if connection.throttled_ms > 0:
+            return connection.throttled_ms
         states.sort(key=lambda state: state.turn)
         config = self._config
         wanted: list[FetchPartition] = []
@@ -228,7 +231,7 @@ class Fetcher:
             state.sought = state.sought and purpose is SEEK
         self._asked_bytes[node.node_id, purpose] = request.max_bytes
         self.requests_sent += 1
-        read = partial(connection.read, read_response, version=version)
+        read = partial(_read, connection, version)
         asked = {state.partition: (state, state.generation) for state in states}
         answer.add_done_callback(partial(self._answered, lane, read, asked))
         return float("inf")
@@ -365,3 +368,10 @@ class Fetcher:
                 max_partition_fetch_bytes=self._config.max_partition_fetch_bytes,
             )
         return chunk
+
+
+def _read(connection: Connection, version: int, body: memoryview) -> FetchResponse:
+    """An answer; what it says of quotas is obeyed. Raises ProtocolError."""
+    response = connection.read(read_response, body, version)
+    connection.throttle(response.throttle_ms)
+    return response

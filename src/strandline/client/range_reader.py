@@ -193,10 +193,14 @@ class AsyncRangeReader:
         )
         version = connection.version(Api.FETCH, None if view.topic_id is not None else 12)
         wait_ms = config.request_timeout_ms + config.fetch_max_wait_ms
+        await connection.wait_throttled()
         body = await connection.send(Api.FETCH, version, [write_request(version, request)], wait_ms)
         response = connection.read(read_response, body, version)
+        connection.throttle(response.throttle_ms)
         if response.error is not ErrorCode.NONE:
             raise KafkaError(response.error, f"broker {node} refused the fetch")
+        if response.throttle_ms > 0 and not response.partitions:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"broker {node} throttles this client")
         if len(response.partitions) != 1:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node} answered for other partitions")
         told = response.partitions[0]

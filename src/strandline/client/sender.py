@@ -117,6 +117,8 @@ class Sender:
         connection = self._network.ready(node, DATA)
         if connection is None:
             return self._connect(node)
+        if connection.throttled_ms > 0:
+            return connection.throttled_ms
         limit = self._config.max_in_flight_requests_per_connection
         while connection.in_flight < limit:
             if self._acks == 0 and not connection.writable:
@@ -178,7 +180,7 @@ class Sender:
         if self._acks == 0:
             self._finish_unanswered(sent, answer)
         else:
-            read = partial(connection.read, read_response, version=version)
+            read = partial(_read, connection, version)
             attempts = [batch.attempts for _, batch in sent]
             answer.add_done_callback(partial(self._answered, node, read, sent, attempts))
 
@@ -428,3 +430,10 @@ class Sender:
         if self._sequencer is not None:
             await self._sequencer.close()
         self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))
+
+
+def _read(connection: Connection, version: int, body: memoryview) -> list[tuple[str | UUID, list[PartitionResult]]]:
+    """The results of an answer; what it says of quotas is obeyed. Raises ProtocolError."""
+    response = connection.read(read_response, body, version)
+    connection.throttle(response.throttle_ms)
+    return response.topics

@@ -48,6 +48,8 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.ELECT_LEADERS: VersionRange(1, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
     Api.OFFSET_DELETE: VersionRange(0, 0),
+    Api.DESCRIBE_CLIENT_QUOTAS: VersionRange(0, 1),
+    Api.ALTER_CLIENT_QUOTAS: VersionRange(0, 1),
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     Api.ALTER_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     Api.DESCRIBE_QUORUM: VersionRange(0, 2),

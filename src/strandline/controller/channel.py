@@ -147,6 +147,7 @@ class ControllerChannel:
     remove_voter = Operation(methods.REMOVE_VOTER)
     add_voter = Operation(methods.ADD_VOTER)
     alter_scram_credentials = Operation(methods.ALTER_SCRAM)
+    alter_client_quotas = Operation(methods.ALTER_QUOTAS)
     describe_replicas = Operation(methods.DESCRIBE_REPLICAS)
 
     async def create_topics(

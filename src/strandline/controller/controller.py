@@ -10,9 +10,9 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, broker_api, methods, scram_api
+from strandline.controller import api, broker_api, methods, quota_api, scram_api
 from strandline.controller.command_queue import CommandQueue, Operation
-from strandline.controller.machine import acls, brokers, configs, elections, isr, scram, topics
+from strandline.controller.machine import acls, brokers, configs, elections, isr, quotas, scram, topics
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
@@ -302,6 +302,10 @@ class Controller:
         """Set and remove SCRAM credentials. Raises KafkaError INVALID_REQUEST."""
         return await self._do(lambda state, _: scram.alter_scram_credentials(state, request))
 
+    async def alter_client_quotas(self, request: quota_api.AlterQuotasRequest) -> quota_api.AlterQuotasReply:
+        """Set and remove quotas of clients. Raises KafkaError POLICY_VIOLATION."""
+        return await self._do(lambda state, _: quotas.alter_client_quotas(state, request))
+
     # The network
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
@@ -322,6 +326,7 @@ class Controller:
             served(methods.ADD_VOTER, self.add_voter),
             served(methods.DESCRIBE_REPLICAS, self.describe_replicas),
             served(methods.ALTER_SCRAM, self.alter_scram_credentials),
+            served(methods.ALTER_QUOTAS, self.alter_client_quotas),
         )
         return dict(unary), {methods.SESSION.path: self._sessions.serve}
 

@@ -147,6 +147,19 @@ REQUESTS: list[Ask] = [
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": [{"topic": t.topic, "partitions": (0,)}], "timeout": 1000}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": None, "timeout": 1000}),
     Ask(Api.DESCRIBE_LOG_DIRS, lambda t: {"topics": None}),
+    Ask(Api.DESCRIBE_CLIENT_QUOTAS, lambda t: {"components": (), "strict": False}),
+    Ask(
+        Api.ALTER_CLIENT_QUOTAS,
+        lambda t: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": None}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                }
+            ],
+            "validate_only": False,
+        },
+    ),
     Ask(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, lambda t: {"users": None}),
     Ask(
         Api.ALTER_USER_SCRAM_CREDENTIALS,

@@ -26,8 +26,8 @@ from strandline.cluster.groups.group_coordinator import CoordinatorConfig, Group
 from strandline.cluster.security.plain import PlainUsers
 from strandline.cluster.security.sasl import Mechanisms, SaslSettings
 from strandline.cluster.security.tls_door import ListenerTls
-from strandline.controller import api, broker_api, scram_api
-from strandline.controller.machine import acls, brokers, configs, elections, scram, topics
+from strandline.controller import api, broker_api, quota_api, scram_api
+from strandline.controller.machine import acls, brokers, configs, elections, quotas, scram, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
@@ -87,6 +87,7 @@ class MachineController:
         self.state = MachineState(MetadataImage(CLUSTER_ID), resolver, random.Random(1), MachineSettings(), 0.0)
         self.replicas: ReplicaManager | None = None
         self.groups: GroupCoordinator | None = None
+        self.broker: Broker | None = None
         self.blocks = 0
         self.gate: Callable[[], Awaitable[None]] | None = None
 
@@ -116,6 +117,8 @@ class MachineController:
         self.replicas.apply(changed, gone, {})
         if self.groups is not None:
             self.groups.on_metadata(delta, self.image)
+        if self.broker is not None:
+            self.broker.on_metadata(delta, self.image)
 
     def _partition_state(self, topic_id: UUID, number: int) -> PartitionState:
         topic = self.image.topic_by_id[topic_id]
@@ -189,6 +192,11 @@ class MachineController:
         self, request: scram_api.AlterScramRequest, timeout_ms: float
     ) -> scram_api.AlterScramReply:
         return self.run(scram.alter_scram_credentials(self.state, request))
+
+    async def alter_client_quotas(
+        self, request: quota_api.AlterQuotasRequest, timeout_ms: float
+    ) -> quota_api.AlterQuotasReply:
+        return self.run(quotas.alter_client_quotas(self.state, request))
 
     async def allocate_producer_ids(
         self, request: broker_api.AllocateProducerIdsRequest, timeout_ms: float
@@ -269,7 +277,7 @@ class KafkaNode:
             rng=random.Random(3),
         )
         self.authorizer = ChosenAuthorizer()
-        self.broker = Broker(
+        self.broker = self.controller.broker = Broker(
             BrokerParts(
                 node_id=ME,
                 config=service,

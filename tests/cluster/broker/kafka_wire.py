@@ -45,6 +45,7 @@ class KafkaClient:
         self.reader = reader
         self.writer = writer
         self.correlation_id = 0
+        self.client_id = "test"
 
     def send(self, api: str, version: int, **values: Any) -> tuple[int, Any]:
         """Write a request; returns what `receive` needs. Values by kio's names; parts as dicts."""
@@ -52,8 +53,10 @@ class KafkaClient:
         out = io.BytesIO()
         entity_writer(kind)(out, build(kio_modules.module(api, version, "request"), kind, values))
         self.correlation_id += 1
+        body = out.getvalue()
+        flexible = kind.__flexible__
         self.writer.write(
-            frame(kind.__api_key__, version, self.correlation_id, out.getvalue(), flexible=kind.__flexible__)
+            frame(kind.__api_key__, version, self.correlation_id, body, flexible=flexible, client_id=self.client_id)
         )
         return self.correlation_id, response_class(api, version)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.controller.metadata.quotas import ClientQuotaRecord
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,
     BrokerChangeRecord,
@@ -106,6 +107,7 @@ records = st.one_of(
     st.builds(UserScramCredentialRecord, texts, numbers, blobs, numbers, blobs, blobs),
     st.builds(RemoveUserScramCredentialRecord, texts, numbers),
     st.builds(ScramSecretRecord, blobs),
+    st.builds(ClientQuotaRecord, st.none() | texts, st.none() | texts, texts, st.none() | texts),
 )
 
 

@@ -70,7 +70,7 @@ def test_produce_responses(version: int) -> None:
          "record_errors": details, "error_message": "bad batch"},
     ]  # fmt: skip
     values = {"responses": [{"name": "orders", "topic_id": ID, "partition_responses": partitions}], "throttle_time": 0}
-    [(topic, (good, bad))] = produce.read_response(built(Api.PRODUCE, version, values), version)
+    [(topic, (good, bad))] = produce.read_response(built(Api.PRODUCE, version, values), version).topics
     assert topic == (ID if version >= 13 else "orders")
     assert (good.index, good.error, good.base_offset, good.log_append_time_ms) == (2, ErrorCode.NONE, 40, -1)
     assert good.log_start_offset == (7 if version >= 5 else -1)
@@ -91,7 +91,7 @@ def produce_response(version: int) -> bytes:
 @pytest.mark.parametrize("version", PRODUCE)
 def test_the_answer_that_is_written_is_read(version: int) -> None:
     """Tagged field 7001: who had synced the batch; tag 0: who leads now (KIP-951)."""
-    [(topic, (good, moved))] = produce.read_response(produce_response(version), version)
+    [(topic, (good, moved))] = produce.read_response(produce_response(version), version).topics
     assert topic == (ID if version >= 13 else "orders")
     assert (good.base_offset, good.log_append_time_ms, good.log_start_offset) == (40, 5, 7 if version >= 5 else -1)
     assert good.synced_replicas == ((1, 2, 3) if version >= 9 else None)

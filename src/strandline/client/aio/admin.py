@@ -6,11 +6,12 @@ from strandline.client.aio.admin_acls import AclAdmin
 from strandline.client.aio.admin_cluster import ClusterAdmin
 from strandline.client.aio.admin_configs import ConfigAdmin
 from strandline.client.aio.admin_groups import GroupAdmin
+from strandline.client.aio.admin_quotas import QuotaAdmin
 from strandline.client.aio.admin_topics import TopicAdmin
 from strandline.client.aio.admin_users import UserAdmin
 
 
-class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin):
+class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin, QuotaAdmin):
     """Describes and changes a cluster. Calls may run concurrently.
 
     Every call retries what a retry may mend, for `default.api.timeout.ms`, and then raises ClientTimeout. For one name

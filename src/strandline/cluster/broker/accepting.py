@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
@@ -33,6 +34,10 @@ class Listener(Protocol):
     stats: ListenerStats
     tls: ListenerTls | None
     sasl: SaslDoor | None
+
+    @property
+    def quotas(self) -> ClientQuotas | None:
+        """What clients may take of the broker; None while no quota is set."""
 
     def opened(self, connection: Any) -> None:
         """A client has connected."""

@@ -167,6 +167,8 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.REMOVE_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.ELECT_LEADERS: (_cluster(Operation.ALTER),),
     Api.DESCRIBE_LOG_DIRS: (_cluster(Operation.DESCRIBE),),
+    Api.DESCRIBE_CLIENT_QUOTAS: (_cluster(Operation.DESCRIBE_CONFIGS),),
+    Api.ALTER_CLIENT_QUOTAS: (_cluster(Operation.ALTER_CONFIGS),),
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: (_cluster(Operation.DESCRIBE),),
     Api.ALTER_USER_SCRAM_CREDENTIALS: (_cluster(Operation.ALTER),),
 }

@@ -18,12 +18,9 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import NO_TAGS, Buffer
+from strandline.proto.kafka.fields import INT32, NO_TAGS, Buffer
 
 H = TypeVar("H")
-
-THROTTLE_MS = 0
-"""What every answer by the schema says of quotas (KIP-219): there are none."""
 
 INJECTED = "injected by a test"
 """The message beside an error of fault injection, where the answer has room for one."""
@@ -128,8 +125,8 @@ def short(message: str | None) -> str | None:
 
 
 Answer = Callable[[H, Call], Any]
-"""Makes a message of `part`s, or one encoded already, as a list of its pieces; a coroutine runs as a task of the
-connection. Raises KafkaError: then the refusal is the answer."""
+"""Makes a message of `part`s, or one encoded already, as a list of its pieces behind throttle_time_ms; a coroutine
+runs as a task of the connection. Raises KafkaError: then the refusal is the answer."""
 
 Refuse = Callable[[H, Call, ErrorCode, str], Any]
 """Makes an answer that says one error for everything asked."""
@@ -208,15 +205,17 @@ class _SchemaApi:
         return Call(exchange.context, read_request(self._api, exchange.context.version, body))
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
-        if not isinstance(message, list):
-            message["throttle_time"] = THROTTLE_MS
-            message = [schema.response(self._api, exchange.context.version).encode(message)]
-        exchange.respond(message)
+        throttle_ms = exchange.throttle_ms()
+        if isinstance(message, list):
+            exchange.respond([INT32.pack(throttle_ms), *message])
+        else:
+            message["throttle_time"] = throttle_ms
+            exchange.respond([schema.response(self._api, exchange.context.version).encode(message)])
 
 
 def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:
     """Whether the error stands anywhere in the message, as it is written."""
-    return _holds(written.decode(bytes(written.encode({"throttle_time": THROTTLE_MS, **message}))), error)
+    return _holds(written.decode(bytes(written.encode({"throttle_time": 0, **message}))), error)
 
 
 def _holds(value: Any, error: ErrorCode) -> bool:

@@ -6,7 +6,7 @@ What the table says of a request names things and never holds a secret. Denied r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -130,6 +130,13 @@ def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
         yield f"SCRAM credentials of {one.user}", one.error_code
 
 
+def _quotas_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.entries, answer.entries, strict=True):
+        whom = ", ".join(f"{part.entity_type} {part.entity_name or '(default)'}" for part in one.entity)
+        changes = ", ".join(f"{op.key}={'(removed)' if op.remove else format(op.value, 'g')}" for op in one.ops)
+        yield f"quotas of {whom}: {changes}", outcome.error_code
+
+
 CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
     Api.CREATE_TOPICS: _topics_created,
     Api.DELETE_TOPICS: _topics_deleted,
@@ -140,6 +147,7 @@ CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
     Api.CREATE_ACLS: _acls_added,
     Api.DELETE_ACLS: _acls_removed,
     Api.ALTER_USER_SCRAM_CREDENTIALS: _credentials_altered,
+    Api.ALTER_CLIENT_QUOTAS: _quotas_altered,
     Api.ELECT_LEADERS: _leaders_elected,
     Api.ADD_RAFT_VOTER: _voter_changed,
     Api.REMOVE_RAFT_VOTER: _voter_changed,
@@ -248,6 +256,12 @@ class _Watched(Exchange):
         self._see = see
         self.answers = True
         """The answer is sent; else it is only looked at."""
+
+    def throttle_ms(self) -> int:
+        return self._inner.throttle_ms() if self.answers else 0
+
+    def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+        return self._inner.timed(work)
 
     def respond(self, body: Sequence[Piece]) -> None:
         self._see(body)

@@ -13,6 +13,7 @@ from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.auto_creation import AutoCreation
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, StaticSetting
+from strandline.cluster.broker.exchange import Connection
 from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
@@ -32,16 +33,20 @@ from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler
 from strandline.cluster.broker.handlers.offsets import OffsetsHandler
 from strandline.cluster.broker.handlers.produce import ProduceHandler
 from strandline.cluster.broker.handlers.producers import ProducersHandler
+from strandline.cluster.broker.handlers.quotas import QuotasHandler
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
+from strandline.cluster.broker.quotas.windows import WindowShape
 from strandline.cluster.broker.request import AllowAll, Authorizer
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import BrokerEpoch, NodeId
@@ -81,6 +86,7 @@ class Broker:
         memory: the budget for all that clients make this node hold.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
+        quotas: what clients may take; None while no quota is set.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -88,6 +94,8 @@ class Broker:
         brokers = Brokers(image, parts.quorum, parts.replicas, clock)
         self.clock = clock
         self.memory = MemoryBudget(config.memory_bytes)
+        self.quotas: ClientQuotas | None = None
+        self._window_shape = WindowShape(config.quota_windows, config.quota_window_ms)
         self._groups = parts.groups
         self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
         self._produce = ProduceHandler(
@@ -137,8 +145,20 @@ class Broker:
         """The controller knows this process: what a broker needs of it can be asked for."""
         self._producers.begin_to_hold_ids()
 
-    def connection_lost(self, connection: object) -> None:
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Quotas that were set, changed or removed count for the next request."""
+        if not delta.quotas.changed:
+            return
+        if self.quotas is None:
+            self.quotas = ClientQuotas(self._window_shape, self.clock)
+        self.quotas.set(image.quotas)
+        if not image.quotas:
+            self.quotas = None
+
+    def connection_lost(self, connection: Connection) -> None:
         """A client's connection has gone, and its fetch sessions with it."""
+        if self.quotas is not None:
+            self.quotas.mutes.forget(connection)
         self._fetch.sessions.drop_all_of(connection)
 
     def close(self) -> None:
@@ -183,6 +203,12 @@ def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
 def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     yield AclsHandler(
         authorizer=parts.authorizer, controller=parts.controller, timeout_ms=parts.config.request_timeout_ms
+    )
+    yield QuotasHandler(
+        image=parts.image,
+        authorizer=parts.authorizer,
+        controller=parts.controller,
+        timeout_ms=parts.config.request_timeout_ms,
     )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)

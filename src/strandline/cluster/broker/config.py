@@ -47,6 +47,8 @@ class BrokerConfig:
         describe_partitions_max: most partitions in one DescribeTopicPartitions answer
             (`max.request.partition.size.limit`).
         request_timeout_ms: how long an operation without a timeout of its own may wait for the controller.
+        quota_windows: over so many windows rates of clients are measured (`quota.window.num`).
+        quota_window_ms: how long one of them is (`quota.window.size.seconds`).
     """
 
     fetch_max_bytes: int = 55 * 1024 * 1024
@@ -55,6 +57,8 @@ class BrokerConfig:
     memory_bytes: int = 256 * 1024 * 1024
     describe_partitions_max: int = 2000
     request_timeout_ms: int = 30_000
+    quota_windows: int = 11
+    quota_window_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_alone",
         "_broken",
         "_charged",
         "_exchanges",
         "_flush_scheduled",
+        "_held",
         "_in",
         "_processing",
         "_queued_bytes",
@@ -76,8 +76,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._exchanges: deque[Exchange] = deque()
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._alone = False
-        """A request is being answered that others wait for."""
+        self._held = 0
+        """No request is taken: others wait for one that is being answered, or the client is throttled."""
         self._broken = False
         """The peer is gone, as a write has shown, or is shown out: what else it asked is not answered."""
         self._charged = 0
@@ -286,10 +286,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         listener = self.listener
         now_ms = listener.clock.monotonic_ms()
         context = RequestContext(self.peer, client_id, name, version, correlation_id, now_ms)
-        exchange = Exchange(self, context, api.api.flexible_answer_header(version))
+        quotas, flexible = listener.quotas, api.api.flexible_answer_header(version)
+        metered = None if quotas is None else quotas.metered(self, context, flexible, len(frame))
+        exchange = metered or Exchange(self, context, flexible)
         self._exchanges.append(exchange)
         try:
             answer_api.handle(exchange, frame[position:])
+            if metered is not None:
+                metered.end_work()
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, Unencodable):
                 raise
@@ -305,7 +309,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(exchange.timed(work))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))
 
@@ -316,11 +320,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
             try:
                 await work
             finally:
-                self._alone = False
-                self._go_on_later()
+                self.let_go()
 
-        self._alone = True
+        self.hold()
         self.run(exchange, alone())
+
+    def hold(self) -> None:
+        """Take no further request until `let_go` was called as often."""
+        self._held += 1
+
+    def let_go(self) -> None:
+        """See `hold`."""
+        self._held -= 1
+        self._go_on_later()
 
     def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
@@ -404,7 +416,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         config = self.listener.config
         return (
             self._write_paused
-            or self._alone
+            or self._held > 0
             or len(self._exchanges) >= config.requests_in_flight_max
             or self._queued_bytes >= config.queued_bytes_max
             or self._answers_must_wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import structlog
@@ -26,6 +27,12 @@ class Connection(Protocol):
     def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """`run`, and take no request behind it until it has ended: what it writes comes first, and its frame stays
         where it is."""
+
+    def hold(self) -> None:
+        """Take no further request until `let_go` was called as often."""
+
+    def let_go(self) -> None:
+        """See `hold`."""
 
     def refuse(self, reason: str) -> None:
         """Close after what is answered has been sent; the first reason is logged."""
@@ -81,6 +88,25 @@ class Exchange:
     def respond_nothing(self) -> None:
         """The request wants no answer (Produce with acks=0)."""
         self._ready()
+
+    # Quotas: a request that none is for is not throttled (`strandline.cluster.broker.quotas`)
+
+    def throttle_ms(self) -> int:
+        """The throttle_time_ms of the answer, asked for once, when the answer is made; the connection is muted."""
+        return 0
+
+    def throttle_fetch(self, records_bytes: int) -> tuple[int, bool]:
+        """The same of a fetch with so many bytes of records; and whether they may be sent, or else none of them."""
+        return 0, True
+
+    @property
+    def fetch_bytes_max(self) -> float:
+        """A fetch of more bytes of records would be throttled whatever came before it."""
+        return inf
+
+    def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+        """The work, with the time that it takes counted."""
+        return work
 
     def attempt(self, answer: Callable[[], None]) -> None:
         """Run `answer` where an exception would reach somebody else's work: the replicas', or the event loop's."""

@@ -156,6 +156,10 @@ class FetchSessions:
         self._sessions[session_id] = session
         return Opened(ErrorCode.NONE, session, True, [known.wanted for known in session.partitions.values()])
 
+    def drop(self, session: FetchSession) -> None:
+        """Nobody was told of it."""
+        self._sessions.pop(session.session_id, None)
+
     def drop_all_of(self, owner: object) -> None:
         """The connection is gone."""
         for session_id in [key for key, session in self._sessions.items() if session.owner is owner]:

@@ -11,6 +11,7 @@ from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.broker import Broker
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
+from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
 from strandline.cluster.broker.sasl import SESSION_OVER, SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
@@ -74,6 +75,11 @@ class KafkaListener:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._turn_seen = (0, 0.0)
+
+    @property
+    def quotas(self) -> ClientQuotas | None:
+        """What clients may take of the broker; None while no quota is set."""
+        return self._broker.quotas
 
     @property
     def endpoint(self) -> Endpoint:

@@ -1,7 +1,7 @@
 """A request's seams: who asks through what (`RequestContext`), and whether it may (`Authorizer`).
 
 Every handler asks the authorizer first, for each resource it touches; `access.py` says which asks for what. `AllowAll`
-is what a cluster without an authorizer has. A delay by a quota has its place in `api.py` (`THROTTLE_MS`).
+is what a cluster without an authorizer has.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler a
 from strandline.cluster.broker.handlers.offsets import OffsetsHandler as Offsets
 from strandline.cluster.broker.handlers.produce import ProduceHandler as Produce
 from strandline.cluster.broker.handlers.producers import ProducersHandler as Producers
+from strandline.cluster.broker.handlers.quotas import QuotasHandler as Quotas
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler as SaslAuthenticate
 from strandline.cluster.broker.handlers.sasl import SaslHandshakeHandler as SaslHandshake
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler as ScramCredentials
@@ -84,6 +85,8 @@ _ROWS = (
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), Cluster, Cluster.remove_voter, Cluster.refuse_change),
     by_schema(Api.ELECT_LEADERS, (0, 2), Elections, Elections.elect, Elections.refuse),
     by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirs, LogDirs.describe, LogDirs.refuse),
+    by_schema(Api.DESCRIBE_CLIENT_QUOTAS, (0, 1), Quotas, Quotas.describe, Quotas.refuse_describe),
+    by_schema(Api.ALTER_CLIENT_QUOTAS, (0, 1), Quotas, Quotas.alter, Quotas.refuse_alter),
     by_schema(
         Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
         (0, 0),

@@ -246,6 +246,7 @@ class BrokerRole:
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)
+        self._node.publisher.subscribe(self.kafka.on_metadata)
         self._serving = spawn(self._serve(), self._node.fatal)
 
     async def _serve(self) -> None:
@@ -289,6 +290,8 @@ def _broker_config(config: NodeConfig) -> BrokerConfig:
         memory_bytes=config.queued_max_request_bytes,
         describe_partitions_max=config.request_partition_limit,
         request_timeout_ms=config.request_timeout_ms,
+        quota_windows=config.quota_window_num,
+        quota_window_ms=config.quota_window_size_seconds * 1000,
     )
 
 

@@ -286,7 +286,12 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         ("offsets.", "group."),
         "groups have no thread pools, buffers or batches to tune here; docs/configuration.md lists what there is",
     ),
-    (("remote.log.", "quota.", "replication.quota."), "this part of Kafka is not served yet"),
+    (
+        ("quota.", "client.quota.callback.class"),
+        "quotas are set with `strandline quota` or kafka-configs.sh; here are quota.window.num and "
+        "quota.window.size.seconds alone",
+    ),
+    (("remote.log.", "replication.quota."), "this part of Kafka is not served yet"),
     (
         ("log.cleaner.",),
         "compaction is always on and runs in the event loop: there are no threads and no buffers but "

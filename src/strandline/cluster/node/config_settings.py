@@ -281,6 +281,21 @@ class Limits:
     connections_max_idle_ms = milliseconds(
         "connections.max.idle.ms", 600_000, "A client's connection without a request for so long is closed."
     )
+    quota_window_num = integer(
+        "quota.window.num",
+        11,
+        "The rates that quotas bound are measured over so many windows, the one under way among them.",
+        low=2,
+        high=1000,
+    )
+    quota_window_size_seconds = integer(
+        "quota.window.size.seconds",
+        1,
+        "How long such a window is; a client waits no longer for a request_percentage that it has exceeded.",
+        low=1,
+        high=3600,
+        unit="s",
+    )
     queued_max_request_bytes = size(
         "queued.max.request.bytes",
         256 * 1024**2,

@@ -16,6 +16,7 @@ from strandline.controller.metadata.image import (
     TopicInfo,
     topic_resource,
 )
+from strandline.controller.metadata.quotas import ClientQuotaRecord, QuotasDelta, changed_quotas
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,
     BrokerChangeRecord,
@@ -54,7 +55,8 @@ class MetadataDelta:
     * `brokers`: node id -> the broker now, or None when it was unregistered;
     * `configs`: resource -> the keys set or removed;
     * `scram.changed`: the SCRAM credentials set or removed;
-    * `acls`: access control entry -> whether it was added (or else removed).
+    * `acls`: access control entry -> whether it was added (or else removed);
+    * `quotas.changed`: entity of quotas -> the keys set or removed.
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
     that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
@@ -76,6 +78,7 @@ class MetadataDelta:
         "metadata_version",
         "next_producer_id",
         "partitions",
+        "quotas",
         "scram",
     )
 
@@ -90,6 +93,7 @@ class MetadataDelta:
         self.configs: dict[ConfigResource, dict[str, None]] = {}
         self.scram = ScramDelta(base.scram)
         self.acls: dict[AclBinding, bool] = {}
+        self.quotas = QuotasDelta(base.quotas)
         self._brokers: dict[NodeId, BrokerInfo] | None = None
         self._topics: dict[str, TopicInfo] | None = None
         self._topic_by_id: dict[TopicId, TopicInfo] | None = None
@@ -101,7 +105,7 @@ class MetadataDelta:
     def empty(self) -> bool:
         """Nothing that a broker acts upon changed (producer id blocks and credentials do not count)."""
         topics = self.partitions or self.created_topics or self.deleted_topics
-        return not (topics or self.brokers or self.configs or self.acls)
+        return not (topics or self.brokers or self.configs or self.acls or self.quotas.changed)
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> None:
         """Apply records in order. Raises FatalError for one that does not fit."""
@@ -135,6 +139,7 @@ class MetadataDelta:
             next_producer_id=self.next_producer_id,
             scram=self.scram.image(),
             acls=base.acls if self._acls is None else self._acls,
+            quotas=self.quotas.image(),
         )
 
     # Each kind of record
@@ -308,6 +313,10 @@ class MetadataDelta:
         del acls[record.binding]
         self.acls[record.binding] = False
 
+    def _quota(self, record: ClientQuotaRecord) -> None:
+        self._require_version()
+        self.quotas.apply(record)
+
     # Copy on write
 
     def _writable_acls(self) -> dict[AclBinding, None]:
@@ -450,6 +459,7 @@ def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         if keys:
             delta.configs[resource] = keys
     delta.scram.changed = changed_credentials(old.scram, new.scram)
+    delta.quotas.changed = changed_quotas(old.quotas, new.quotas)
     delta.acls = dict.fromkeys((binding for binding in old.acls if binding not in new.acls), False)
     delta.acls |= dict.fromkeys((binding for binding in new.acls if binding not in old.acls), True)
     return delta
@@ -471,4 +481,5 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     ScramSecretRecord: MetadataDelta._scram_secret,
     AccessControlEntryRecord: MetadataDelta._add_acl,
     RemoveAccessControlEntryRecord: MetadataDelta._remove_acl,
+    ClientQuotaRecord: MetadataDelta._quota,
 }

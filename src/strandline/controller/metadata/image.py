@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from strandline.controller.metadata.quotas import QuotasImage
 from strandline.controller.metadata.scram import NO_SCRAM, ScramImage
 from strandline.proto.acls import AclBinding
 from strandline.proto.ids import (
@@ -151,6 +152,7 @@ class MetadataImage:
         scram: the users' SCRAM credentials.
         acls: the access control entries, in the order of their creation. The mapping is another one whenever one of
             them is: whoever made something of it can see by identity that it still holds.
+        quotas: the clients' quotas, by entity; another mapping whenever one of them is another.
     """
 
     cluster_id: str
@@ -165,6 +167,7 @@ class MetadataImage:
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
     scram: ScramImage = NO_SCRAM
     acls: Mapping[AclBinding, None] = field(default_factory=dict)
+    quotas: QuotasImage = field(default_factory=dict)
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """The partition by its topic's name, or None."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from strandline.controller.metadata.quotas import ClientQuotaRecord
 from strandline.controller.metadata.scram import (
     RemoveUserScramCredentialRecord,
     ScramSecretRecord,
@@ -171,6 +172,7 @@ MetadataRecord = (
     | ScramSecretRecord
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
+    | ClientQuotaRecord
 )
 """Any record of the metadata log."""
 
@@ -193,6 +195,7 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     23: mapper_of(ScramSecretRecord),
     13: mapper_of(AccessControlEntryRecord),
     14: mapper_of(RemoveAccessControlEntryRecord),
+    31: mapper_of(ClientQuotaRecord),
 }
 """Type id on disk -> the record. An id is never given to another record."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
+from strandline.controller.metadata.quotas import quota_records
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,
     ConfigRecord,
@@ -42,6 +43,7 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     if image.next_producer_id > 0:
         records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
     records.extend(image.scram.records())
+    records.extend(quota_records(image.quotas))
     return records
 
 

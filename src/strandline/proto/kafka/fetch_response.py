@@ -125,12 +125,14 @@ def write_response(
     isolation_level: int = READ_UNCOMMITTED,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
+    throttle_ms: int = 0,
     end_tags: bytes = NO_TAGS,
 ) -> list[Piece]:
     """The body in pieces, the records among them as they are.
 
     Args:
         results: neighbours of one topic stand together; their order, which a session turns round, stays.
+        throttle_ms: how long the client should send nothing (KIP-219).
         end_tags: the tagged-field section that ends a flexible answer.
     """
     flexible = version >= FLEXIBLE_SINCE
@@ -138,7 +140,7 @@ def write_response(
     # Tuples are compared by their elements' identity first, which spares the comparison of ids.
     topics = [list(partitions) for _, partitions in groupby(results, lambda result: (result.topic,))]
     parts: list[Piece] = []
-    out = bytearray(INT32.pack(0))  # throttle_time_ms
+    out = bytearray(INT32.pack(throttle_ms))
     if version >= SESSION_SINCE:
         out += _ERROR.pack(error, session_id)
     out += array_head(len(topics), flexible)

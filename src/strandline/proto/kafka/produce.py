@@ -206,12 +206,14 @@ def write_response(
     topics: Sequence[tuple[ProduceTopic, Sequence[PartitionResult]]],
     *,
     tell_replicas: bool = False,
+    throttle_ms: int = 0,
     end_tags: bytes = NO_TAGS,
 ) -> bytes:
     """The body.
 
     Args:
         tell_replicas: say who had synced each batch, to a client that knows the field.
+        throttle_ms: how long the client should send nothing (KIP-219).
         end_tags: the tagged-field section that ends a flexible answer.
     """
     flexible = version >= FLEXIBLE_SINCE
@@ -224,7 +226,7 @@ def write_response(
             _write_partition(out, partition, version, tell_replicas)
         if flexible:
             out += NO_TAGS
-    out += INT32.pack(0)  # throttle_time_ms
+    out += INT32.pack(throttle_ms)
     if flexible:
         out += end_tags
     return bytes(out)
@@ -257,8 +259,15 @@ def _partition_tags(result: PartitionResult, version: int, tell_replicas: bool) 
     return tag_section(fields)
 
 
-def read_response(buffer: Buffer, version: int) -> list[tuple[str | UUID, list[PartitionResult]]]:
-    """The results by topic, which stands there by name or by id.
+class ProduceResponse(NamedTuple):
+    """The answer: results by topic, which stands there by name or by id."""
+
+    throttle_ms: int
+    topics: list[tuple[str | UUID, list[PartitionResult]]]
+
+
+def read_response(buffer: Buffer, version: int) -> ProduceResponse:
+    """Every partition's result.
 
     Raises:
         ProtocolError: truncated, lying lengths or counts, or bytes after the end.
@@ -269,7 +278,7 @@ def read_response(buffer: Buffer, version: int) -> list[tuple[str | UUID, list[P
         raise unreadable(f"ProduceResponse v{version}", error) from error
 
 
-def _read_response(buffer: Buffer, version: int) -> list[tuple[str | UUID, list[PartitionResult]]]:
+def _read_response(buffer: Buffer, version: int) -> ProduceResponse:
     flexible = version >= FLEXIBLE_SINCE
     elements = Elements(RESPONSE_ELEMENTS_MAX)
     count, position = read_count(buffer, 0, _TOPIC_BYTES_MIN, flexible, elements)
@@ -284,11 +293,11 @@ def _read_response(buffer: Buffer, version: int) -> list[tuple[str | UUID, list[
         if flexible:
             position = skip_tags(buffer, position)
         topics.append((name or topic_id or "", results))
-    _, position = read_fixed(buffer, position, INT32)  # throttle_time_ms
+    (throttle_ms,), position = read_fixed(buffer, position, INT32)
     if flexible:
         position = skip_tags(buffer, position)
     check_end(buffer, position, "the message")
-    return topics
+    return ProduceResponse(throttle_ms, topics)
 
 
 def _read_partition(buffer: Buffer, position: int, version: int, elements: Elements) -> tuple[PartitionResult, int]:

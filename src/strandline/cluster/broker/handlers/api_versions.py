@@ -55,20 +55,20 @@ class ApiVersionsHandler:
                 exchange.connection.count_software()
             else:
                 error = ErrorCode.INVALID_REQUEST
-        exchange.respond([self._written(context.version, error, self._features())])
+        exchange.respond([self._written(context.version, error, self._features(), exchange.throttle_ms())])
 
     def refuse_all(self, exchange: Exchange, _body: memoryview, error: ErrorCode) -> bool:
         """The answer is this error."""
         exchange.respond([self._written(exchange.context.version, error, b"")])
         return True
 
-    def _written(self, version: int, error: ErrorCode, features: bytes) -> bytes:
+    def _written(self, version: int, error: ErrorCode, features: bytes, throttle_ms: int = 0) -> bytes:
         flexible = version >= FLEXIBLE_SINCE
         end = NO_TAGS if flexible else b""
         keys = [_VERSIONS.pack(*row) + end for row in self._served]
         out = INT16.pack(error) + array_head(len(keys), flexible) + b"".join(keys)
         if version >= THROTTLE_SINCE:
-            out += INT32.pack(0)
+            out += INT32.pack(throttle_ms)
         if flexible:
             out += features if error is ErrorCode.NONE else NO_TAGS
         return out

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import THROTTLE_MS, Call, part, short
+from strandline.cluster.broker.api import Call, part, short
 from strandline.cluster.broker.config import StaticSetting
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
@@ -24,7 +24,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import INT8, INT16, INT32, NO_TAGS, array_head, nullable_string, string
+from strandline.proto.kafka.fields import INT8, INT16, NO_TAGS, array_head, nullable_string, string
 from strandline.proto.ports import Clock
 
 DOCUMENTATION_SINCE = 3
@@ -82,7 +82,7 @@ class DescribeConfigsHandler:
         asked = {(resource.resource_type, resource.resource_name): resource for resource in call.request.resources}
         flexible = call.context.version >= FLEXIBLE_SINCE
         clock, known = self._clock, dict[DescribedConfig, bytes]()
-        parts = [INT32.pack(THROTTLE_MS), array_head(len(asked), flexible)]
+        parts = [array_head(len(asked), flexible)]
         slice_end_ms = clock.monotonic_ms() + SLICE_MS
         for (kind, name), resource in asked.items():
             described = self._describe(call.context, kind, name, resource.configuration_keys)

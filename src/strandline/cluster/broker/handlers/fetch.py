@@ -88,9 +88,16 @@ class FetchHandler:
         opened = self._open(exchange, message)
         if opened.error is not ErrorCode.NONE:
             exchange.respond(
-                write_response(context.version, [], isolation_level=message.isolation_level, error=opened.error)
+                write_response(
+                    context.version,
+                    [],
+                    isolation_level=message.isolation_level,
+                    error=opened.error,
+                    throttle_ms=exchange.throttle_ms(),
+                )
             )
             return
+        message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)))
 
         asked = self._authorizer.generation
         results = [FetchedPartition(wanted) for wanted in opened.wanted]
@@ -151,6 +158,10 @@ class FetchHandler:
         """Of an incremental session, what the client does not know yet. `asked`: the authorizer's generation when the
         request came."""
         context, session = exchange.context, opened.session
+        throttle_ms, sends = exchange.throttle_fetch(sum(result.size for result in results))
+        if not sends:
+            self._respond_without(exchange, message, opened, throttle_ms)
+            return
         if self._authorizer.generation is not asked:
             results = [self._unless_revoked(context, result) for result in results]
         sent = results
@@ -164,7 +175,26 @@ class FetchHandler:
                 sent,
                 isolation_level=message.isolation_level,
                 session_id=NO_SESSION if session is None else session.session_id,
+                throttle_ms=throttle_ms,
                 end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,
+            )
+        )
+
+    def _respond_without(self, exchange: Exchange, message: FetchRequest, opened: Opened, throttle_ms: int) -> None:
+        """The client has had too much: nothing of what was found, and a session goes on as if it was not asked. One
+        that begins with this request does not begin (KIP-219, Kafka's `getThrottledResponse`)."""
+        session_id = NO_SESSION
+        if opened.session is not None and opened.incremental:
+            session_id = opened.session.session_id
+        elif opened.session is not None:
+            self.sessions.drop(opened.session)
+        exchange.respond(
+            write_response(
+                exchange.context.version,
+                [],
+                isolation_level=message.isolation_level,
+                session_id=session_id,
+                throttle_ms=throttle_ms,
             )
         )
 

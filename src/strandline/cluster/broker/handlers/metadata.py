@@ -145,12 +145,12 @@ class MetadataHandler:
         if whole is not ErrorCode.NONE and context.version < ERROR_SINCE:
             return False
         topics = [DescribedTopic(ref, None, error) for ref in wanted]
-        exchange.respond(self._written(context, request, topics, error=whole))
+        exchange.respond(self._written(exchange, request, topics, error=whole))
         return True
 
     def _answer(self, exchange: Exchange, request: MetadataMessage) -> None:
         topics = self._describe_topics(exchange.context, request.topics, may_create=request.may_create)
-        exchange.respond(self._written(exchange.context, request, topics))
+        exchange.respond(self._written(exchange, request, topics))
 
     def _answer_later(self, exchange: Exchange, request: MetadataMessage) -> None:
         """In a moment, or when leaders in doubt have been replaced."""
@@ -227,16 +227,17 @@ class MetadataHandler:
 
     def _written(
         self,
-        context: RequestContext,
+        exchange: Exchange,
         request: MetadataMessage,
         topics: list[DescribedTopic],
         *,
         error: ErrorCode = ErrorCode.NONE,
     ) -> list[bytes]:
+        context = exchange.context
         version = context.version
         flexible = version >= FLEXIBLE_SINCE
         image = self._image()
-        parts = [self._head(context)]
+        parts = [INT32.pack(exchange.throttle_ms()) if version >= THROTTLE_SINCE else b"", self._head(context)]
         parts.append(array_head(len(topics), flexible))
         shape = shape_of(version)
         doubtful = self._brokers.doubtful_leaders()
@@ -271,8 +272,7 @@ class MetadataHandler:
         version = context.version
         flexible = version >= FLEXIBLE_SINCE
         brokers = self._brokers.known_brokers(context)
-        out = bytearray(INT32.pack(0) if version >= THROTTLE_SINCE else b"")
-        out += array_head(len(brokers), flexible)
+        out = bytearray(array_head(len(brokers), flexible))
         for broker in brokers:
             out += (
                 INT32.pack(broker.node_id) + string(broker.endpoint.host, flexible) + INT32.pack(broker.endpoint.port)

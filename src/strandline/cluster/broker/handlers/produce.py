@@ -356,6 +356,7 @@ class ProduceHandler:
             context.version,
             result.topics,
             tell_replicas=context.peer.software_name == OWN_CLIENT,
+            throttle_ms=exchange.throttle_ms(),
             end_tags=self._end_tags(exchange, result),
         )
         exchange.respond([body])

@@ -1,0 +1,140 @@
+"""DescribeClientQuotas (48) and AlterClientQuotas (49): what clients may take of each broker (KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.quota_api import AlterQuotasRequest, QuotaAlteration, QuotaChange, QuotaOutcome
+from strandline.proto.acls import CLUSTER, Operation
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity, entity_of
+
+EXACT, DEFAULT_NAME, ANY_NAME = range(3)
+"""How a part of the filter is matched: one name, the default, whatever name there is."""
+
+_MATCHES = {EXACT: "MATCH_TYPE_EXACT", DEFAULT_NAME: "MATCH_TYPE_DEFAULT", ANY_NAME: "MATCH_TYPE_SPECIFIED"}
+
+
+class QuotasHandler:
+    """Describes from this broker's image; the active controller changes."""
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        controller: ControllerChannel,
+        timeout_ms: float,
+    ) -> None:
+        self._image = image
+        self._authorizer = authorizer
+        self._controller = controller
+        self._timeout_ms = timeout_ms
+
+    # DescribeClientQuotas
+
+    def describe(self, call: Call) -> Any:
+        """The quotas of the entities that fit.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, UNSUPPORTED_VERSION for an unknown type.
+        """
+        if not allowed(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        wanted = _filter(call.request.components)
+        entries = tuple(
+            part(
+                entity=tuple(part(entity_type=kind, entity_name=name) for kind, name in entity.parts()),
+                values=tuple(part(key=key, value=value) for key, value in sorted(values.items())),
+            )
+            for entity, values in self._image().quotas.items()
+            if _fits(entity, wanted, strict=call.request.strict)
+        )
+        return part(error_code=ErrorCode.NONE, error_message=None, entries=entries)
+
+    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The whole answer has this error."""
+        return part(error_code=error, error_message=message or None, entries=None)
+
+    # AlterClientQuotas
+
+    async def alter(self, call: Call) -> Any:
+        """One outcome an entry, in order.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
+        """
+        if not allowed(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        outcomes: list[QuotaOutcome | None] = []
+        asked: list[QuotaAlteration] = []
+        for entry in call.request.entries:
+            try:
+                entity = entity_of((one.entity_type, one.entity_name) for one in entry.entity)
+            except KafkaError as error:
+                outcomes.append(QuotaOutcome(error.code, error.message))
+                continue
+            changes = tuple(QuotaChange(op.key, None if op.remove else repr(op.value)) for op in entry.ops)
+            asked.append(QuotaAlteration(entity.user, entity.client_id, changes))
+            outcomes.append(None)
+        if asked:
+            request = AlterQuotasRequest(tuple(asked), call.request.validate_only)
+            reply = await self._controller.alter_client_quotas(request, self._timeout_ms)
+            decided = iter(reply.outcomes)
+            outcomes = [next(decided) if outcome is None else outcome for outcome in outcomes]
+        return _altered(call, [outcome for outcome in outcomes if outcome is not None])
+
+    def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every entry has this error."""
+        return _altered(call, [QuotaOutcome(error, message)] * len(call.request.entries))
+
+
+def _altered(call: Call, outcomes: Sequence[QuotaOutcome]) -> Any:
+    return part(
+        entries=tuple(
+            part(
+                error_code=outcome.error,
+                error_message=outcome.message or None,
+                entity=tuple(part(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity),
+            )
+            for entry, outcome in zip(call.request.entries, outcomes, strict=True)
+        )
+    )
+
+
+def _filter(components: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
+    """(how, name) by type of entity. Raises KafkaError, as Kafka's `ClientQuotasImage.describe`."""
+    found: dict[str, tuple[int, str | None]] = {}
+    for one in components:
+        kind, how = one.entity_type, one.match_type
+        if not kind:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+        if kind in found:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
+            )
+        if kind not in (USER, CLIENT_ID, IP):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        if how not in _MATCHES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {how}")
+        if (how == EXACT) != (one.match is not None):
+            fault = "but set match string to null" if how == EXACT else "but also specified a match string"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Request specified {_MATCHES[how]}, {fault}.")
+        found[kind] = how, one.match
+    if IP in found and len(found) > 1:
+        words = "IP filter component should not be used with user or clientId filter component."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid entity filter component combination. {words}")
+    return found
+
+
+def _fits(entity: QuotaEntity, wanted: dict[str, tuple[int, str | None]], *, strict: bool) -> bool:
+    names = dict(entity.parts())
+    if strict and len(names) != len(wanted):
+        return False
+    return all(kind in names and (how == ANY_NAME or names[kind] == name) for kind, (how, name) in wanted.items())

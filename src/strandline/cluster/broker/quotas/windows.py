@@ -1,0 +1,108 @@
+"""Rates over sampled windows, as Kafka's `Rate` and `SampledStat` measure them. Pure: the time comes in."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+
+class WindowShape(NamedTuple):
+    """How rates are measured.
+
+    Attributes:
+        windows: windows that are remembered, the one under way among them (`quota.window.num`).
+        size_ms: how long each is (`quota.window.size.seconds`).
+    """
+
+    windows: int
+    size_ms: float
+
+    @property
+    def memory_ms(self) -> float:
+        """Nothing is left of what was recorded so long ago."""
+        return self.windows * self.size_ms
+
+
+class _Window:
+    """What was recorded from its start on, until the next one began.
+
+    Attributes:
+        throttled_ms, throttles: what the client was told to wait, together and how often.
+    """
+
+    __slots__ = ("last_ms", "start_ms", "throttled_ms", "throttles", "total")
+
+    def __init__(self, now_ms: float) -> None:
+        self.start_ms = self.last_ms = now_ms
+        self.total = 0.0
+        self.throttled_ms = 0.0
+        self.throttles = 0
+
+
+class Rate:
+    """The rate of one client.
+
+    A window begins with the first record after the end of the one before, and is forgotten `memory_ms` after the last
+    record in it. At most one more than `WindowShape.windows` are remembered. The time that the rate is over is never
+    less than all whole windows and the part of the one under way: a first record is no burst.
+    """
+
+    __slots__ = ("_windows",)
+
+    def __init__(self) -> None:
+        self._windows: deque[_Window] = deque()
+
+    def record(self, value: float, now_ms: float, shape: WindowShape) -> None:
+        """So much more was taken; less than 0 takes back what was recorded at this very time."""
+        window = self._current(now_ms, shape)
+        window.total += value
+        window.last_ms = now_ms
+
+    def record_throttle(self, throttle_ms: float, now_ms: float, shape: WindowShape) -> None:
+        """The client waits so long for what was recorded just now."""
+        window = self._current(now_ms, shape)
+        window.throttled_ms += throttle_ms
+        window.throttles += 1
+
+    def total(self, now_ms: float, shape: WindowShape) -> float:
+        """What was taken in all windows that are remembered."""
+        self._forget(now_ms, shape)
+        return sum(window.total for window in self._windows)
+
+    def span_ms(self, now_ms: float, shape: WindowShape) -> float:
+        """What the rate is over, in milliseconds."""
+        self._forget(now_ms, shape)
+        elapsed_ms = now_ms - self._windows[0].start_ms if self._windows else 0.0
+        missing = shape.windows - 1 - int(elapsed_ms / shape.size_ms)
+        return max(elapsed_ms + max(missing, 0) * shape.size_ms, 1.0)
+
+    def per_second(self, now_ms: float, shape: WindowShape) -> float:
+        """The rate."""
+        return self.total(now_ms, shape) * 1000 / self.span_ms(now_ms, shape)
+
+    def throttle_ms(self, limit: float, now_ms: float, shape: WindowShape) -> float:
+        """How long until the rate is `limit` a second again if nothing is taken meanwhile; 0: it is no higher.
+
+        With the rate O over the span W it is the X of O * W / (W + X) = T (Kafka's `QuotaUtils.throttleTime`).
+        """
+        rate = self.per_second(now_ms, shape)
+        return 0.0 if rate <= limit else (rate - limit) / limit * self.span_ms(now_ms, shape)
+
+    def mean_throttle_ms(self, now_ms: float, shape: WindowShape) -> float:
+        """Of the waits in all windows that are remembered."""
+        self._forget(now_ms, shape)
+        count = sum(window.throttles for window in self._windows)
+        return sum(window.throttled_ms for window in self._windows) / count if count else 0.0
+
+    def _current(self, now_ms: float, shape: WindowShape) -> _Window:
+        windows = self._windows
+        if not windows or now_ms - windows[-1].start_ms >= shape.size_ms:
+            windows.append(_Window(now_ms))
+            if len(windows) > shape.windows + 1:
+                windows.popleft()
+        return windows[-1]
+
+    def _forget(self, now_ms: float, shape: WindowShape) -> None:
+        windows = self._windows
+        while windows and now_ms - windows[0].last_ms >= shape.memory_ms:
+            windows.popleft()

@@ -1,0 +1,50 @@
+"""Metrics of quotas, under the names that Kafka's have in its JMX exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from strandline.cluster.node.broker_role import BrokerRole
+from strandline.proto.quotas import QuotaKey
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+SHARES_MAX = 1000
+"""Of each key so many shares have metrics: those that were used last."""
+
+_NAMES = {
+    QuotaKey.PRODUCER_BYTE_RATE: ("produce", "byte_rate", "Bytes a second of produce requests"),
+    QuotaKey.CONSUMER_BYTE_RATE: ("fetch", "byte_rate", "Bytes a second of fetched records"),
+    QuotaKey.REQUEST_PERCENTAGE: ("request", "request_time", "Percent of the event loop's time"),
+}
+_OF = "of those that share a quota, lately"
+
+
+def of_quotas(broker: BrokerRole) -> Iterator[Metric]:
+    """Of each key and share; nothing while no quota is set."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    quotas = broker.kafka.quotas
+    if quotas is None:
+        return
+    now_ms = quotas.clock.monotonic_ms()
+    throttles = CounterMetricFamily("strandline_throttles", "Times a client was told to wait.", labels=("quota",))
+    waits = CounterMetricFamily("strandline_throttled_ms", "How long altogether, in ms.", labels=("quota",))
+    for key, rate in quotas.rates.items():
+        kind, measure, words = _NAMES[key]
+        labels = ("user", "client_id")
+        rates = GaugeMetricFamily(f"kafka_server_{kind}_{measure}", f"{words} {_OF}.", labels=labels)
+        times = GaugeMetricFamily(f"kafka_server_{kind}_throttle_time", f"Mean throttle time {_OF}, ms.", labels=labels)
+        for one in islice(rate.measured(now_ms), SHARES_MAX):
+            of = (one.of.user or "", one.of.client_id or "")
+            rates.add_metric(of, one.rate)
+            times.add_metric(of, one.throttle_ms)
+        yield rates
+        yield times
+        throttles.add_metric((kind,), rate.throttles)
+        waits.add_metric((kind,), rate.throttled_ms)
+    yield throttles
+    yield waits

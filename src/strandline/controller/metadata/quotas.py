@@ -1,0 +1,100 @@
+"""Quotas of clients in the metadata (KIP-546): their record, their part of the image, their replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from strandline.proto.errors import FatalError
+from strandline.proto.quotas import QuotaEntity, entity_fault, value_fault
+
+QuotasImage = Mapping[QuotaEntity, Mapping[str, float]]
+"""Entity -> key -> value; no entity without a key. The mapping is another one whenever a quota is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaRecord:
+    """A quota is set, in the place of any earlier one, or removed where the value is None.
+
+    An entity's user or client.id is empty for the default, None where the quota does not depend on it. The value is
+    Python's shortest text of a float, which gives the same float again.
+    """
+
+    user: Annotated[str | None, 1]
+    client_id: Annotated[str | None, 2]
+    key: Annotated[str, 3]
+    value: Annotated[str | None, 4]
+
+
+class QuotasDelta:
+    """A copy-on-write overlay of the quotas of an image.
+
+    Attributes:
+        changed: the keys set or removed by entity, in the order of first change.
+    """
+
+    __slots__ = ("_base", "_quotas", "changed")
+
+    def __init__(self, base: QuotasImage) -> None:
+        self._base = base
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
+        self.changed: dict[QuotaEntity, dict[str, None]] = {}
+
+    def image(self) -> QuotasImage:
+        """The quotas after all records so far."""
+        return self._base if self._quotas is None else self._quotas
+
+    def apply(self, record: ClientQuotaRecord) -> None:
+        """Raises FatalError: a quota that nobody can have written, or the removal of one that is not there."""
+        entity = QuotaEntity(record.user, record.client_id)
+        if self._quotas is None:
+            self._quotas = dict(self._base)
+        values = dict(self._quotas.get(entity, {}))
+        if record.value is None:
+            if values.pop(record.key, None) is None:
+                words = f"A record removes the quota {record.key} of {entity}, which has none"
+                raise FatalError(f"{words}: the metadata is damaged.")
+        else:
+            values[record.key] = _value(entity, record.key, record.value)
+        if values:
+            self._quotas[entity] = values
+        else:
+            self._quotas.pop(entity, None)
+        self.changed.setdefault(entity, {})[record.key] = None
+
+
+def quota_record(entity: QuotaEntity, key: str, value: float | None) -> ClientQuotaRecord:
+    """The record that sets a quota, or removes it."""
+    return ClientQuotaRecord(entity.user, entity.client_id, key, None if value is None else repr(float(value)))
+
+
+def quota_records(quotas: QuotasImage) -> Iterator[ClientQuotaRecord]:
+    """The records that add up to the quotas; equal images give equal records."""
+    for entity in sorted(quotas, key=lambda entity: [(name is not None, name or "") for name in entity]):
+        for key in sorted(quotas[entity]):
+            yield quota_record(entity, key, quotas[entity][key])
+
+
+def changed_quotas(old: QuotasImage, new: QuotasImage) -> dict[QuotaEntity, dict[str, None]]:
+    """The keys that differ between two images."""
+    found: dict[QuotaEntity, dict[str, None]] = {}
+    for entity in {**old, **new}:
+        was, now = old.get(entity, {}), new.get(entity, {})
+        keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
+        if keys:
+            found[entity] = keys
+    return found
+
+
+def _value(entity: QuotaEntity, key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    fault = entity_fault(entity) or value_fault(key, value)
+    if fault or repr(value) != text:
+        raise FatalError(
+            f"A record sets a quota that cannot be, {key}={text!r} of {entity}: {fault}. The metadata is damaged."
+        )
+    return value
