@@ -76,6 +76,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int32": st.integers(-(2**31), 2**31 - 1),
     "uint16": st.integers(0, 2**16 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
+    "float64": st.floats(allow_nan=False),
     "string": st.text(max_size=6),
     "bytes": st.binary(max_size=8),
     "records": st.binary(max_size=8),

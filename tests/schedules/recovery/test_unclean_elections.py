@@ -38,5 +38,5 @@ def test_the_preview_says_since_when_nothing_is_known() -> None:
     with capture_logs() as said:
         ruin.play(story, **{"min.insync.replicas": "1"})
     told = [line for line in said if line["event"] == "an unclean election"]
-    assert [line["partition"] for line in told] == ["t-0"]
+    assert [line["partition"] for line in told] == ["t-0"], said
     assert "was not in sync" in told[0]["cost"]
