@@ -16,6 +16,14 @@ _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
+        "dead-connection-is-kept",
+        "schedule 82: a connection that was lost before anybody had it is not kept",
+        "client.connection:connect",
+        "if connection.closed:",
+        "if False:",
+        "tests/client/test_connection.py::test_a_connection_that_is_lost_behind_its_last_answer_is_none",
+    ),
+    one_change(
         "offset-committed-without-its-topic",
         "schedule 63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
         "cluster.broker.handlers.offset_commit:OffsetCommitHandler._commit",

@@ -221,3 +221,20 @@ def test_an_unreachable_advertised_address_is_named() -> None:
         )
 
     asyncio.run(main())
+
+
+def test_a_connection_that_is_lost_behind_its_last_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedule 82: its versions are settled, and it is gone before anybody has it: the attempt has failed. (Simulator
+    seed 2000101: it was kept for good, and each later request of a consumer to its coordinator ended at once.)"""
+    settle = Connection.settle_versions
+
+    async def settle_and_lose(connection: Connection, timeout_ms: float) -> None:
+        await settle(connection, timeout_ms)
+        connection.close()
+
+    async def visit(connection: Connection) -> None:
+        raise AssertionError("nobody gets it")
+
+    monkeypatch.setattr(Connection, "settle_versions", settle_and_lose)
+    with pytest.raises(BrokerUnreachable, match="server:9092"):
+        meet(polite, visit)

@@ -411,4 +411,6 @@ async def connect(
     except BaseException:
         connection.close()
         raise
+    if connection.closed:  # behind its last answer, before anybody had it: `on_lost` was called for nobody
+        raise BrokerUnreachable(str(endpoint), str(connection.lost_by), advertised_by)
     return connection
