@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +99,14 @@ def pytest_configure(config: pytest.Config) -> None:
     applied = without(config.getoption("--mutant"))
     applied.__enter__()
     config.add_cleanup(lambda: applied.__exit__(None, None, None))
+
+
+def pytest_sessionfinish() -> None:
+    """The certificates that a process of tests has made go with it."""
+    for name, module in sys.modules.items():
+        if name.endswith("tls_case"):
+            for directory in module.MADE:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

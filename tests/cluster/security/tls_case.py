@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -19,11 +17,13 @@ from strandline.cluster.security.tls_door import TlsDoor
 from strandline.proto.system import SystemClock
 from strandline.proto.tls import TlsSettings, client_context, server_context
 
+MADE: list[str] = []
+"""Directories that tests/conftest.py removes when a process of tests ends: those of pytest-xdist run no atexit."""
+
 
 def _new_ca() -> DevCa:
-    directory = mkdtemp(prefix="strandline-ca-")
-    atexit.register(rmtree, directory, ignore_errors=True)
-    return DevCa(Path(directory))
+    MADE.append(mkdtemp(prefix="strandline-ca-"))
+    return DevCa(Path(MADE[-1]))
 
 
 @cache
