@@ -32,8 +32,8 @@ def fill(bootstrap: str, topic: str, count: int, *, keys: int = 97, size: int = 
 
 
 def make_source(bootstrap: str, topic: str, count: int, partitions: int = 3, **shape: int) -> None:
-    """A topic with such records."""
-    create(bootstrap, topic, partitions)
+    """A topic with such records, which are too old for the usual retention."""
+    create(bootstrap, topic, partitions, configs={"retention.ms": "-1"})
     fill(bootstrap, topic, count, **shape)
 
 
