@@ -42,6 +42,10 @@ WIDE_GAP, NARROW_GAP = 3, 2
 """Columns from one cell of a table to the next, where there is room and where there is none."""
 
 
+PROGRESS_MS = 2_000
+"""How often a line says how far a long command is, where no terminal shows a bar."""
+
+
 class CommandFailed(click.ClickException):
     """The cluster refused or failed: one sentence and where to go on."""
 
@@ -384,3 +388,41 @@ def numbers(items: Sequence[int] | None) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 record``, ``2 records``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+@contextmanager
+def progress(verb: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Takes how much is done and all there is; on a terminal a bar, elsewhere a line on standard error now and then.
+
+    Args:
+        verb: what is being done, before the bar.
+        unit: of what, in the plural; bytes are shown as megabytes and the like.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+        columns = (TextColumn(verb), BarColumn(), counter, TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(verb, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    clock = SystemClock()
+    said_ms = clock.monotonic_ms()
+
+    def report(done: int, total: int) -> None:
+        nonlocal said_ms
+        now_ms = clock.monotonic_ms()
+        if now_ms - said_ms >= PROGRESS_MS:
+            said_ms = now_ms
+            click.echo(f"{done:,} of {total:,} {unit}", err=True)
+
+    yield report

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +17,14 @@ from strandline.cli.common import (
     plural,
     print_json,
     print_table,
+    progress,
     target_options,
 )
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import ProducerConfig
-from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
     from strandline.tools.copy.topic_copy import CopyPreview, CopyResult
-
-PROGRESS_MS = 2_000
 
 
 @click.command("copy")
@@ -81,7 +76,7 @@ def copy(
     with plain_errors(wanted):
         settings = wanted.settings_for(ProducerConfig)
         check_reachable(wanted)
-        with _progress() as report:
+        with progress("copying", "offsets") as report:
             work = TopicCopy(
                 wanted.bootstrap, source, target, partitions=partitions, replication_factor=replication,
                 configs=parse_pairs(configs, "--config"), group=group, follow=follow, append=append,
@@ -98,31 +93,6 @@ def copy(
                     raise
                 result = work.result()
     _show(result, output)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Takes offsets done and all there are; on a terminal a bar, elsewhere a line on standard error now and then."""
-    clock = SystemClock()
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("copying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("copying", total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        return
-    said_ms = clock.monotonic_ms()
-
-    def report(done: int, total: int) -> None:
-        nonlocal said_ms
-        now_ms = clock.monotonic_ms()
-        if now_ms - said_ms >= PROGRESS_MS:
-            said_ms = now_ms
-            click.echo(f"{done:,} of {total:,} offsets", err=True)
-
-    yield report
 
 
 def _show_preview(preview: CopyPreview, output: str) -> None:

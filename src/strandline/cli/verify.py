@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.cli.common import output_option, plain_errors, plural, print_json
+from strandline.cli.common import output_option, plain_errors, plural, print_json, progress
 from strandline.proto.errors import ConfigError
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
     from strandline.log.verify.directory import Verified
     from strandline.log.verify.flaws import Flaw
-
-PROGRESS_MS = 5_000
-"""How often a line says how far it is, where no terminal shows a bar."""
 
 FOUND = 1
 
@@ -73,8 +69,8 @@ def look_through(path: str) -> Verified:
     from strandline.log.verify.directory import Verification
 
     clock = SystemClock()
-    with _progress() as progress, closing(OverlayDisk(path)) as disk:
-        return Verification(disk, path, clock, progress, QuorumInspection(clock)).run()
+    with progress("reading", "bytes") as report, closing(OverlayDisk(path)) as disk:
+        return Verification(disk, path, clock, report, QuorumInspection(clock)).run()
 
 
 @contextmanager
@@ -105,31 +101,6 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Takes bytes done and all there are; on a terminal a bar, elsewhere a line on standard error now and then."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("reading", total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        return
-    clock = SystemClock()
-    said_ms = clock.monotonic_ms()
-
-    def report(done: int, total: int) -> None:
-        nonlocal said_ms
-        now_ms = clock.monotonic_ms()
-        if now_ms - said_ms >= PROGRESS_MS:
-            said_ms = now_ms
-            click.echo(f"{done:,} of {total:,} bytes", err=True)
-
-    yield report
 
 
 def document(found: Verified) -> dict[str, Any]:
