@@ -182,7 +182,8 @@ def _show(found: Explanation) -> None:
         rows.append(
             (
                 "batch",
-                f"offsets {batch.base_offset} to {batch.last_offset}, {batch.size:,} bytes, codec {batch.codec.name.lower()}",
+                f"offsets {batch.base_offset} to {batch.last_offset}, {batch.size:,} bytes, "
+                f"codec {batch.codec.name.lower()}",
             )
         )
         led = f"broker {found.led_by}, which leads still" if found.led_by is not None else "unknown who"
