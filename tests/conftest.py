@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from lab.mutants import MUTANTS, without
@@ -101,12 +103,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: applied.__exit__(None, None, None))
 
 
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A node that starts in the process of the tests sets up its logging there: for good, loggers keep what they meet
+    first. A later test would capture nothing."""
+    if structlog.get_config()["cache_logger_on_first_use"]:
+        structlog.configure(cache_logger_on_first_use=False)
+        pytest.fail(f"{item.nodeid} sets up a node's logging in the process of the tests: start the node in its own")
+
+
 def pytest_sessionfinish() -> None:
     """The certificates that a process of tests has made go with it."""
     for name, module in sys.modules.items():
         if name.endswith("tls_case"):
-            for directory in module.MADE:
-                shutil.rmtree(directory, ignore_errors=True)
+            for directory, process in module.MADE.items():
+                if process == os.getpid():
+                    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

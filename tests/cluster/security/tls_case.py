@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,25 +18,26 @@ from strandline.cluster.security.tls_door import TlsDoor
 from strandline.proto.system import SystemClock
 from strandline.proto.tls import TlsSettings, client_context, server_context
 
-MADE: list[str] = []
-"""Directories that tests/conftest.py removes when a process of tests ends: those of pytest-xdist run no atexit."""
-
-
-def _new_ca() -> DevCa:
-    MADE.append(mkdtemp(prefix="strandline-ca-"))
-    return DevCa(Path(MADE[-1]))
+MADE: dict[str, int] = {}
+"""Directories that tests/conftest.py removes when the process that made them, given by its id, ends its tests: those of
+pytest-xdist run no atexit, and one that was forked from another must leave the other's where they are."""
 
 
 @cache
+def _ca(name: str, process: int) -> DevCa:
+    directory = mkdtemp(prefix=f"strandline-ca-{name}-")
+    MADE[directory] = process
+    return DevCa(Path(directory))
+
+
 def ca() -> DevCa:
     """One CA for all tests of a process."""
-    return _new_ca()
+    return _ca("known", os.getpid())
 
 
-@cache
 def other_ca() -> DevCa:
     """A CA that nobody here trusts."""
-    return _new_ca()
+    return _ca("other", os.getpid())
 
 
 def node_settings(path: Path | None = None) -> TlsSettings:
