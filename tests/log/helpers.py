@@ -11,10 +11,11 @@ from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError, DiskFull, File
 from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import LastLife
 from strandline.log.real_disk import RealDisk
 from strandline.log.real_file import RealFile
 from strandline.log.records import Record, build_batch, decode_records
-from strandline.log.recovery import LastLife, open_log
+from strandline.log.recovery import open_log
 from strandline.proto.ids import TopicPartition
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from strandline.log.compression import Codec
 from strandline.log.offset_map import ENTRY_BYTES, OffsetMap
 from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import LastLife
 from strandline.log.records import Record, build_batch
-from strandline.log.recovery import LastLife
 from strandline.log.swap import LogChanged
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError

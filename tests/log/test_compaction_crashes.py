@@ -15,8 +15,9 @@ from strandline.log.compaction import Compaction
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import LastLife
 from strandline.log.records import Record
-from strandline.log.recovery import LastLife, open_log
+from strandline.log.recovery import open_log
 from strandline.log.swap import LogChanged
 from strandline.proto.ids import NodeId, TopicPartition
 from tests.log.compacting import NOW_MS, assert_no_hole, no_pause, put, table

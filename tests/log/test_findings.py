@@ -120,7 +120,8 @@ def test_an_older_copy_of_a_directory_is_lacking_and_follows(disk: FailingDisk, 
     assert found(opened(disk, path)) == {TP: LACKING}, "the checkpoints say 4 by now"
 
 
-def test_a_first_segment_that_is_missing_after_a_clean_stop_is_refused(disk: FailingDisk, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_first_segment_that_is_missing_is_refused(disk: FailingDisk, tmp_path: Path, clean: bool) -> None:
     """The log would begin later, as after a deletion that nobody asked for. A log that did begin later opens."""
     path = formatted(disk, tmp_path)
     config = LogConfig(segment_bytes=400, preallocate_bytes=0)
@@ -129,8 +130,12 @@ def test_a_first_segment_that_is_missing_after_a_clean_stop_is_refused(disk: Fai
         log = log_dir.create(tp, TOPIC_ID, config)
         fill(log, 20)
         log.sync_now()
+    log_dir.write_checkpoints({TP: 20, OTHER: 20})
     log_dir.logs[OTHER].truncate_fully_and_start_at(500)
-    log_dir.close(7)
+    if clean:
+        log_dir.close(7)
+    else:
+        killed(log_dir)
     (Path(path) / "orders-0" / SEGMENT).unlink()
     log_dir = opened(disk, path)
     assert list(log_dir.offline) == [TP]

@@ -18,9 +18,10 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.index_cache import IndexCache
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
+from strandline.log.promises import LastLife
 from strandline.log.reader import LogRead
 from strandline.log.real_disk import RealDisk, RealFile
-from strandline.log.recovery import LastLife, open_log
+from strandline.log.recovery import open_log
 from strandline.log.segment import pread_blocking
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -13,7 +13,7 @@ import pytest
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
-from strandline.log.recovery import LastLife
+from strandline.log.promises import LastLife
 from strandline.log.retention import BELIEVED_AFTER_MS, JUMP_MS, Expired, RetentionClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -14,7 +14,8 @@ from strandline.log.batch import parse_header
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
-from strandline.log.recovery import LastLife, open_log
+from strandline.log.promises import LastLife
+from strandline.log.recovery import open_log
 from strandline.log.snapshots import Snapshots
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import StorageError

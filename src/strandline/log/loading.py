@@ -14,8 +14,8 @@ from strandline.log.disk import Disk, DiskFull, File, read_file
 from strandline.log.findings import NOTHING_LEFT, Findings, LogCondition, RecoveryFinding
 from strandline.log.index_cache import IndexCache
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import Promises
-from strandline.log.recovery import ExaminedLog, LastLife
+from strandline.log.promises import LastLife, Promises
+from strandline.log.recovery import ExaminedLog
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.proto.errors import CorruptLogError, StorageError, StrandlineError
 from strandline.proto.ids import NO_EPOCH, ZERO_UUID, Offset, TopicId, TopicPartition

@@ -185,7 +185,7 @@ class LogDir:
         self.found.update(finding.condition for finding in self.findings.all.values())
         self.logs, self.offline = loading.logs, loading.offline
         for plog in self.logs.values():
-            plog.on_cut_below = partial(self._promises.lower, plog)
+            self._keep_promises(plog)
 
     # ------------------------------------------------------------------ what the controller hears
 
@@ -240,9 +240,19 @@ class LogDir:
         except DiskError as error:
             raise StorageError(f"{tp} cannot be created: {error}") from error
         log.must_sync([], [metadata], [directory, self.path])
-        log.on_cut_below = partial(self._promises.lower, log)
+        self._keep_promises(log)
         self.logs[tp] = log
         return log
+
+    def _keep_promises(self, log: PartitionLog) -> None:
+        log.on_cut_below = partial(self._promises.lower, log)
+        log.on_begun_anew = partial(self._begun_anew, log)
+
+    def _begun_anew(self, log: PartitionLog) -> None:
+        try:
+            self._promises.raise_start(log)
+        except DiskFull:
+            logger.warning("no room to write down a log start; the next checkpoint has it", log=str(log))
 
     async def delete(self, tp: TopicPartition) -> None:
         """Take the log out at once (its name durably, so that it does not come back) and its bytes off the disk slowly.

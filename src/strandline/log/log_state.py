@@ -77,6 +77,7 @@ class LogState:
         "failure",
         "log_end_offset",
         "log_start_offset",
+        "on_begun_anew",
         "on_cut_below",
         "producers",
         "removed",
@@ -114,6 +115,8 @@ class LogState:
         """Why nothing can be written any more."""
         self.sync_pending = False
         """The Syncer's own mark: it stands in the next group already."""
+        self.on_begun_anew: Callable[[], None] | None = None
+        """Called when the log was cut whole and has its new start, before anything is durable in it."""
         self.on_cut_below: Callable[[int], None] | None = None
         """Called with the offset of a truncation before it: checkpoints that say more is durable are lowered first."""
         self.removed: list[Segment] = []

@@ -7,6 +7,7 @@ to be scanned after a crash, and a log that ends below either of them has lost s
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 
 from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, decode_offsets, encode_offsets
 from strandline.log.disk import Disk, DiskFull, File, read_file
@@ -14,11 +15,48 @@ from strandline.log.partition_log import PartitionLog
 from strandline.proto.ids import TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
+class LastLife:
+    """What is known of how the log was left."""
+
+    clean: bool = False
+    """The clean-shutdown marker was there."""
+    same_boot: bool = False
+    """The machine has not lost its memory since: every completed write is still there."""
+    recovery_point: int = 0
+    """Everything below was durable, by the checkpoint."""
+    high_watermark: int = 0
+    """By the checkpoint: records below were durable too, though perhaps not yet the names and epochs that let a scan
+    begin there."""
+    log_start_offset: int = 0
+    """By the checkpoint."""
+    start_is_known: bool = False
+    """There is such a checkpoint: what it does not name begins at 0."""
+    short_is_refused: bool = True
+    """A log that is whole but ends below `recovery_point` is damage; else the caller judges by its end."""
+
+    @property
+    def durable_end(self) -> int:
+        """Whatever is damaged below was durable once."""
+        return max(self.recovery_point, self.high_watermark)
+
+    def has_lost_start(self, base_offset: int) -> bool:
+        """Whether a log whose first segment begins there had one before it, which is missing (schedule 48).
+
+        After a clean stop no log begins behind its log start. After any other stop it may: it was cut whole, and begins
+        anew. But then nothing is promised of it until the new log start is durable (`Promises.raise_start`).
+        """
+        held = self.clean or self.durable_end > self.log_start_offset
+        return held and self.start_is_known and base_offset > self.log_start_offset
+
+
 class Promises:
     """Recovery points, high watermarks and log starts, in memory and on disk.
 
     Invariants:
     - none is above what is durable: truncations lower them first;
+    - a recovery point or high watermark above a log's start is never durable without that log start: a first segment
+      that begins later is then proof that one is missing (`LastLife.has_lost_start`);
     - one that names a partition which this node was told to delete is no proof that it is missing: `forget`.
     """
 
@@ -96,22 +134,34 @@ class Promises:
 
     def lower(self, plog: PartitionLog, offset: int) -> None:
         """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
-        start above would hide what is written next. Raises DiskError; DiskFull with everything promised as before."""
+        start above would hide what is written next. Raises DiskError; DiskFull: it is tried again."""
         tp = plog.topic_partition
         if self._told.get(tp, 0) > offset:
             self._told[tp] = offset
-        promising = {name: offsets for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset}
-        before = {name: offsets[tp] for name, offsets in promising.items()}
-        for offsets in promising.values():
-            offsets[tp] = offset
-        if promising:
-            self.changes += 1
-            try:
-                self._write(promising)
-            except DiskFull:
-                for name, offsets in promising.items():
-                    offsets[tp] = before[name]  # the files still say so: the next attempt has to lower them
-                raise
+        by_name = self._by_name()
+        starts = {LOG_STARTS: by_name.pop(LOG_STARTS)}
+        for checkpoints in (by_name, starts):  # one after the other: see the invariants
+            promising = {name: offsets for name, offsets in checkpoints.items() if offsets.get(tp, 0) > offset}
+            before = {name: offsets[tp] for name, offsets in promising.items()}
+            for offsets in promising.values():
+                offsets[tp] = offset
+            if promising:
+                self.changes += 1
+                try:
+                    self._write(promising)
+                except DiskFull:
+                    for name, offsets in promising.items():
+                        offsets[tp] = before[name]  # the files still say so: the next attempt has to lower them
+                    raise
+
+    def raise_start(self, plog: PartitionLog) -> None:
+        """A log begins anew, behind what its directory was known for: durable before anything is promised of it.
+
+        Raises DiskError; DiskFull where the next checkpoint has to say it.
+        """
+        self.note_start(plog)
+        self.changes += 1
+        self._write({LOG_STARTS: self.log_starts})
 
     def forget(self, tp: TopicPartition) -> bool:
         """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""
@@ -125,8 +175,11 @@ class Promises:
         """Make it durable that partitions are forgotten; one write serves all. Raises DiskError."""
         if self._must_forget:
             self._must_forget = False
+            by_name = self._by_name()
+            starts = by_name.pop(LOG_STARTS)
             try:
-                self._write(self._by_name())
+                self._write(by_name)
+                self._write({LOG_STARTS: starts})
             except DiskFull:
                 self._must_forget = True
                 raise

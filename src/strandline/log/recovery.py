@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
 import structlog
@@ -28,6 +27,7 @@ from strandline.log.epochs import LeaderEpochs
 from strandline.log.index_cache import IndexCache
 from strandline.log.log_state import LogParts
 from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import LastLife
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
@@ -61,32 +61,6 @@ ADVICE = (
     "the only copy, restore the file from a backup, or cut it at that byte and accept that everything from that offset "
     "on is lost."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LastLife:
-    """What is known of how the log was left."""
-
-    clean: bool = False
-    """The clean-shutdown marker was there."""
-    same_boot: bool = False
-    """The machine has not lost its memory since: every completed write is still there."""
-    recovery_point: int = 0
-    """Everything below was durable, by the checkpoint."""
-    high_watermark: int = 0
-    """By the checkpoint: records below were durable too, though perhaps not yet the names and epochs that let a scan
-    begin there."""
-    log_start_offset: int = 0
-    """By the checkpoint."""
-    start_is_known: bool = False
-    """There is such a checkpoint: after a clean stop no log begins behind what it says."""
-    short_is_refused: bool = True
-    """A log that is whole but ends below `recovery_point` is damage; else the caller judges by its end."""
-
-    @property
-    def durable_end(self) -> int:
-        """Whatever is damaged below was durable once."""
-        return max(self.recovery_point, self.high_watermark)
 
 
 def open_log(
@@ -256,7 +230,12 @@ class _Opening:
             self.segments.append(created)
             self.touched.append(created.file)
             self.names_changed = True
-        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        first, start = self.segments[0], self.log_start_offset
+        if self.last_life.has_lost_start(first.base_offset):
+            mark("damage-refused")
+            reason = f"the log begins at offset {first.base_offset}, and is to begin at {start}: a segment is missing"
+            raise CorruptLogError(first.file.path, 0, first.base_offset, reason, ADVICE)
+        self.log_start_offset = max(start, first.base_offset)
         epochs = load_epochs(self.disk, self.directory)
         self._epochs_known = epochs is not None
         self.epochs = epochs or LeaderEpochs()
@@ -328,11 +307,6 @@ class _Opening:
 
     def _load_clean(self, index_names: set[str]) -> None:
         """Trust what was synced; find the end by the last index entry and the few batches after it."""
-        first, start = self.segments[0], self.last_life.log_start_offset
-        if self.last_life.start_is_known and first.base_offset > start:
-            mark("damage-refused")
-            reason = f"the log begins at offset {first.base_offset}, and is to begin at {start}: a segment is missing"
-            raise CorruptLogError(first.file.path, 0, first.base_offset, reason, ADVICE)
         self._rebuild_missing_indexes(self.segments, index_names)
         self._check_ends(self.segments[:-1])
         last = self.segments[-1]

@@ -65,6 +65,8 @@ def cut_whole(log: LogState, offset: int, now_ms: int) -> None:
     log.move_end(offset)
     log.durable_offset = log.log_end_offset
     log.durable_log_start_offset = log.log_start_offset  # the segment's name says it
+    if log.on_begun_anew is not None:
+        log.on_begun_anew()
 
 
 def cut_start(log: LogState, offset: int) -> None:

@@ -12,6 +12,7 @@ from strandline.log.disk import Disk, read_file
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.index import IndexDamaged
 from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
+from strandline.log.promises import LastLife
 from strandline.log.rewriting import AWAY
 from strandline.log.segment import (
     DELETED_SUFFIX,
@@ -41,20 +42,10 @@ _NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.snapshot)")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Known(LastLife):
     """What the directory's own files say of a log."""
 
-    log_start_offset: int = 0
-    recovery_point: int = 0
-    high_watermark: int = 0
-    clean: bool = False
-    start_is_known: bool = False
     has_topic_id: bool = True
-
-    @property
-    def durable_end(self) -> int:
-        """A log that ends below has lost what was durable."""
-        return max(self.recovery_point, self.high_watermark)
 
 
 @dataclass(slots=True)
@@ -115,8 +106,8 @@ class PartitionScan:
             del bases[0]
         self._check_strays(bases)
         known = self._known
-        if bases and bases[0] > start and known.clean and known.start_is_known and known.has_topic_id:
-            reason = f"the checkpoints of an orderly stop say that the log starts at offset {start}"
+        if bases and known.has_topic_id and known.has_lost_start(bases[0]):
+            reason = f"the checkpoints say that the log starts at offset {start}"
             self._flaw(bases[0], LOG_SUFFIX, Kind.GAP, reason, offset=start, next_offset=bases[0])
         epochs = self._epochs()
         self._counted.partitions += 1

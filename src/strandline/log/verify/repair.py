@@ -21,8 +21,7 @@ from strandline.log.disk import Disk, File
 from strandline.log.findings import Findings
 from strandline.log.index_cache import IndexCache
 from strandline.log.loading import METADATA_DIRECTORY, Loading
-from strandline.log.promises import Promises
-from strandline.log.recovery import LastLife
+from strandline.log.promises import LastLife, Promises
 from strandline.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from strandline.log.verify.flaws import AtStart, Flaw, Kind
 from strandline.proto.errors import CorruptLogError, KafkaError
