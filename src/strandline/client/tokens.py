@@ -233,7 +233,8 @@ class EndpointTokens:
         if self._failures:
             logs.network.info("%s gives tokens again", self.where)
         self._failures, self._failure = 0, None
-        self._renew_in(self.endpoint.refresh.after_ms(token.ends_ms - token.came_ms, self._rng.random()))
+        wait_ms = self.endpoint.refresh.after_ms(token.ends_ms - token.came_ms, self._rng.random())
+        self._renew_in(max(wait_ms, self.endpoint.retry_backoff_ms))  # a token of a microsecond is no reason to hurry
         return token
 
     def _failed(self, error: StrandlineError) -> None:
