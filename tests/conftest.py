@@ -26,6 +26,7 @@ LONG = {
     "chaos/live/test_run_crashes.py",
     "chaos/live/test_run_evidence.py",
     "chaos/live/test_run_netns.py",
+    "chaos/live/test_run_secure.py",
     "chaos/plugin/test_cluster.py",
     "chaos/plugin/test_mistakes.py",
     "chaos/plugin/test_race_example.py",

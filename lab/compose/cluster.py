@@ -107,6 +107,9 @@ class ComposeCluster:
         self._running: list[int] = []
         self._asked_at = -RUNNING_S
 
+    client_properties = None
+    """The compose files have listeners without TLS and logins: a client needs no settings."""
+
     # Life
 
     def __enter__(self) -> Self:

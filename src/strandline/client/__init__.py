@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NoOffsetForPartition,
         OffsetOutOfRange,
         PositionLost,
+        TokenUnavailable,
         TopicReplaced,
         UnknownTopic,
     )
@@ -102,6 +103,7 @@ _HOMES = {
     "NoOffsetForPartition": "strandline.client.errors",
     "OffsetOutOfRange": "strandline.client.errors",
     "PositionLost": "strandline.client.errors",
+    "TokenUnavailable": "strandline.client.errors",
     "TopicReplaced": "strandline.client.errors",
     "UnknownTopic": "strandline.client.errors",
 }
@@ -153,6 +155,7 @@ __all__ = [
     "ScramChange",
     "ScramDescription",
     "StrandlineError",
+    "TokenUnavailable",
     "TopicPartition",
     "TopicReplaced",
     "UnknownTopic",

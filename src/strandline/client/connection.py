@@ -385,11 +385,14 @@ async def connect(
 
     Raises:
         BrokerUnreachable: nobody answers there, or the connection breaks while versions are settled.
-        AuthenticationFailed: the broker refuses this user.
+        AuthenticationFailed: the broker refuses this user, or the token endpoint this client.
+        TokenUnavailable: there is no token to log in with.
         ProtocolError: something else than a Kafka broker listens there.
         KafkaError: UNSUPPORTED_VERSION.
     """
     loop = asyncio.get_running_loop()
+    # First of all: a broker waits only so long for a login.
+    token = "" if login is None or login.tokens is None else await login.tokens.current()
     try:
         async with asyncio.timeout(setup_timeout_ms / 1000):
             _, connection = await loop.create_connection(
@@ -404,7 +407,7 @@ async def connect(
     try:
         await connection.settle_versions(timeout_ms)
         if login is not None:
-            connection.session_ms = await authenticate(connection, login, timeout_ms)
+            connection.session_ms = await authenticate(connection, login, timeout_ms, token)
     except (Disconnected, ClientTimeout) as error:
         connection.close()
         raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error

@@ -10,6 +10,7 @@ StrandlineError
     │   ├── BufferExhausted           `buffer.memory` stayed full for `max.block.ms`: nothing was queued
     │   └── DeliveryTimeout           `delivery.timeout.ms` passed: whether the record is in the log is unknown
     ├── BrokerUnreachable             an address did not answer; names the address and where it came from
+    ├── TokenUnavailable              no token to log in with came from the token endpoint: names it, and what is wrong
     ├── Disconnected                  the connection broke while a request was out
     ├── ClosedError                   the client was closed, or belongs to the parent of a fork
     ├── PositionLost                  a partition cannot be read on: each poll says so, until a seek
@@ -64,6 +65,13 @@ class BrokerUnreachable(ClientError):
         if advertised_by is not None:
             text += f". {advertised_by}"
         super().__init__(text)
+
+
+class TokenUnavailable(ClientError):
+    """With OAUTHBEARER: the token endpoint gave no token, and may give one later. It holds no secret.
+
+    Where the endpoint refuses this client (its id or secret is wrong, say) it is AuthenticationFailed.
+    """
 
 
 class Disconnected(ClientError):

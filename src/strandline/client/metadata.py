@@ -13,9 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from strandline.client import logs
+from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig
 from strandline.client.errors import AuthenticationFailed, ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
-from strandline.client.network import Network, backoff_ms
+from strandline.client.network import Network
 from strandline.client.types import NodeInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strandline.client import logs
-from strandline.client.config import CommonConfig, tls_settings
+from strandline.client.backoff import backoff_ms
+from strandline.client.config import CommonConfig
+from strandline.client.config_security import tls_settings
 from strandline.client.connection import Connection, connect
-from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError
+from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError, TokenUnavailable
 from strandline.client.sasl import login_of
 from strandline.client.types import NodeInfo
 from strandline.proto.errors import StrandlineError
@@ -62,9 +64,10 @@ class Network:
         self._closed = False
         self.denied: AuthenticationFailed | None = None
         """The last attempt to connect was refused: this user does not get in."""
-        self._login = login_of(config)
+        self._login = login_of(config, clock, rng)
         tls = tls_settings(config)
-        if tls is None and (config.ssl_truststore_location or config.ssl_keystore_location):
+        tokens_over_tls = self._login is not None and self._login.tokens is not None and self._login.tokens.over_tls
+        if tls is None and not tokens_over_tls and (config.ssl_truststore_location or config.ssl_keystore_location):
             logs.network.warning("ssl.* settings have no effect with security.protocol=%s", config.security_protocol)
         check_host = config.ssl_endpoint_identification_algorithm == "https"
         self._tls = None if tls is None else client_context(tls, check_host=check_host)
@@ -87,6 +90,7 @@ class Network:
         Raises:
             BrokerUnreachable: none of them answers; the message holds every address with its reason.
             AuthenticationFailed: one of them refuses this user.
+            TokenUnavailable: there is nothing to log in with.
         """
         for node in nodes:
             connection = self.ready(node, CONTROL)
@@ -102,7 +106,7 @@ class Network:
             try:
                 return await self._get(endpoint, CONTROL, source)
             except StrandlineError as error:
-                if isinstance(error, ClosedError | AuthenticationFailed):
+                if isinstance(error, ClosedError | AuthenticationFailed | TokenUnavailable):
                     raise
                 reasons.append(error.reason if isinstance(error, BrokerUnreachable) else str(error))
         names = ", ".join(str(endpoint) for endpoint in candidates)
@@ -127,6 +131,8 @@ class Network:
             task.cancel()
         if opening:
             await asyncio.wait(opening)
+        if self._login is not None and self._login.tokens is not None:
+            await self._login.tokens.close()
 
     async def _get(self, endpoint: Endpoint, purpose: str, advertised_by: str | None) -> Connection:
         if self._closed:
@@ -233,9 +239,3 @@ def _looked_at(task: asyncio.Task[Connection]) -> None:
 def _advertised_by(node: NodeInfo) -> str:
     """What an error about its address says beside."""
     return f"That is the address broker {node.node_id} advertises (advertised.listeners): can this machine reach it?"
-
-
-def backoff_ms(failures: int, first_ms: float, most_ms: float, rng: Rng) -> float:
-    """Exponential with a fifth of jitter, as Kafka's clients have it (KIP-580)."""
-    wait = min(first_ms * 2.0 ** min(failures - 1, 30), most_ms)
-    return wait * rng.uniform(0.8, 1.2)

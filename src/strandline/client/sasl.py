@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandline.client import logs
-from strandline.client.config import CommonConfig, kafka_name
+from strandline.client.config import CommonConfig
+from strandline.client.config_security import given, jaas_options, resolved_setting
 from strandline.client.errors import AuthenticationFailed
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
-from strandline.proto.jaas import parse_jaas
 from strandline.proto.kafka.apis import Api
+from strandline.proto.ports import Clock, Rng
 from strandline.proto.scram import (
     NONCE_BITS,
     SCRAM_BY_TITLE,
@@ -25,12 +23,18 @@ from strandline.proto.scram import (
     ScramError,
     nonce_of,
 )
-from strandline.proto.secrets import resolved
 from strandline.proto.system import unguessable_rng
+
+if TYPE_CHECKING:
+    from strandline.client.tokens import Tokens
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 
-_MODULES = {**dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule"), PLAIN: "PlainLoginModule", OAUTHBEARER: ""}
+_MODULES = {
+    **dict.fromkeys(SCRAM_BY_TITLE, "ScramLoginModule"),
+    PLAIN: "PlainLoginModule",
+    OAUTHBEARER: "OAuthBearerLoginModule",
+}
 
 
 class Connection(Protocol):
@@ -54,11 +58,11 @@ class Login:
     user: str
     password: str = field(repr=False)
     salted: SaltedPasswords = field(repr=False, compare=False)
-    token_file: str = ""
+    tokens: Tokens | None = field(default=None, compare=False)
     """Of OAUTHBEARER, which has no user and no password here."""
 
 
-def login_of(config: CommonConfig) -> Login | None:
+def login_of(config: CommonConfig, clock: Clock, rng: Rng) -> Login | None:
     """The login of a client; None without SASL.
 
     Raises:
@@ -66,14 +70,16 @@ def login_of(config: CommonConfig) -> Login | None:
     """
     protocol = config.security_protocol
     if not protocol.startswith("SASL_"):
-        if config.sasl_mechanism or config.sasl_jaas_config or config.sasl_username or config.sasl_password:
+        if given(config, "sasl_"):
             logs.network.warning("sasl.* settings have no effect with security.protocol=%s", protocol)
         return None
     mechanism = config.sasl_mechanism
     if not mechanism:
         raise ConfigError("sasl.mechanism", "", f"one of {', '.join(_MODULES)}: security.protocol={protocol} needs it")
     if mechanism == OAUTHBEARER:
-        return _bearer(config)
+        return _bearer(config, clock, rng)
+    if of_tokens := given(config, "sasl_oauthbearer_", "sasl_login_"):
+        logs.network.warning("no effect with sasl.mechanism=%s: %s", mechanism, ", ".join(of_tokens))
     user, password = _credentials(config)
     if "\0" in user + password:
         raise ConfigError("sasl.username", user, "a name and a password without NUL")
@@ -82,37 +88,20 @@ def login_of(config: CommonConfig) -> Login | None:
     return Login(mechanism, user, password, SaltedPasswords(password))
 
 
-def _bearer(config: CommonConfig) -> Login:
-    url = config.sasl_oauthbearer_token_endpoint_url
-    parts = urlsplit(url)
-    if parts.scheme != "file" or parts.netloc or not parts.path:
-        allowed = "file:///path of a token that is kept fresh there; this client asks no address for one"
-        raise ConfigError("sasl.oauthbearer.token.endpoint.url", url, allowed)
-    if config.sasl_username or config.sasl_password or config.sasl_jaas_config:
-        raise ConfigError(
-            "sasl.mechanism", OAUTHBEARER, "no user, password or sasl.jaas.config: the token says who it is"
-        )
+def _bearer(config: CommonConfig, clock: Clock, rng: Rng) -> Login:
+    from strandline.client.token_settings import tokens_of
+
+    if config.sasl_username or config.sasl_password:
+        raise ConfigError("sasl.mechanism", OAUTHBEARER, "no sasl.username and sasl.password: the token says who it is")
+    tokens = tokens_of(config, clock, rng)
     if config.security_protocol == "SASL_PLAINTEXT":
         logs.network.warning("sasl.mechanism=OAUTHBEARER without TLS: everybody on the way reads the token")
-    return Login(OAUTHBEARER, "", "", SaltedPasswords(""), url2pathname(parts.path))
-
-
-def _token(login: Login) -> str:
-    try:
-        token = Path(login.token_file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
-        token, why = "", f"the token's file {login.token_file} cannot be read ({reason})"
-    else:
-        why = f"the token's file {login.token_file} is empty"
-    if not token:
-        raise AuthenticationFailed(ErrorCode.SASL_AUTHENTICATION_FAILED, why)
-    return token
+    return Login(OAUTHBEARER, "", "", SaltedPasswords(""), tokens)
 
 
 def _credentials(config: CommonConfig) -> tuple[str, str]:
     if not config.sasl_jaas_config:
-        user, password = _resolved(config, "sasl_username"), _resolved(config, "sasl_password")
+        user, password = resolved_setting(config, "sasl_username"), resolved_setting(config, "sasl_password")
         if not user:
             raise ConfigError("sasl.username", "", "the user's name, here or in sasl.jaas.config")
         if not password:
@@ -120,33 +109,20 @@ def _credentials(config: CommonConfig) -> tuple[str, str]:
         return user, password
     if config.sasl_username or config.sasl_password:
         raise ConfigError("sasl.username", config.sasl_username, "nothing beside sasl.jaas.config: one or the other")
-    name, text = "sasl.jaas.config", config.sasl_jaas_config
-    try:
-        module, options = parse_jaas(text)
-    except ValueError as error:
-        raise ConfigError(name, text, str(error)) from None
-    if module != _MODULES[config.sasl_mechanism]:
-        wanted = f"{_MODULES[config.sasl_mechanism]}, with sasl.mechanism={config.sasl_mechanism}, and not {module}"
-        raise ConfigError(name, text, wanted)
-    for option in options:
-        if option not in ("username", "password"):
-            raise ConfigError(name, text, f"username and password; {option} has no effect here")
+    options = jaas_options(config, _MODULES[config.sasl_mechanism], ("username", "password"))
     if not options.get("username") or not options.get("password"):
-        raise ConfigError(name, text, 'username="..." and password="..."')
+        raise ConfigError("sasl.jaas.config", config.sasl_jaas_config, 'username="..." and password="..."')
     return options["username"], options["password"]
 
 
-def _resolved(config: CommonConfig, name: str) -> str:
-    try:
-        return resolved(getattr(config, name))
-    except ValueError as error:
-        raise ConfigError(kafka_name(name), getattr(config, name), str(error)) from None
-
-
-async def authenticate(connection: Connection, login: Login, timeout_ms: float) -> int:
+async def authenticate(connection: Connection, login: Login, timeout_ms: float, token: str = "") -> int:
     """Prove to the broker who this client is, and with SCRAM that the broker knows it.
 
-    Returns for how many milliseconds that holds (KIP-368); 0: as long as the connection.
+    Args:
+        token: of OAUTHBEARER.
+
+    Returns:
+        For how many milliseconds that holds (KIP-368); 0: as long as the connection.
 
     Raises:
         AuthenticationFailed: the broker refuses, or is none that knows this user. Asking again does not help.
@@ -156,8 +132,7 @@ async def authenticate(connection: Connection, login: Login, timeout_ms: float) 
     if answer.error_code is not ErrorCode.NONE:
         raise _refusal(connection, login, answer.error_code, tuple(answer.mechanisms))
     if login.mechanism == OAUTHBEARER:
-        bearer = f"n,,\x01auth=Bearer {_token(login)}\x01\x01".encode()
-        return (await _step(connection, login, bearer, timeout_ms)).lifetime_ms
+        return await _show(connection, login, token, timeout_ms)
     if login.mechanism == PLAIN:
         message = f"\0{login.user}\0{login.password}".encode()
         return (await _step(connection, login, message, timeout_ms)).lifetime_ms
@@ -174,6 +149,25 @@ async def authenticate(connection: Connection, login: Login, timeout_ms: float) 
         raise AuthenticationFailed(ErrorCode.SASL_AUTHENTICATION_FAILED, why) from None
 
 
+async def _show(connection: Connection, login: Login, token: str, timeout_ms: float) -> int:
+    """RFC 7628. A broker of Kafka refuses a token by an answer that looks like success and holds the reason."""
+    try:
+        answer = await _step(connection, login, f"n,,\x01auth=Bearer {token}\x01\x01".encode(), timeout_ms)
+        if answer.token:
+            await _step(connection, login, b"\x01", timeout_ms)
+            words = f"{connection.endpoint} refuses {_who(login)} by {login.mechanism}"
+            raise AuthenticationFailed(ErrorCode.SASL_AUTHENTICATION_FAILED, words)
+    except AuthenticationFailed:
+        assert login.tokens is not None
+        login.tokens.refused(token)
+        raise
+    return answer.lifetime_ms
+
+
+def _who(login: Login) -> str:
+    return f"user {login.user!r}" if login.tokens is None else f"the token of {login.tokens.where}"
+
+
 class _Answer(NamedTuple):
     token: bytes
     lifetime_ms: int
@@ -182,8 +176,7 @@ class _Answer(NamedTuple):
 async def _step(connection: Connection, login: Login, token: bytes, timeout_ms: float) -> _Answer:
     answer: Any = await connection.call(Api.SASL_AUTHENTICATE, {"auth_bytes": token}, timeout_ms)
     if answer.error_code is not ErrorCode.NONE:
-        who = f"user {login.user!r}" if login.user else f"the token of {login.token_file}"
-        words = f"{connection.endpoint} refuses {who} by {login.mechanism}"
+        words = f"{connection.endpoint} refuses {_who(login)} by {login.mechanism}"
         raise AuthenticationFailed(answer.error_code, f"{words}: {answer.error_message or 'without a reason'}")
     return _Answer(bytes(answer.auth_bytes), getattr(answer, "session_lifetime", 0))
 

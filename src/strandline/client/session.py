@@ -6,11 +6,12 @@ import os
 import weakref
 from collections.abc import Sequence
 
+from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig, parse_bootstrap
 from strandline.client.errors import ClosedError
 from strandline.client.loop_thread import OF_THE_PARENT, of_parents
 from strandline.client.metadata import Metadata
-from strandline.client.network import Network, backoff_ms
+from strandline.client.network import Network
 from strandline.proto.ports import Clock, Rng
 from strandline.proto.system import SystemClock, system_rng
 

@@ -20,8 +20,20 @@ class CommonSettings(TypedDict, total=False):
     sasl_mechanism: str
     sasl_username: str
     sasl_password: str
-    sasl_oauthbearer_token_endpoint_url: str
     sasl_jaas_config: str
+    sasl_oauthbearer_token_endpoint_url: str
+    sasl_oauthbearer_client_credentials_client_id: str
+    sasl_oauthbearer_client_credentials_client_secret: str
+    sasl_oauthbearer_scope: str
+    sasl_oauthbearer_header_urlencode: bool
+    sasl_login_connect_timeout_ms: int
+    sasl_login_read_timeout_ms: int
+    sasl_login_retry_backoff_ms: int
+    sasl_login_retry_backoff_max_ms: int
+    sasl_login_refresh_window_factor: float
+    sasl_login_refresh_window_jitter: float
+    sasl_login_refresh_min_period_seconds: int
+    sasl_login_refresh_buffer_seconds: int
     ssl_truststore_location: str
     ssl_truststore_certificates: str
     ssl_truststore_type: str

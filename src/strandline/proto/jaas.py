@@ -52,6 +52,6 @@ def parse_jaas(text: str) -> Jaas:
 
 def _value(name: str, written: str) -> str:
     text = re.sub(r"\\(.)", r"\1", written)
-    if re.search(r"\$\{(?:env|file|dir):", text) and not re.fullmatch(r"\$\{[^}]*\}", text):
+    if re.search(r"\$\{(?:env|file|dir|keyring):", text) and not re.fullmatch(r"\$\{[^}]*\}", text):
         raise ValueError(f"a reference that is the whole value of {name}, as ${{env:NAME}}")
     return resolved(text)

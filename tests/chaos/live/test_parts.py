@@ -1,15 +1,22 @@
-"""The parts of a live run that need no cluster: gaps, the order of faults."""
+"""The parts of a live run that need no cluster: gaps, the order of faults, how clients log in."""
 
 from __future__ import annotations
 
 import random
+import ssl
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from strandline.chaos.checkers.history import Partition, Send, Status
+from strandline.chaos.live.clients import aiokafka, confluent
+from strandline.chaos.live.clients.options import ClientOptions
 from strandline.chaos.live.faults import FAULTS, plan
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
+from strandline.client.config import ConsumerConfig, ProducerConfig
+from strandline.cluster.node.dev_login import USER, DevLogin
+from tests.cluster.security.tls_case import ca
 
 A, B = Partition("a", 0), Partition("b", 1)
 
@@ -55,3 +62,26 @@ def test_each_round_has_each_fault_once_and_the_seed_decides_the_order(names: li
     for begin in range(0, len(faults), len(names)):
         assert sorted(faults[begin : begin + len(names)]) == sorted(names)
     assert faults == [fault.name for fault in islice(plan(names, random.Random(7)), 3 * len(names))]
+
+
+def test_every_kind_of_client_finds_its_login_in_one_file(tmp_path: Path) -> None:
+    """--secure: the password stands in the file, and not among a process's arguments, which everybody sees."""
+    login = DevLogin(tmp_path)
+    login.make(is_new=True)
+    password = (tmp_path / "password").read_text().strip()
+    file = tmp_path / "client.properties"
+    file.write_text(login.properties(ca().file))
+    options = ClientOptions("b:1", {"t": 1}, "own", "journal", 1, 5.0, properties=str(file))
+    assert password not in options.encode()
+    assert ClientOptions.decode(options.encode()) == options
+    for kind in (ProducerConfig, ConsumerConfig):
+        assert kind.of(options.settings).security_protocol == "SASL_SSL"
+    assert password in options.settings["sasl.jaas.config"]
+    librdkafka = confluent.login_settings(options)
+    assert (librdkafka["security.protocol"], librdkafka["ssl.ca.location"]) == ("SASL_SSL", str(ca().file))
+    assert (librdkafka["sasl.username"], librdkafka["sasl.password"]) == (USER, password)
+    others = aiokafka.login_settings(options)
+    assert (others["sasl_mechanism"], others["sasl_plain_password"]) == ("SCRAM-SHA-512", password)
+    assert others["ssl_context"].verify_mode is ssl.CERT_REQUIRED
+    plain = ClientOptions("b:1", {"t": 1}, "own", "journal", 1, 5.0)
+    assert plain.settings == confluent.login_settings(plain) == aiokafka.login_settings(plain) == {}

@@ -50,6 +50,8 @@ def chaos() -> None:
               help="Three nodes that are broker and controller, or three of each.")  # fmt: skip
 @click.option("--cut", type=click.Choice(CUTS), default="proxy", show_default=True,
               help="What joins the nodes: a proxy before each, or a network namespace around each (root).")  # fmt: skip
+@click.option("--secure", is_flag=True,
+              help="TLS on every listener, certificates between nodes, and clients that log in by SCRAM.")  # fmt: skip
 @click.option("--clients", help="Which clients make the load, of own,confluent,aiokafka; left out: all installed.")
 @click.option("--gap-ms", type=click.FloatRange(5, 1000), default=60.0, show_default=True,
               help="Mean pause between two sends of one producer; smaller is more load.")  # fmt: skip
@@ -64,6 +66,7 @@ def run(
     seed: int,
     layout: str,
     cut: str,
+    secure: bool,
     clients: str | None,
     gap_ms: float,
     evidence: str | None,
@@ -82,6 +85,7 @@ def run(
     strandline chaos run --schedule crash-all-one-rots,one-stays-dead,directory-lost,full-leader
     strandline chaos run --layout split --minutes 30
     strandline chaos run --cut netns --schedule partition,isolate
+    strandline chaos run --secure -X connections.max.reauth.ms=5000
     strandline chaos run --list
     """
     from strandline.chaos.live.faults import FAULTS
@@ -98,7 +102,7 @@ def run(
         settings = {**QUICK, **overrides}
         with_disks = any(name in DISK_FAULTS for name in names)
         disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if with_disks else None
-        target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes)
+        target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes, secure=secure)
         try:
             possible, without = check_schedule(names, target)
             for name, why in without.items():
@@ -172,13 +176,19 @@ def _check_cut(cut: str) -> None:
 
 
 def _cluster(
-    directory: Path, layout: str, settings: dict[str, str], *, cut: str, disk_bytes: int | None
+    directory: Path, layout: str, settings: dict[str, str], *, cut: str, disk_bytes: int | None, secure: bool
 ) -> ChaosTarget:
     from strandline.chaos.live.cluster import LiveCluster
 
     controllers = 3 if layout == "split" else 0
     return LiveCluster(
-        directory / "cluster", nodes=3, controllers=controllers, settings=settings, cut=cut, disk_bytes=disk_bytes
+        directory / "cluster",
+        nodes=3,
+        controllers=controllers,
+        settings=settings,
+        cut=cut,
+        disk_bytes=disk_bytes,
+        secure=secure,
     )
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -24,13 +25,14 @@ from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.ruin import rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, pause
+from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.dev import DevCluster, DevError, NodeProcess
 from strandline.cluster.node.dev_layout import HTTP_DISTANCE, INTERNAL_DISTANCE
 from strandline.cluster.node.ports import is_free
+from strandline.cluster.security.dev_certificates import CA_FILE
 from strandline.controller.quorum.api import Voter
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
@@ -52,6 +54,7 @@ class LiveCluster(DevCluster):
             calling thread is in the run's network until `stop`.
         disk_bytes: give each node a disk of this size of its own, so that `fill_disk` can fill it (a tmpfs: root on
             Linux alone; see `unsupported`). None: the directories of the machine's disk.
+        secure: every listener speaks TLS, nodes know each other by certificates, and clients log in by SCRAM.
         others: see DevCluster. Node ports are outside the range from which the kernel takes those of connections.
     """
 
@@ -65,6 +68,7 @@ class LiveCluster(DevCluster):
         node_settings: Mapping[int, Mapping[str, str]] | None = None,
         cut: str = "proxy",
         disk_bytes: int | None = None,
+        secure: bool = False,
     ) -> None:
         self._wires: Wires = Switch() if cut == "netns" else Cables()
         super().__init__(
@@ -72,6 +76,8 @@ class LiveCluster(DevCluster):
             nodes=nodes,
             controllers=controllers,
             port_base=_free_port_base(),
+            secure=secure,
+            sasl=secure,
             settings={FAULT_INJECTION: "true", **(settings or {})},
             node_settings=node_settings,
         )
@@ -138,8 +144,11 @@ class LiveCluster(DevCluster):
             OSError: the node does not answer on its HTTP listener.
         """
         body = json.dumps({"slow_disk_ms": delay_ms}).encode()
-        request = urllib.request.Request(f"http://{self.http(node_id)}/faults", body, method="POST")
-        with urllib.request.urlopen(request, timeout=5):
+        scheme, context = "http", None
+        if self._layout.secure:
+            scheme, context = "https", ssl.create_default_context(cafile=self._layout.certificates / CA_FILE)
+        request = urllib.request.Request(f"{scheme}://{self.http(node_id)}/faults", body, method="POST")
+        with urllib.request.urlopen(request, timeout=5, context=context):
             pass
         if delay_ms:
             self._slow[node_id] = None
@@ -232,7 +241,7 @@ class LiveCluster(DevCluster):
 
     def describe(self, topic: str, partition: int = 0) -> PartitionDescription:
         """One partition as a responsive broker sees it. Raises StrandlineError."""
-        with Admin(self.responsive or self.bootstrap, **ASK) as admin:
+        with Admin(self.responsive or self.bootstrap, **ASK, **client_settings(self.client_properties)) as admin:
             [description] = admin.describe_topics([topic])
         return description.partitions[partition]
 
@@ -256,7 +265,7 @@ class LiveCluster(DevCluster):
     def controller(self) -> int | None:
         """The active controller; None while there is none, or nobody tells."""
         try:
-            with Admin(self.responsive or self.bootstrap, **ASK) as admin:
+            with Admin(self.responsive or self.bootstrap, **ASK, **client_settings(self.client_properties)) as admin:
                 leader = admin.describe_quorum().leader_id
         except (StrandlineError, OSError, TimeoutError):
             return None

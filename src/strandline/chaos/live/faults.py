@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from strandline.chaos.live.target import ASK, ChaosTarget, pause
+from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError
@@ -250,7 +250,7 @@ def _fill(scene: Scene, node: int, who: str) -> Strike:
 
 def _set_segment_bytes(scene: Scene, size: int) -> None:
     change = [ConfigChange("segment.bytes", str(size))]
-    with Admin(scene.target.responsive, **ASK) as admin:
+    with Admin(scene.target.responsive, **ASK, **client_settings(scene.target.client_properties)) as admin:
         admin.alter_configs({ConfigResource("topic", topic): change for topic, _ in scene.partitions})
 
 

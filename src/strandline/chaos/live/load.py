@@ -35,9 +35,19 @@ class Load:
 
     Args:
         directory: where journals and error outputs are.
+        properties: the file with the settings of clients; None: they need none.
     """
 
-    def __init__(self, bootstrap: str, topics: dict[str, int], directory: Path, seed: int, gap_ms: float) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: dict[str, int],
+        directory: Path,
+        seed: int,
+        gap_ms: float,
+        *,
+        properties: Path | None = None,
+    ) -> None:
         self.history = History()
         self.followers: list[Follower] = []
         self._bootstrap = bootstrap
@@ -45,6 +55,7 @@ class Load:
         self._directory = directory
         self._seed = seed
         self._gap_ms = gap_ms
+        self._properties = "" if properties is None else str(properties)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, kinds: list[str], *, final: bool = False) -> None:
@@ -54,7 +65,14 @@ class Load:
             journal = self._directory / f"{name}.jsonl"
             self._seed += 1
             options = ClientOptions(
-                self._bootstrap, self._topics, name, str(journal), self._seed, self._gap_ms, final=final
+                self._bootstrap,
+                self._topics,
+                name,
+                str(journal),
+                self._seed,
+                self._gap_ms,
+                final=final,
+                properties=self._properties,
             )
             with (self._directory / f"{name}.err").open("wb") as errors:
                 self._running[name] = subprocess.Popen(

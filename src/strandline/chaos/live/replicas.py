@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.demo.checks import CheckFailed
-from strandline.chaos.live.target import ChaosTarget, pause
+from strandline.chaos.live.target import ChaosTarget, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import LATEST
 from strandline.proto.errors import StrandlineError
@@ -30,7 +30,7 @@ def compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
 
 
 def _compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
-    with Admin(target.bootstrap) as admin:
+    with Admin(target.bootstrap, **client_settings(target.client_properties)) as admin:
         places: dict[TopicPartition | tuple[str, int], int] = {
             TopicPartition(where.topic, where.number): LATEST for where in partitions
         }

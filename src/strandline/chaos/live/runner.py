@@ -18,7 +18,7 @@ from strandline.chaos.live.faults import FAULTS, SEGMENT_BYTES, Fault, NotNow, S
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
 from strandline.chaos.live.replicas import compare
-from strandline.chaos.live.target import ASK, ChaosTarget, pause
+from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin, NewTopic
 from strandline.proto.errors import StrandlineError
 
@@ -105,7 +105,14 @@ class LiveRun:
         self._tell = tell
         self._directory = directory
         self._rng = random.Random(options.seed)
-        self._load = Load(target.bootstrap, options.topics, directory, options.seed, options.gap_ms)
+        self._load = Load(
+            target.bootstrap,
+            options.topics,
+            directory,
+            options.seed,
+            options.gap_ms,
+            properties=target.client_properties,
+        )
         self._acks = AckTimes()
         self._windows: list[Window] = []
         self._strikes: list[Strike] = []
@@ -145,7 +152,7 @@ class LiveRun:
     def _begin(self) -> None:
         self._say(f"creating {', '.join(self.options.topics)}; clients: {', '.join(self.options.clients)}")
         configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
-        with Admin(self._target.bootstrap) as admin:
+        with Admin(self._target.bootstrap, **self._client_settings()) as admin:
             admin.create_topics([NewTopic(name, count, 3, configs) for name, count in self.options.topics.items()])
         self._load.start(self.options.clients)
         self._until(lambda: self._acked_since(0), READY_S, "no acks in every partition")
@@ -287,7 +294,7 @@ class LiveRun:
         if self._target.running() != sorted(self._target.node_ids):
             return False
         try:
-            with Admin(self._target.responsive, **ASK) as admin:
+            with Admin(self._target.responsive, **ASK, **self._client_settings()) as admin:
                 topics = admin.describe_topics(self.options.topics)
                 quorum = admin.describe_quorum()
                 brokers = {node.node_id for node in admin.describe_cluster().nodes if not node.fenced}
@@ -301,10 +308,13 @@ class LiveRun:
         voters = all(voter.log_end_offset >= quorum.high_watermark for voter in quorum.voters)
         return in_sync and voters and brokers == set(self._target.broker_ids)
 
+    def _client_settings(self) -> dict[str, Any]:
+        return client_settings(self._target.client_properties)
+
     def _state(self) -> str:
         """The cluster in one line, for a failed run."""
         try:
-            with Admin(self._target.bootstrap, **ASK) as admin:
+            with Admin(self._target.bootstrap, **ASK, **self._client_settings()) as admin:
                 lines = [
                     f"{topic.name}-{part.partition}: leader {part.leader} epoch {part.leader_epoch} isr {part.isr}"
                     for topic in admin.describe_topics(self.options.topics)

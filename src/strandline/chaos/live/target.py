@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from strandline.client.settings import AdminSettings
+from strandline.cluster.node.config_values import parse_properties
 from strandline.proto.ids import Endpoint
 
 ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
@@ -42,6 +43,10 @@ class ChaosTarget(Protocol):
     @property
     def bootstrap(self) -> str:
         """Where clients find the brokers."""
+
+    @property
+    def client_properties(self) -> Path | None:
+        """The file with the settings that a client needs, a password among them; None: it needs none."""
 
     @property
     def responsive(self) -> str:
@@ -112,6 +117,11 @@ class ChaosTarget(Protocol):
 
     def save_logs(self, directory: Path) -> None:
         """Copy what every node has logged there."""
+
+
+def client_settings(properties: Path | None) -> dict[str, Any]:
+    """What stands in a file of Kafka's client settings; nothing without one."""
+    return {} if properties is None else dict(parse_properties(properties.read_text(), str(properties)))
 
 
 class Wires(Protocol):

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import h11
 import structlog
 
 from strandline.cluster.security.tokens import parse_keys, require_joserfc
 from strandline.proto.errors import ConfigError
+from strandline.proto.http_fetch import ANSWER_BYTES_MAX, FetchFailed, fetch, parse_address
 from strandline.proto.ports import Clock
+from strandline.proto.secrets import HIDDEN
 from strandline.proto.tasks import spawn
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ log = structlog.get_logger("strandline.security")
 SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 
 FETCH_S = 10.0
-DOCUMENT_BYTES_MAX = 1024 * 1024
 SOON_MS = 10_000.0
 """A token with an unknown key makes the keys be fetched again, but not more often: anybody can send such tokens."""
 
@@ -51,7 +51,7 @@ def keys_at(url: str, clock: Clock, refresh_ms: int) -> Keys:
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.path and not parts.netloc:
         return FileKeys(url2pathname(parts.path))
-    if parts.scheme == "https" and parts.hostname:
+    if parts.scheme == "https":
         return UrlKeys(url, clock, refresh_ms)
     raise ConfigError(SETTING, url, "file:///path/of/jwks.json or https://...: keys of http:// may be anybody's")
 
@@ -91,7 +91,7 @@ class FileKeys:
 
     def _read(self) -> KeySet:
         with open(self._path, encoding="utf-8") as file:
-            return parse_keys(file.read(DOCUMENT_BYTES_MAX))
+            return parse_keys(file.read(ANSWER_BYTES_MAX))
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
@@ -108,6 +108,13 @@ class UrlKeys:
     """
 
     def __init__(self, url: str, clock: Clock, refresh_ms: int) -> None:
+        """Raises ConfigError: that is no address."""
+        try:
+            self._address = parse_address(url)
+        except ValueError:
+            raise ConfigError(
+                SETTING, HIDDEN if "@" in url else url, "https://host:port/path, without a user"
+            ) from None
         self._url = url
         self._clock = clock
         self._refresh_ms = refresh_ms
@@ -143,13 +150,10 @@ class UrlKeys:
     async def _run(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(FETCH_S):
-                    text = await fetch(self._url, self._context)
-                self._keys = parse_keys(text)
+                self._keys = parse_keys(await self._fetched())
                 log.info("the keys of tokens were fetched", url=self._url, keys=len(self._keys.keys))
-            except (OSError, ValueError, TimeoutError, h11.ProtocolError, EOFError) as error:
-                reason = str(error) or type(error).__name__
-                log.error("the keys of tokens cannot be fetched; those before stay", url=self._url, error=reason)
+            except (FetchFailed, ValueError) as error:
+                log.error("the keys of tokens cannot be fetched; those before stay", url=self._url, error=str(error))
             await asyncio.sleep(SOON_MS / 1000)
             try:
                 async with asyncio.timeout(max(0.0, self._refresh_ms - SOON_MS) / 1000 if self._keys else 0.0):
@@ -158,35 +162,9 @@ class UrlKeys:
                 pass
             self._again.clear()
 
-
-async def fetch(url: str, context: ssl.SSLContext) -> str:
-    """The body of a GET.
-
-    Raises:
-        OSError, EOFError, h11.ProtocolError: the way there, or what answers.
-        ValueError: another status than 200, or too large a body.
-    """
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or 443
-    reader, writer = await asyncio.open_connection(host, port, ssl=context)
-    try:
-        machine = h11.Connection(h11.CLIENT)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = [("Host", host if parts.port is None else f"{host}:{port}"), ("Accept", "application/json")]
-        request = h11.Request(method="GET", target=target, headers=headers)
-        writer.write((machine.send(request) or b"") + (machine.send(h11.EndOfMessage()) or b""))
-        body = bytearray()
-        while True:
-            event = machine.next_event()
-            if event is h11.NEED_DATA:
-                machine.receive_data(await reader.read(64 * 1024))
-            elif isinstance(event, h11.Response) and event.status_code != 200:
-                raise ValueError(f"it answers with status {event.status_code}")
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > DOCUMENT_BYTES_MAX:
-                    raise ValueError(f"it answers with more than {DOCUMENT_BYTES_MAX} bytes")
-            elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-                return body.decode()
-    finally:
-        writer.close()
+    async def _fetched(self) -> str:
+        """Raises FetchFailed, ValueError."""
+        answer = await fetch(self._address, self._context, connect_timeout_s=FETCH_S, read_timeout_s=FETCH_S)
+        if answer.status != 200:
+            raise ValueError(f"it answers with status {answer.status}")
+        return answer.body.decode()

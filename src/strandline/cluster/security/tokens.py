@@ -168,7 +168,7 @@ def parse_keys(text: str) -> KeySet:
         document = json.loads(text)
         usable = [key for key in document["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
         return KeySet.import_key_set({"keys": usable})
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"a JWKS document with public keys ({type(error).__name__})") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import sys
 from typing import Any
 
@@ -12,11 +13,25 @@ from aiokafka.errors import KafkaError as AiokafkaError
 
 from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.journal import Recorder
-from strandline.chaos.live.clients.foreign import ForeignClient, now_ms
+from strandline.chaos.live.clients.foreign import ForeignClient, login_of, now_ms
 from strandline.chaos.live.clients.options import FLUSH_S, SWEEP_S, ClientOptions, InputEnd
 
 REQUEST_MS = 10_000
 """aiokafka gives up a record after this too."""
+
+
+def login_settings(options: ClientOptions) -> dict[str, Any]:
+    """aiokafka's names of what a secure cluster wants; nothing for another."""
+    login = login_of(options)
+    if login is None:
+        return {}
+    return {
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile=login.ca),
+        "sasl_mechanism": login.mechanism,
+        "sasl_plain_username": login.user,
+        "sasl_plain_password": login.password,
+    }
 
 
 class AiokafkaClient(ForeignClient):
@@ -36,6 +51,7 @@ class AiokafkaClient(ForeignClient):
             self._begin_life()
             producer = AIOKafkaProducer(
                 bootstrap_servers=self.options.bootstrap.split(","),
+                **login_settings(self.options),
                 enable_idempotence=True,
                 linger_ms=2,
                 request_timeout_ms=REQUEST_MS,
@@ -88,6 +104,7 @@ class AiokafkaClient(ForeignClient):
         """Read from the beginning, for ever."""
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.options.bootstrap.split(","),
+            **login_settings(self.options),
             enable_auto_commit=False,
             auto_offset_reset="none",
             request_timeout_ms=REQUEST_MS,

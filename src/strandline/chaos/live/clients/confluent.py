@@ -11,12 +11,26 @@ import confluent_kafka
 
 from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.journal import Recorder
-from strandline.chaos.live.clients.foreign import ForeignClient, now_ms
+from strandline.chaos.live.clients.foreign import ForeignClient, login_of, now_ms
 from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, ClientOptions, InputEnd
 from strandline.chaos.live.target import pause
 
 DECIDE_MS = 60_000
 """How long a record is tried; beyond, nobody knows."""
+
+
+def login_settings(options: ClientOptions) -> dict[str, str]:
+    """librdkafka's names of what a secure cluster wants; nothing for another."""
+    login = login_of(options)
+    if login is None:
+        return {}
+    return {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": login.ca,
+        "sasl.mechanism": login.mechanism,
+        "sasl.username": login.user,
+        "sasl.password": login.password,
+    }
 
 
 class ConfluentClient(ForeignClient):
@@ -33,6 +47,7 @@ class ConfluentClient(ForeignClient):
         return confluent_kafka.Producer(
             {
                 "bootstrap.servers": self.options.bootstrap,
+                **login_settings(self.options),
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.timeout.ms": DECIDE_MS,
@@ -49,6 +64,7 @@ class ConfluentClient(ForeignClient):
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.options.bootstrap,
+                **login_settings(self.options),
                 "group.id": f"chaos-{self.options.name}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import random
 import time
+from typing import NamedTuple
 
 from strandline.chaos.checkers.history import Partition, Poll, Send, Status
 from strandline.chaos.checkers.journal import Recorder
 from strandline.chaos.live.clients.options import ClientOptions
+from strandline.proto.jaas import parse_jaas
 
 
 def now_ms() -> float:
     """The machine's monotonic clock, which all processes of a run share."""
     return time.monotonic() * 1000
+
+
+class Login(NamedTuple):
+    """How a client gets into a secure cluster: over TLS, by a user's password."""
+
+    ca: str
+    mechanism: str
+    user: str
+    password: str
+
+
+def login_of(options: ClientOptions) -> Login | None:
+    """What the settings of Kafka's own clients say, for those that have other names for it; None without a login."""
+    settings = options.settings
+    if not settings:
+        return None
+    _, jaas = parse_jaas(settings["sasl.jaas.config"])
+    return Login(settings["ssl.truststore.location"], settings["sasl.mechanism"], jaas["username"], jaas["password"])
 
 
 class ForeignClient:

@@ -6,8 +6,11 @@ import json
 import os
 import selectors
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from strandline.chaos.checkers.history import Partition
+from strandline.chaos.live.target import client_settings
 
 SWEEP_S = 0.2
 """How long the end of an operation may wait before it is written down."""
@@ -27,6 +30,8 @@ class ClientOptions:
         name: the journal's name; what the process's values begin with.
         gap_ms: the mean pause between two sends of one producer.
         final: read everything from the beginning, once, and send nothing.
+        properties: the path of a file with Kafka's client settings; empty: none are needed. Not the settings
+            themselves, for everybody on the machine sees a process's arguments.
     """
 
     bootstrap: str
@@ -37,6 +42,7 @@ class ClientOptions:
     gap_ms: float
     value_bytes_max: int = 40
     final: bool = False
+    properties: str = ""
 
     def encode(self) -> str:
         """As the process's argument."""
@@ -46,6 +52,11 @@ class ClientOptions:
     def decode(cls, text: str) -> ClientOptions:
         """Back from the argument."""
         return cls(**json.loads(text))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What stands in that file."""
+        return client_settings(Path(self.properties) if self.properties else None)
 
     @property
     def partitions(self) -> list[Partition]:

@@ -23,6 +23,7 @@ class _Ports:
 
 
 def _workload(options: ClientOptions, recorder: Recorder, clock: SystemClock) -> Workload:
+    settings = options.settings
     does = WorkloadOptions(
         topics=options.topics,
         topic_configs={},
@@ -31,8 +32,14 @@ def _workload(options: ClientOptions, recorder: Recorder, clock: SystemClock) ->
         burst_max=2,
         value_bytes_max=options.value_bytes_max,
         consumers=CONSUMERS,
-        producer={"linger_ms": 2, "request_timeout_ms": 3000, "delivery_timeout_ms": 60_000, "max_block_ms": 20_000},
-        consumer={"fetch_max_wait_ms": 500, "request_timeout_ms": 5000},
+        producer={
+            "linger_ms": 2,
+            "request_timeout_ms": 3000,
+            "delivery_timeout_ms": 60_000,
+            "max_block_ms": 20_000,
+            **settings,
+        },
+        consumer={"fetch_max_wait_ms": 500, "request_timeout_ms": 5000, **settings},
     )
     return Workload(options.bootstrap, does, recorder, clock.monotonic_ms, prefix=f"{options.name}-", topics_exist=True)
 

@@ -1,0 +1,151 @@
+"""One question over HTTP or HTTPS, asked beside whatever else the event loop does, its answer bounded in time and size.
+
+Redirects are not followed: what a request carries is for the address that was named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import h11
+
+from strandline.proto.errors import StrandlineError
+from strandline.proto.tls import explain, is_tls_error
+
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Kafka's clients take a megabyte of a token endpoint, too; documents of keys are of a few kilobytes."""
+
+_PORTS = {"http": 80, "https": 443}
+_READ_BYTES = 64 * 1024
+
+
+class FetchFailed(StrandlineError):
+    """There is no answer. The message says why, and holds nothing of what was sent or received."""
+
+
+class Address(NamedTuple):
+    """What an address of HTTP says.
+
+    Attributes:
+        authority: host and port as they were written.
+        target: path and query.
+    """
+
+    tls: bool
+    host: str
+    port: int
+    authority: str
+    target: str
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether what goes there leaves this machine: its host is `localhost`, or an address of the loopback."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class Answer(NamedTuple):
+    """What came: the status, and the whole body."""
+
+    status: int
+    body: bytes
+
+
+def parse_address(url: str) -> Address:
+    """The parts of `http://...` or `https://...`. Raises ValueError: it is none, or holds a user and password."""
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname or not re.fullmatch("[!-~]+", url) or "@" in parts.netloc:
+        raise ValueError(f"no address of HTTP: {url}")
+    parts.hostname.encode("idna")  # as a look-up of the name will do
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    port = parts.port or _PORTS[parts.scheme]
+    return Address(parts.scheme == "https", parts.hostname, port, parts.netloc, target)
+
+
+async def fetch(
+    address: Address,
+    tls: ssl.SSLContext | None,
+    *,
+    connect_timeout_s: float,
+    read_timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    form: bytes | None = None,
+) -> Answer:
+    """GET, or POST of a form.
+
+    Args:
+        tls: for an address of HTTPS.
+        read_timeout_s: for sending and the whole answer, however it trickles in.
+
+    Raises:
+        FetchFailed: nobody answers, not in time, not in HTTP, or with more than `ANSWER_BYTES_MAX`.
+    """
+    try:
+        async with asyncio.timeout(connect_timeout_s):
+            reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls if address.tls else None)
+    except TimeoutError:
+        raise FetchFailed(f"no connection within {connect_timeout_s:g} s") from None
+    except OSError as error:
+        raise FetchFailed(_words(error)) from None
+    try:
+        async with asyncio.timeout(read_timeout_s):
+            return await _ask(reader, writer, address, headers or {}, form)
+    except TimeoutError:
+        raise FetchFailed(f"no whole answer within {read_timeout_s:g} s") from None
+    except OSError as error:
+        raise FetchFailed(_words(error)) from None
+    except h11.ProtocolError:  # its own words may hold what the other end sent, and so what it was sent
+        raise FetchFailed("what answers there does not speak HTTP/1.1, or stops in the middle") from None
+    finally:
+        writer.transport.abort()  # everything that is wanted is here: no waiting for the other end's goodbye
+
+
+async def _ask(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    address: Address,
+    headers: Mapping[str, str],
+    form: bytes | None,
+) -> Answer:
+    machine = h11.Connection(h11.CLIENT)
+    all_headers = {"Host": address.authority, "Accept": "application/json", "Connection": "close", **headers}
+    if form is not None:
+        all_headers |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
+    method = "GET" if form is None else "POST"
+    writer.write(
+        machine.send(h11.Request(method=method, target=address.target, headers=list(all_headers.items()))) or b""
+    )
+    if form is not None:
+        writer.write(machine.send(h11.Data(data=form)) or b"")
+    writer.write(machine.send(h11.EndOfMessage()) or b"")
+    status, body = 0, bytearray()
+    while True:
+        event = machine.next_event()
+        if event is h11.NEED_DATA:
+            machine.receive_data(await reader.read(_READ_BYTES))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > ANSWER_BYTES_MAX:
+                raise FetchFailed(f"status {status} with more than {ANSWER_BYTES_MAX} bytes")
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+            return Answer(status, bytes(body))
+
+
+def _words(error: OSError) -> str:
+    if is_tls_error(error):
+        return explain(error)
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno)
