@@ -74,6 +74,12 @@ def add(topic: AuditTopic, *lines: str) -> None:
         topic.add(1_700_000_000_000, "User:me", line)
 
 
+async def flushed(topic: AuditTopic) -> None:
+    """Return once nothing waits."""
+    while topic.waiting:
+        await asyncio.sleep(0.001)
+
+
 def numbered(count: int) -> list[str]:
     return [f"line {number}" for number in range(count)]
 
@@ -86,7 +92,7 @@ def test_lines_are_written_in_their_order() -> None:
         add(topic, *numbered(1200))
         assert topic.waiting == 1200
         partitions.open.set()
-        await topic.flush()
+        await flushed(topic)
         assert partitions.lines == numbered(1200)
         assert partitions.batches == [500, 500, 200]
         assert (topic.waiting, topic.dropped) == (0, 0)
@@ -105,9 +111,9 @@ def test_what_has_no_room_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch, b
         add(topic, *(f"line {number:02}" for number in range(30)))
         assert (topic.waiting, topic.dropped) == (taken, 30 - taken)
         partitions.open.set()
-        await topic.flush()
+        await flushed(topic)
         add(topic, "after")
-        await topic.flush()
+        await flushed(topic)
         gap = json.loads(partitions.lines[taken])
         assert (gap["event"], gap["lines"]) == ("dropped", 30 - taken)
         assert partitions.lines == [*(f"line {number:02}" for number in range(taken)), partitions.lines[taken], "after"]
@@ -125,7 +131,7 @@ def test_a_line_that_is_not_taken_takes_no_other_with_it() -> None:
         partitions.open.clear()
         add(topic, *numbered(100))
         partitions.open.set()
-        await topic.flush()
+        await flushed(topic)
         gap = json.loads(partitions.lines.pop())
         assert partitions.lines == [line for line in numbered(100) if line != "line 33"]
         assert (gap["lines"], topic.dropped) == (1, 1)
@@ -152,7 +158,7 @@ def test_an_outage_loses_nothing_that_has_room(monkeypatch: pytest.MonkeyPatch) 
         add(topic, "one")
         await asyncio.sleep(0)
         add(topic, "two")
-        await topic.flush()
+        await flushed(topic)
         assert (partitions.lines, topic.dropped) == (["one", "two"], 0)
 
     told = [line["event"] for line in with_topic(body)]
@@ -172,7 +178,7 @@ def test_a_mistake_of_ours_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
         partitions.judge = judge
         add(topic, "one")
-        await topic.flush()
+        await flushed(topic)
         assert partitions.lines == ["one"]
 
     [told] = with_topic(body)

@@ -33,7 +33,8 @@ async def written(node: Node) -> None:
     assert node.broker.audit_trail is not None
     assert node.broker.audit_trail.topic is not None
     async with asyncio.timeout(20):
-        await node.broker.audit_trail.topic.flush()
+        while node.broker.audit_trail.topic.waiting:
+            await asyncio.sleep(0.01)
 
 
 async def in_topic(node: Node, name: str) -> list[ConsumerRecord]:

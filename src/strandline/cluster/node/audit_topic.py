@@ -83,7 +83,6 @@ class AuditTopic:
         self._gap = 0
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._written = asyncio.Event()
         self._failing_since_ms: float | None = None
         self._outage_told = False
         self._teller = _Teller()
@@ -99,12 +98,6 @@ class AuditTopic:
     def start(self, fatal: Callable[[BaseException], None]) -> None:
         """Begin to write."""
         self._task = spawn(self._run(), fatal, endless=True)
-
-    async def flush(self) -> None:
-        """Return once nothing waits, however long that takes."""
-        while self._lines:
-            self._written.clear()
-            await self._written.wait()
 
     def close(self) -> None:
         """Write no more. Lines that still wait are dropped, and told."""
@@ -190,7 +183,6 @@ class AuditTopic:
         else:
             self._drop(self._take(1), why)
         self._tell_gap()
-        self._written.set()
         return True
 
     def _next_batch(self) -> tuple[int, bytearray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from strandline.cluster.groups.group_coordinator import CREATE_TIMEOUT_MS
@@ -22,6 +23,9 @@ RETENTION_MS = 7 * 24 * 3600 * 1000
 
 FLUSH_MS = 2_000.0
 """How long a stop waits for the topic, before leaderships are handed over and again after the last client has gone."""
+
+LOOK_MS = 10.0
+"""How often it looks meanwhile."""
 
 
 class AuditTrail:
@@ -50,12 +54,13 @@ class AuditTrail:
 
     async def flush(self, hurried: asyncio.Event) -> None:
         """Wait until the topic has every line, but neither for long nor once it is `hurried`."""
-        if self.topic is None or not self.topic.waiting:
+        if self.topic is None:
             return
-        waiting = [asyncio.ensure_future(self.topic.flush()), asyncio.ensure_future(hurried.wait())]
-        await asyncio.wait(waiting, timeout=FLUSH_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
-        for one in waiting:
-            one.cancel()
+        deadline_ms = self._clock.monotonic_ms() + FLUSH_MS
+        while self.topic.waiting and not hurried.is_set() and self._clock.monotonic_ms() < deadline_ms:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_MS / 1000):
+                    await hurried.wait()
 
     def close(self) -> None:
         """Write no more; lines that the topic does not have are told."""
