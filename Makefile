@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
+.PHONY: supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -31,6 +31,8 @@ help:
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make pictures DIRECTORY=d a picture of each result that strandline spark run --directory d has left"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
+	@echo "make pins          write deploy/requirements.txt anew: the newest dependencies of the image, with their hashes"
+	@echo "make audit         what is known against these dependencies, and their list (CycloneDX) as build/sbom.json"
 	@echo "make clean         remove the virtual environment and caches"
 
 setup: $(STAMP)
@@ -67,6 +69,22 @@ site: setup
 	@touch $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+supply: setup
+	@test $(VENV)/installed-supply -nt pyproject.toml || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[supply]'
+	@touch $(VENV)/installed-supply
+
+pins: supply
+	@printf 'setuptools>=77\nwheel\n' | $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header --extra oauth pyproject.toml - --output-file deploy/requirements.txt
+	@echo "deploy/requirements.txt: $$(grep -c == deploy/requirements.txt) packages"
+
+# A package that the registry tells nothing about fails it too: unknown is not the same as safe.
+audit: supply
+	@mkdir -p build
+	@$(BIN)/cyclonedx-py requirements deploy/requirements.txt --pyproject pyproject.toml --output-format JSON --output-file build/sbom.json 2>/dev/null
+	@echo "build/sbom.json"
+	@$(BIN)/pip-audit --requirement deploy/requirements.txt --require-hashes --disable-pip --progress-spinner off --strict
 
 docs-run: setup
 	$(BIN)/python -m pytest -q -ra tests/docs_run/pages.py $(if $(PAGE),-k $(PAGE))

@@ -84,7 +84,8 @@ def _copy_sources(repository: Path, context: Path) -> None:
         shutil.copyfile(repository / name, context / name)
     shutil.copytree(repository / "src", context / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (context / "deploy").mkdir()
-    shutil.copyfile(repository / "deploy" / "Dockerfile", context / "deploy" / "Dockerfile")
+    for name in ("Dockerfile", "requirements.txt"):
+        shutil.copyfile(repository / "deploy" / name, context / "deploy" / name)
 
 
 def _bounded(command: list[str], environment: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
@@ -202,3 +204,19 @@ def test_the_image_needs_no_buildkit() -> None:
     assert {f"/{name}" for name in OPTIONAL} <= set(ignored)
     final = instructions.rpartition("FROM")[2]
     assert not any(Path(name).name in final for name in OPTIONAL)
+
+
+def test_the_image_takes_nothing_that_is_not_pinned() -> None:
+    """deploy/requirements.txt is newer than pyproject.toml: what that names is there, in a version that it allows, and
+    each line has the hashes of its files."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (DEPLOY / "requirements.txt").read_text().replace("\\\n", " ").splitlines()
+    pinned = {}
+    for line in lines:
+        name, version = line.split()[0].split("==")
+        pinned[name] = version
+        assert "--hash=sha256:" in line, name
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["oauth"], "setuptools>=77"]
+    for text in wanted:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pinned[requirement.name]), f"{text}: make pins"

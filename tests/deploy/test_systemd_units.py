@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
-from strandline.client import Admin, NewTopic
+from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.node.config import NodeConfig
 from tests.deploy.ports import free_ports
 
@@ -22,6 +24,9 @@ DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 COMMAND = [sys.executable, "-m", "strandline.cli.main"]
 
 TEMPLATE = "strandline@.service"
+
+FILTER = " ".join(re.findall(r"SystemCallFilter=.*", (DEPLOY / TEMPLATE).read_text()))
+"""Configparser keeps one line of each name."""
 
 
 def service(name: str, *, node: int = 0, machine: str = "") -> dict[str, str]:
@@ -74,11 +79,71 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     unit.write_text((DEPLOY / name).read_text().replace("/opt/strandline/bin/strandline", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    score = re.search(r"Overall exposure level for \S+: ([\d.]+)", judged.stdout)
+    if score is None:
+        pytest.skip(f"this systemd judges no unit that is a file: {judged.stderr.strip()}")
+    assert float(score[1]) <= 1.5, judged.stdout
+
+
+def _call_sets() -> dict[str, set[str]]:
+    """The sets of system calls that systemd knows by name, each with those that it names."""
+    listing = subprocess.run(
+        ["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True, check=True
+    )
+    named: dict[str, list[str]] = {}
+    for line in listing.stdout.splitlines():
+        if line.startswith("@"):
+            members = named.setdefault(line.strip(), [])
+        elif line.strip() and not line.strip().startswith("#"):
+            members.append(line.strip())
+
+    def calls(name: str) -> set[str]:
+        return {call for each in named[name] for call in (calls(each) if each.startswith("@") else {each})}
+
+    return {name: calls(name) for name in named}
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None or shutil.which("strace") is None, reason="systemd or strace is missing"
+)
+def test_a_node_makes_no_call_that_the_unit_denies(tmp_path: Path) -> None:
+    """Start, a topic, records written, read and deleted, and a controlled stop, each traced."""
+    client, internal = free_ports(2)
+    given = {
+        "node.id": "1",
+        "log.dirs": str(tmp_path / "data"),
+        "listeners": f"PLAINTEXT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}",
+        "controller.quorum.voters": f"1@127.0.0.1:{internal}",
+    }
+    words = [word for name, value in given.items() for word in ("-X", f"{name}={value}")]
+    subprocess.run([*COMMAND, "format", "--cluster-id", "traced", *words], check=True, capture_output=True)
+    trace = tmp_path / "trace"
+    traced = ["strace", "-f", "-qq", "-o", str(trace), *COMMAND, "node", *words]
+    with started(traced, tmp_path / "log", stop=True), Admin(f"127.0.0.1:{client}") as admin:
+        admin.create_topics([NewTopic("t", 1, 1)])
+        with Producer(f"127.0.0.1:{client}") as producer:
+            producer.send("t", b"x" * 1000).result()
+        with Consumer(f"127.0.0.1:{client}", auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            assert consumer.poll(10)
+        admin.delete_topics(["t"])
+    used = set(re.findall(r"^\d+ +([a-z_0-9]+)\(", trace.read_text(), re.MULTILINE))
+    assert len(used) > 40
+    sets = _call_sets()
+    allowed, denied = [part.split() for part in FILTER.split("SystemCallFilter=")[1:]]
+    assert used <= set().union(*(sets[name] for name in allowed))
+    assert not used & set().union(*(sets[name] for name in [denied[0].lstrip("~"), *denied[1:]]))
 
 
 @contextmanager
-def started(words: list[str], log: Path) -> Iterator[None]:
-    """A node that said it is ready."""
+def started(words: list[str], log: Path, *, stop: bool = False) -> Iterator[None]:
+    """A node that said it is ready; killed at the end, or stopped as systemd stops it."""
     with log.open("w") as output:
         node = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=output, text=True)
     try:
@@ -87,6 +152,9 @@ def started(words: list[str], log: Path) -> Iterator[None]:
         assert said, log.read_text()
         assert json.loads(said)["event"] == "ready"
         yield
+        if stop:
+            psutil.Process(node.pid).children()[0].terminate()
+            node.wait(30)
     finally:
         node.kill()
         node.communicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from strandline.cli.http_listener import cacert_option, http_option, metrics_of
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.node.doctor import (
     NO_EFFECT,
+    OPEN,
     RISK,
     UNCHECKED,
     Finding,
@@ -33,6 +35,11 @@ FOUND = 1
     "--producer", is_flag=True, help="Judge a producer's settings instead, given by -X (any client's: Kafka's names)."
 )
 @click.option("--consumer", is_flag=True, help="Judge a consumer's settings instead, in the same way.")
+@click.option(
+    "--security",
+    is_flag=True,
+    help="Name each open door of the FILES instead: who comes in, and reads or changes what.",
+)
 @http_option
 @cacert_option
 @output_option
@@ -42,6 +49,7 @@ def doctor(
     *,
     producer: bool,
     consumer: bool,
+    security: bool,
     http: tuple[str, ...],
     cacert: str | None,
     output: str,
@@ -51,12 +59,15 @@ def doctor(
 
     Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync;
     of brokers whose HTTP listeners are named (--http) also which have logs that are rotten, or cannot be compacted.
+    With --security it names each open door of configuration files: listeners without TLS or authentication that others
+    reach, what nobody is asked for, secrets that others of the machine can read, certificates that end within 30 days.
     In an outage it judges what answers within some ten seconds, and names what it could not check. Exits 1 when
     something is found or could not be checked, 0 when all is well.
 
     \b
     strandline doctor
     strandline doctor node-1.properties node-2.properties
+    strandline doctor --security node-1.properties
     strandline doctor --output json -b 10.0.0.1:9092
     strandline doctor --http 10.0.0.1:8092 --http 10.0.0.2:8092
     strandline doctor --producer -X enable.idempotence=false -X max.in.flight.requests.per.connection=5
@@ -64,18 +75,20 @@ def doctor(
     """
     if http and (producer or consumer or files):
         raise click.UsageError("--http is about a live cluster: leave out the files, --producer and --consumer")
+    if security and (not files or producer or consumer):
+        raise click.UsageError("--security judges configuration files: strandline doctor --security node.properties")
     if producer or consumer:
         with plain_errors():
             findings = list(_of_client(Target(**where), consumer=consumer))
     elif files:
         with plain_errors():
-            findings = [finding for path in files for finding in _of_file(path)]
+            findings = [finding for path in files for finding in _of_file(path, security=security)]
     else:
         findings = _of_cluster(Target(**where)) + [one for node in http for one in _of_metrics(node, cacert)]
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
-        _show(findings)
+        _show(findings, "No open door found." if security else "Nothing found that could lose data.")
     if findings:
         raise SystemExit(FOUND)
 
@@ -87,10 +100,16 @@ def _of_client(target: Target, *, consumer: bool) -> Iterator[Finding]:
         yield from judge_producer(ProducerConfig.of(target.settings_for(ProducerConfig)))
 
 
-def _of_file(path: str) -> Iterator[Finding]:
+def _of_file(path: str, *, security: bool) -> Iterator[Finding]:
     from strandline.cluster.node.config import NodeConfig
 
-    yield from judge_config(NodeConfig.load(path, {}, os.environ))
+    config = NodeConfig.load(path, {}, os.environ)
+    if security:
+        from strandline.cluster.node.doctor_security import judge_security
+
+        yield from judge_security(config, time.time())
+    else:
+        yield from judge_config(config)
 
 
 def _of_cluster(target: Target) -> list[Finding]:
@@ -120,12 +139,13 @@ def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
 _MARKS = {
     RISK: ("!", "would lose: "),
     NO_EFFECT: ("!", "no effect:  "),
+    OPEN: ("!", "lets in:    "),
     UNCHECKED: ("?", "not known:  "),
 }
 """Of each kind of finding: the mark before it, and what stands before its consequence."""
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[Finding], nothing: str) -> None:
     for finding in findings:
         mark, label = _MARKS[finding.kind]
         click.echo(f"{mark} {finding.where}: {finding.setting}")
@@ -136,4 +156,4 @@ def _show(findings: list[Finding]) -> None:
     if findings:
         click.echo(", ".join(counts) + ".")
     else:
-        click.echo("Nothing found that could lose data.")
+        click.echo(nothing)

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from strandline.proto.errors import ConfigError
@@ -33,6 +34,10 @@ SANE_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2, where `ssl.cipher.suites` says nothing: forward secrecy and authenticated encryption, as with TLS 1.3."""
 
 _BEGIN = "-----BEGIN "
+_BEGIN_CERTIFICATE, _END_CERTIFICATE = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which Python has no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +248,9 @@ def _in_memory(text: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
-    """Let two contexts meet in memory; the client's certificate as the server sees it.
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Let two contexts meet in memory: the server's certificate as the client sees it, and the client's as the server
+    does (see `ssl.SSLSocket.getpeercert`; empty where none was asked for).
 
     Raises:
         ssl.SSLError: one of them refuses the other.
@@ -259,7 +265,45 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any
                 waiting.remove(end)
             except ssl.SSLWantReadError:
                 pass
-    return ends[1].getpeercert() or {}
+    return ends[0].getpeercert() or {}, ends[1].getpeercert() or {}
+
+
+def own_certificate(settings: TlsSettings) -> dict[str, Any]:
+    """The certificate that a listener shows, as `ssl.SSLSocket.getpeercert` has it.
+
+    Python's ssl decodes no certificate but that of a peer, which has to be trusted: here it meets a client that trusts
+    this one alone, whatever its dates.
+
+    Raises:
+        ConfigError: the certificate cannot be used.
+        ssl.SSLError: it is none that a server may show.
+    """
+    server = server_context(settings)
+    client = _context(settings, ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    text = _unfolded(settings.keystore_certificate_chain)
+    if settings.keystore_location:
+        try:
+            text = Path(settings.keystore_location).read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            allowed = f"a readable file ({_words(error)})"
+            raise settings.error("ssl.keystore.location", settings.keystore_location, allowed) from None
+    leaf = text[text.index(_BEGIN_CERTIFICATE) :].partition(_END_CERTIFICATE)[0] + _END_CERTIFICATE + "\n"
+    client.load_verify_locations(cadata=leaf)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    return shake_hands(server, client)[0]
+
+
+def trusted_certificates(settings: TlsSettings) -> list[dict[str, Any]]:
+    """The CAs of the truststore, as `ssl.SSLSocket.getpeercert` has them; none without a truststore.
+
+    Raises:
+        ConfigError: the truststore cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if settings.has_trust:
+        _load_trust(context, settings)
+    return [dict(certificate) for certificate in context.get_ca_certs()]
 
 
 # What went wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from functools import partial
@@ -139,10 +140,10 @@ def test_certificates_are_changed_while_the_node_runs(tmp_path: Path) -> None:
 def test_http_over_tls(tmp_path: Path) -> None:
     """Pages, the health check of the container's image, `strandline trace`."""
 
-    async def get(address: str, context: ssl.SSLContext | None) -> bytes:
+    async def get(address: str, context: ssl.SSLContext | None, page: str = "healthz") -> bytes:
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        writer.write(f"GET /{page} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = await reader.read()
         writer.close()
         return answer
@@ -151,6 +152,8 @@ def test_http_over_tls(tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=str(ca().file))
         assert b'"ok": true' in await get(at(node, "HTTP"), trusting)
         assert b"this port speaks TLS" in await get(at(node, "HTTP"), None)
+        ends = rb'strandline_certificate_not_after_timestamp_seconds\{listener="HTTP",subject="node-1"\} 1\.\d+e\+09'
+        assert re.search(ends, await get(at(node, "HTTP"), trusting, "metrics"))
 
         given = {"listeners": f"INTERNAL://127.0.0.1:1,HTTP://{at(node, 'HTTP')}", "process.roles": "controller"}
         own = {"ssl.keystore.location": str(ca().node(1)), "listener.security.protocol.map": "HTTP:SSL"}

@@ -65,14 +65,14 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
             "whoever reaches INTERNAL changes metadata, ACLs among them, and reads every record: nobody is asked there",
             "INTERNAL:SSL in listener.security.protocol.map, or a network of the nodes alone",
         )
-    if config.is_broker and not any(_tells_apart(config, one.name) for one in config.client_listeners):
+    if config.is_broker and not any(tells_apart(config, one.name) for one in config.client_listeners):
         yield OpenDoor(
             "authorizer.class.name, without a listener that tells clients apart",
             "every client is User:ANONYMOUS: what one may do, all may",
             "a listener with SASL, or with SSL and ssl.client.auth=required",
         )
     http = config.http
-    if http is not None and not _is_loopback(http.host):
+    if http is not None and not is_loopback(http.host):
         needs = config.of_listener(HTTP)["ssl.client.auth"] == "required" and config.protocol(HTTP) == SSL
         if not needs:
             yield OpenDoor(
@@ -82,13 +82,14 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
             )
 
 
-def _tells_apart(config: NodeConfig, listener: str) -> bool:
+def tells_apart(config: NodeConfig, listener: str) -> bool:
     """Clients of the listener may show who they are."""
     protocol = config.protocol(listener)
     return protocol != PLAINTEXT and (protocol != SSL or config.of_listener(listener)["ssl.client.auth"] != "none")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether the programs of this machine alone reach what is bound there."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

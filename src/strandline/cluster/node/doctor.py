@@ -20,6 +20,7 @@ PARTITIONS_A_BROKER_MAX = 2000
 
 RISK = "risk"
 NO_EFFECT = "no effect"
+OPEN = "open"
 UNCHECKED = "unchecked"
 
 
@@ -32,8 +33,9 @@ class Finding:
         setting: its name and value, or the state.
         loses: what would be lost, and when; of the other kinds what does not happen, or what is not known.
         remedy: what to do about it.
-        kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. UNCHECKED: it could not be
-            looked at, and may be anything.
+        kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. OPEN: it lets in, or tells,
+            whom it should not (`loses` says whom, and to what). UNCHECKED: it could not be looked at, and may be
+            anything.
     """
 
     where: str

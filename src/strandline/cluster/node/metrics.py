@@ -16,7 +16,7 @@ from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.metrics_quotas import of_quotas
-from strandline.cluster.node.metrics_security import of_audit, of_authentications
+from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.findings import LogCondition
 from strandline.log.watched_disk import BOUNDS_S
@@ -56,6 +56,7 @@ class Metrics:
             def collect(self) -> Iterator[Metric]:
                 yield from _of_process(node)
                 yield from _of_quorum(node)
+                yield from of_certificates(node.tls)
                 if node.controller is not None:
                     yield from _of_controller(node)
                 if node.broker is not None:

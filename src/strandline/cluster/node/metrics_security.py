@@ -1,4 +1,4 @@
-"""Metrics of authentications, under the names that Kafka's have in its JMX exporter; of the audit, under our own."""
+"""Metrics of authentications, under the names that Kafka's have in its JMX exporter; of certificates; of the audit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.sasl import SaslCounts
 
 if TYPE_CHECKING:
@@ -33,6 +34,26 @@ def of_authentications(broker: BrokerRole) -> Iterator[Metric]:
         for door in doors:
             counted.add_metric((door.listener,), getattr(door.counts, item.name))
         yield counted
+
+
+def of_certificates(tls: NodeTls) -> Iterator[Metric]:
+    """Of each listener with TLS."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    ends = GaugeMetricFamily(
+        "strandline_certificate_not_after_timestamp_seconds",
+        "When a certificate of a listener, or a CA that it trusts, ends.",
+        labels=("listener", "subject"),
+    )
+    soonest: dict[tuple[str, str], float] = {}
+    for certificates in tls.certificates:
+        for expiry in certificates.expiries:
+            key = (certificates.owner, expiry.subject)
+            soonest[key] = min(expiry.at_s, soonest.get(key, expiry.at_s))
+    for labels, at_s in soonest.items():
+        ends.add_metric(labels, at_s)
+    if soonest:
+        yield ends
 
 
 def of_audit(broker: BrokerRole) -> Iterator[Metric]:

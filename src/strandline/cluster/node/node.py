@@ -98,7 +98,7 @@ class Node:
                 allowed = "PLAINTEXT: what carries calls between nodes here speaks no TLS"
                 raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", allowed)
             rpc.secure(self.tls.internal)
-        self._certificates = CertificateWatch(self.tls.certificates)
+        self._certificates = CertificateWatch(self.tls.certificates, self.clock)
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(
             node_id=config.node,

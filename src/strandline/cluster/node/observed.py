@@ -9,6 +9,7 @@ from typing import Protocol
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.loop_lag import LoopLag
+from strandline.cluster.node.tls import NodeTls
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
@@ -33,6 +34,7 @@ class ObservedNode(Protocol):
     quorum: Quorum
     publisher: ImagePublisher
     loop_lag: LoopLag
+    tls: NodeTls
     controller: Controller | None
     broker: BrokerRole | None
     faults: FaultInjection | None

@@ -68,7 +68,7 @@ class InternalTls:
         )
         own = "ssl.keystore.location", settings.keystore_location
         try:
-            certificate = shake_hands(contexts.server, client_context(settings, check_host=False))
+            _, certificate = shake_hands(contexts.server, client_context(settings, check_host=False))
         except ssl.SSLError as error:
             allowed = f"a certificate that nodes trust, for servers and clients ({error.reason}: {_words(error)})"
             raise settings.error(*own, allowed) from None
