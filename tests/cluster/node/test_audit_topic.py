@@ -22,7 +22,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId, TopicPartition
 from strandline.proto.messages.method import Method
-from strandline.proto.ports import RpcUnavailable, UnaryHandler
+from strandline.proto.ports import RpcRejected, UnaryHandler
 from strandline.proto.system import SystemClock
 from strandline.replica.waiting import Append, AppendDone
 
@@ -199,12 +199,13 @@ def test_what_a_stop_leaves_is_told() -> None:
 
 
 class Cluster:
-    """Two brokers, each with the partitions that `leaders` says; calls between them go through bytes."""
+    """Two brokers, each with the partitions that `leaders` says; calls between them go through bytes. A third one does
+    not know the call."""
 
     def __init__(self, *leaders: int) -> None:
         self.leaders = list(leaders)
         self.logs: dict[tuple[int, int], list[bytes]] = {}
-        self.reachable = True
+        self.asked: list[str] = []
         self.handlers: dict[str, dict[str, UnaryHandler]] = {}
         self.brokers = {number: self._broker(number) for number in (1, 2)}
         for number, broker in self.brokers.items():
@@ -215,7 +216,7 @@ class Cluster:
             number: SimpleNamespace(partition=number, leader=leader, has_leader=leader >= 0)
             for number, leader in enumerate(self.leaders)
         }
-        brokers = {number: SimpleNamespace(internal=Endpoint("broker", number)) for number in (1, 2)}
+        brokers = {number: SimpleNamespace(internal=Endpoint("broker", number)) for number in (1, 2, 3)}
         topics = {AUDIT_TOPIC: SimpleNamespace(partitions=cast("dict[int, PartitionInfo]", partitions))}
         return cast("MetadataImage", SimpleNamespace(topics=topics if partitions else {}, brokers=brokers))
 
@@ -244,8 +245,9 @@ class Cluster:
         )
 
     async def _call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
-        if not self.reachable:
-            raise RpcUnavailable("nobody there")
+        self.asked.append(str(endpoint))
+        if str(endpoint) not in self.handlers:
+            raise RpcRejected("unknown call")
         return await self.handlers[str(endpoint)][method](request)
 
 
@@ -278,15 +280,17 @@ def test_lines_go_where_this_broker_leads() -> None:
 
 
 def test_what_cannot_be_written_now_is_tried_again() -> None:
-    """No topic, no leader, nobody there: errors after which the same batch is written anew."""
+    """No topic, no leader, one that does not answer: the same batch is written anew, to another leader perhaps."""
 
     async def main() -> None:
         assert (await Cluster().brokers[1].append(batch(b"a"))).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
         cluster = Cluster(-1)
         assert (await cluster.brokers[1].append(batch(b"a"))).error is ErrorCode.LEADER_NOT_AVAILABLE
-        cluster.leaders, cluster.reachable = [2], False
+        cluster.leaders = [2, 3]
         told = await cluster.brokers[1].append(batch(b"a"))
-        assert (told.error, "nobody there" in told.message) == (ErrorCode.REQUEST_TIMED_OUT, True)
+        assert (told.error, "unknown call" in told.message) == (ErrorCode.REQUEST_TIMED_OUT, True)
+        assert (await cluster.brokers[1].append(batch(b"a"))).error is ErrorCode.NONE
+        assert cluster.asked == ["broker:3", "broker:2"]
         assert {told.error, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE} <= audit_topic.AGAIN
 
     asyncio.run(main())

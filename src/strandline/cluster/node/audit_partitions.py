@@ -86,6 +86,7 @@ class AuditPartitions:
         self._replicas = replicas
         self._rpc = rpc
         self._last = -1
+        self._turn = int(node_id)
 
     async def append(self, batch: bytearray) -> AppendAuditReply:
         """Append one batch; with NONE every replica in sync has it. With REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER and
@@ -119,7 +120,7 @@ class AuditPartitions:
         for one in possible:
             if one.partition == self._last:
                 return one
-        return possible[self._node_id % len(possible)] if possible else None
+        return possible[self._turn % len(possible)] if possible else None
 
     async def _append_here(self, partition: int, batch: bytearray) -> AppendAuditReply:
         ended: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
@@ -145,6 +146,8 @@ class AuditPartitions:
         try:
             return await call(self._rpc, leader.internal, APPEND_AUDIT, request, timeout_ms=CALL_MS)
         except (RpcError, ProtocolError) as error:
+            self._last = -1
+            self._turn += 1  # it may be down, or too old to know this call: another leader's turn
             words = f"broker {partition.leader} did not take the lines: {error}"
             return AppendAuditReply(ErrorCode.REQUEST_TIMED_OUT, words)
 

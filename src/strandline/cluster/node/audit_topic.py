@@ -156,6 +156,7 @@ class AuditTopic:
                 await self._wake.wait()
             elif await self._write_some():
                 pause_ms = PAUSE_MS[0]
+                await asyncio.sleep(0)  # an append may end at once: the loop has others to serve
             else:
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, PAUSE_MS[1])
