@@ -45,6 +45,7 @@ LONG = {
     "interop/test_sample.py",
     "acceptance/test_compacted_files_in_apache_kafka.py",
     "acceptance/test_acls_by_kafkas_tools.py",
+    "acceptance/test_audit_of_a_cluster.py",
     "acceptance/test_quotas_by_kafkas_tools.py",
     "acceptance/test_topics_with_a_codec.py",
     "acceptance/test_restore_while_a_leader_dies.py",

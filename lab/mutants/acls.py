@@ -9,6 +9,8 @@ _WALK = "tests/cluster/broker/test_acl_walk.py"
 _WIRE = "tests/cluster/broker/test_acls_wire.py"
 _NOTHING = f"{_WALK}::test_a_principal_with_nothing_learns_and_changes_nothing"
 _AUDIT = "tests/cluster/broker/test_audit.py"
+_TOPIC = "tests/cluster/node/test_audit_topic.py"
+_TAIL = "tests/cli/test_audit_tail.py"
 _MACHINE = "tests/controller/machine/test_acls.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -165,5 +167,54 @@ TABLE: tuple[Mutant, ...] = (
         "if one[1] not in DENIED",
         "",
         f"{_AUDIT}::test_what_changes_nothing_has_no_line",
+    ),
+    one_change(
+        "clients-write-the-audit",
+        "A20: nobody but brokers writes to the topic of the audit",
+        "cluster.broker.handlers.produce:ProduceHandler._writable_topic",
+        "if name in INTERNAL_TOPICS:",
+        "if name in INTERNAL_TOPICS[:3]:",
+        f"{_AUDIT}::test_clients_write_nothing_to_the_topic_of_the_audit",
+    ),
+    one_change(
+        "clients-make-the-topic-of-the-audit",
+        "A20: an internal topic is made with its own settings",
+        "cluster.broker.handlers.metadata:MetadataHandler._create_unknown",
+        "and one.ref.name not in INTERNAL_TOPICS",
+        "",
+        f"{_AUDIT}::test_clients_write_nothing_to_the_topic_of_the_audit",
+    ),
+    one_change(
+        "dropped-lines-are-not-counted",
+        "A20: what the topic of the audit does not get is counted, and told",
+        "cluster.node.audit_topic:AuditTopic._drop",
+        "self.dropped += count",
+        "pass",
+        f"{_TOPIC}::test_what_has_no_room_is_dropped_and_told",
+        f"{_TOPIC}::test_a_line_that_is_not_taken_takes_no_other_with_it",
+    ),
+    one_change(
+        "a-gap-in-the-audit-is-silent",
+        "A20: lines that are missing have a line in the topic of the audit",
+        "cluster.node.audit_topic:AuditTopic._tell_gap",
+        "if self._gap:",
+        "if False:",
+        f"{_TOPIC}::test_what_has_no_room_is_dropped_and_told",
+    ),
+    one_change(
+        "audit-lines-wait-without-bound",
+        "A20: an audit that cannot be written takes bounded memory",
+        "cluster.node.audit_topic:AuditTopic._has_room",
+        "return len(self._lines) < LINES_MAX and self._bytes + one.size_bytes <= BYTES_MAX",
+        "return True",
+        f"{_TOPIC}::test_what_has_no_room_is_dropped_and_told",
+    ),
+    one_change(
+        "files-between-are-skipped",
+        "A20: whoever follows the audit sees each line once, however its files rotate",
+        "cli.audit_sources:AuditFiles._move_on",
+        "following = self._neighbour(self._file, -1)",
+        'following = open(self._path, "rb")',
+        f"{_TAIL}::test_no_line_is_missed_while_files_rotate",
     ),
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from strandline.cluster.node.audit_partitions import APPEND_AUDIT
 from strandline.controller import methods
 from strandline.controller.metadata.records import MAPPERS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
@@ -19,7 +20,10 @@ from strandline.proto.messages.mapper import mapper_of
 
 GOLDEN = Path(__file__).parent / "messages" / "strandline.proto"
 
-ALL_METHODS = (*QUORUM_METHODS.values(), *methods.METHODS, methods.SESSION, methods.PING, methods.DESCRIBE_QUORUM)
+ALL_METHODS = (
+    *(*QUORUM_METHODS.values(), *methods.METHODS, methods.SESSION, methods.PING, methods.DESCRIBE_QUORUM),
+    APPEND_AUDIT,
+)
 
 SCALARS = {
     number: name[len("TYPE_") :].lower() for name, number in vars(FieldDescriptor).items() if name.startswith("TYPE_")

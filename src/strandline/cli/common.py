@@ -11,11 +11,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -278,6 +281,25 @@ def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:
         f"no broker answers at {bootstrap}{by}: {error.reason}. Start a cluster with `strandline dev`, or name another "
         "with --bootstrap or STRANDLINE_BOOTSTRAP."
     )
+
+
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """Set by Ctrl-C, so that it comes between no two things that belong together; KeyboardInterrupt is raised at the
+    end. A second Ctrl-C raises it wherever the program is (it may wait for who reads its output)."""
+    interrupted = threading.Event()
+
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(number, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 def check_reachable(target: Target) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.cli.common import Moment, Target, check_reachable, plain_errors, plural, target_options
+from strandline.cli.common import Moment, Target, check_reachable, interrupts, plain_errors, plural, target_options
 from strandline.cli.name_completion import group_names, topic_names
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
@@ -119,25 +115,6 @@ def consume(
         click.echo(summary, err=True)
 
 
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Set by Ctrl-C, so that it does not come between a record and its commit; KeyboardInterrupt is raised at the end.
-    A second Ctrl-C raises it wherever the program is (it may wait for who reads its output)."""
-    interrupted = threading.Event()
-
-    def on_interrupt(number: int, _frame: FrameType | None) -> None:
-        interrupted.set()
-        signal.signal(number, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-
-
 def _seek(
     consumer: Consumer,
     ends: dict[TopicPartition, int],
@@ -159,7 +136,7 @@ def _print_all(consumer: Consumer, ends: dict[TopicPartition, int] | None, most:
     """Print until `most` records, or until every partition has reached its end; the number printed."""
     out = sys.stdout.buffer
     count = 0
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
         while not interrupted.is_set() and (most is None or count < most):
             if ends is not None and all(consumer.position(item) >= end for item, end in ends.items()):
                 break
@@ -180,7 +157,7 @@ def _print_as_member(consumer: Consumer, topic: str, exit_at_end: bool, most: in
     printed = _Printed(consumer)
     consumer.subscribe([topic], on_revoked=printed.commit, on_lost=printed.forget)
     count = 0
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
         try:
             while not interrupted.is_set() and (most is None or count < most):
                 room = 500 if most is None else min(most - count, 500)

@@ -12,6 +12,7 @@ _HERE = "strandline.cli"
 
 COMMANDS = {
     "acl": f"{_HERE}.acls:acl",
+    "audit": f"{_HERE}.audit:audit",
     "bench": f"{_HERE}.bench:bench",
     "certs": f"{_HERE}.certs:certs",
     "cluster": f"{_HERE}.cluster:cluster",

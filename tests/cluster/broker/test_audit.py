@@ -15,10 +15,12 @@ from kafka_wire import KafkaClient, connect, frame
 from structlog.testing import capture_logs
 from test_acls_wire import authorize
 from test_groups_wire import found
+from test_kafka_produce import batch, produced
 
 from strandline.cluster.broker import audit
 from strandline.cluster.broker.audit import CHANGES, Audit
 from strandline.cluster.broker.table import APIS
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 
@@ -192,3 +194,26 @@ def test_no_secret_and_not_without_bound(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(lines[-1][1]) <= 1000
 
     run(tmp_path, main)
+
+
+def test_clients_write_nothing_to_the_topic_of_the_audit(tmp_path: Path) -> None:
+    """They could forge lines. Nor do they make it by asking for it, for it would not be kept as it should be."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        answer = await client.ask(
+            "metadata", 12, topics=[{"topic_id": None, "name": "__audit"}], allow_auto_topic_creation=True
+        )
+        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        node.create_topic("__audit")
+        refused = await produced(client, 9, "__audit", {0: batch(b"User:me did nothing")})
+        assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert refused.error_message == "only the cluster itself writes to __audit"
+        deleted = {"name": "__audit", "partitions": [{"partition_index": 0, "offset": -1}]}
+        answer = await client.ask("delete_records", 2, topics=[deleted], timeout=1000)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        answer = await client.ask(
+            "metadata", 12, topics=[{"topic_id": None, "name": "__audit"}], allow_auto_topic_creation=True
+        )
+        assert answer.topics[0].is_internal
+
+    run(tmp_path, main, static={"auto.create.topics.enable": "true"})

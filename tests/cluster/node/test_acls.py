@@ -318,9 +318,11 @@ def test_doors_that_stay_open_are_named(tmp_path: Path) -> None:
     assert [any(word in one for one in said) for word in ("INTERNAL", "tells clients apart", "HTTP")] == [True] * 3
     tls = {**SETTINGS, "listener_security_protocol_map": "INTERNAL:SSL,SSL:SSL,HTTP:SSL,PLAINTEXT:PLAINTEXT"}
     assert list(open_doors(node_config(tmp_path, **tls))) == []
-    controller = {"process_roles": "controller", "audit_log_path": "/a", "listeners": "INTERNAL://127.0.0.1:7"}
-    [door] = open_doors(node_config(tmp_path, **controller))
-    assert (door.setting, door.has_effect) == ("audit.log.path = /a", False)
+    audited = {"audit_log_path": "/a", "audit_topic_enable": "true"}
+    controller = {"process_roles": "controller", "listeners": "INTERNAL://127.0.0.1:7"}
+    doors = list(open_doors(node_config(tmp_path, **controller, **audited)))
+    assert [door.setting for door in doors] == ["audit.log.path = /a", "audit.topic.enable = true"]
+    assert not any(door.has_effect for door in doors)
 
 
 def test_an_authorizer_is_made_of_the_settings(tmp_path: Path) -> None:

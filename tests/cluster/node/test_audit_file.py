@@ -52,7 +52,7 @@ def test_it_is_as_large_as_the_settings_say(tmp_path: Path) -> None:
     for _ in range(2):
         file = AuditFile(str(path), max_bytes=2000, files=3, clock=SystemClock())
         for number in range(100):
-            file.write("change", {"what": f"topic {number}"})
+            file.add(json.dumps({"what": f"topic {number}"}))
         file.close()
     files = sorted(tmp_path.iterdir())
     assert [one.name for one in files] == ["audit.log", "audit.log.1", "audit.log.2"]
@@ -65,5 +65,6 @@ def test_lines_that_cannot_be_written_are_told() -> None:
     file = AuditFile("/dev/full", max_bytes=2000, files=2, clock=SystemClock())
     with capture_logs() as logs:
         for _ in range(5):
-            file.write("change", {"what": "x"})
+            file.add("a line")
+    assert file.dropped == 5
     assert [line["event"] for line in logs] == ["audit lines could not be written"]

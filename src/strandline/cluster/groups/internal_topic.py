@@ -1,4 +1,4 @@
-"""The internal topic of a coordinator: created when it is first needed."""
+"""An internal topic, of a coordinator or of the audit: created when it is first needed."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class InternalTopicConfig:
     """How the topic is made, when it is.
 
     Attributes:
+        partitions: how many; 0: as many as brokers are registered.
         replication_factor: copies of each partition; fewer if fewer brokers are registered.
         configs: what is set on the topic itself.
     """
@@ -89,7 +90,7 @@ class InternalTopic:
             copies = max(1, min(config.replication_factor, registered))
             topic = CreatableTopic(
                 name=config.name,
-                num_partitions=config.partitions,
+                num_partitions=config.partitions or max(1, registered),
                 replication_factor=copies,
                 configs=dict(config.configs),
             )

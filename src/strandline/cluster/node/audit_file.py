@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
-from typing import Any, cast
+from typing import cast
 
 import structlog
 
@@ -23,13 +20,18 @@ TELL_MS = 10_000.0
 
 
 class AuditFile(RotatingFileHandler):
-    """The `Sink` of a node. A line is written before the answer that it tells of is sent."""
+    """A line is written before the answer that it tells of is sent.
+
+    Attributes:
+        dropped: lines that could not be written.
+    """
 
     def __init__(self, path: str, *, max_bytes: int, files: int, clock: Clock) -> None:
         """Open it, to append. Raises ConfigError."""
         self._clock = clock
-        self._lost = 0
+        self._untold = 0
         self._told_ms = -TELL_MS
+        self.dropped = 0
         try:
             super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
         except OSError as error:
@@ -40,20 +42,19 @@ class AuditFile(RotatingFileHandler):
         file = open(self.baseFilename, self.mode, encoding=self.encoding, opener=_for_the_user)  # noqa: SIM115
         return cast("TextIOWrapper", file)
 
-    def write(self, event: str, figures: Mapping[str, Any]) -> None:
-        """See `Sink`."""
-        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"timestamp": moment, "event": event, **figures}, default=str)
+    def add(self, line: str) -> None:
+        """Write one line. Raises nothing: what cannot be written is counted and told by the log."""
         self.emit(logging.LogRecord("strandline.audit", logging.INFO, "", 0, line, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Called by `emit` where a line could not be written."""
-        self._lost += 1
+        self.dropped += 1
+        self._untold += 1
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._told_ms >= TELL_MS:
             self._told_ms = now_ms
-            log.exception("audit lines could not be written", path=self.baseFilename, lines=self._lost)
-            self._lost = 0
+            log.exception("audit lines could not be written", path=self.baseFilename, lines=self._untold)
+            self._untold = 0
 
 
 def _for_the_user(path: str, flags: int) -> int:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.request import AllowAll, Authorizer, Sink
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
-from strandline.cluster.node.audit_file import AuditFile
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PLAINTEXT, SSL
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
@@ -24,17 +22,6 @@ class OpenDoor(NamedTuple):
     lets: str
     remedy: str
     has_effect: bool = True
-
-
-def audit_of(config: NodeConfig, clock: Clock) -> tuple[Audit | None, AuditFile | None]:
-    """What notes changes, where there is an authorizer or a file for it; and the file. Raises ConfigError."""
-    if not config.authorizer and not config.audit_log_path:
-        return None, None
-    file = None
-    if config.audit_log_path:
-        limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
-        file = AuditFile(config.audit_log_path, **limits, clock=clock)
-    return Audit(file), file
 
 
 def authorizer_of(
@@ -59,9 +46,12 @@ def authorizer_of(
 
 def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
     """What an operator who has configured an authorizer, or meant to, should know."""
-    if config.audit_log_path and not config.is_broker:
-        text = f"audit.log.path = {config.audit_log_path}"
-        yield OpenDoor(text, "clients ask brokers, and this node is none", "set it on the brokers", has_effect=False)
+    if not config.is_broker:
+        for name in ("audit.log.path", "audit.topic.enable"):
+            if config.given.get(name, "").lower() not in ("", "false"):
+                text = f"{name} = {config.given[name]}"
+                lets = "clients ask brokers, and this node is none"
+                yield OpenDoor(text, lets, "set it on the brokers", has_effect=False)
     if not config.authorizer:
         for name in ("super.users", "allow.everyone.if.no.acl.found"):
             if config.given.get(name, "") not in ("", "false"):

@@ -7,12 +7,14 @@ from typing import Any
 
 import structlog
 
+from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.broker import Broker, BrokerParts
 from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
-from strandline.cluster.node.authorization import audit_of, authorizer_of
+from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
+from strandline.cluster.node.authorization import authorizer_of
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_security import listener_setting
 from strandline.cluster.node.config_settings import RACK_AWARE
@@ -35,6 +37,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from strandline.proto.ports import UnaryHandler
 from strandline.proto.secrets import is_secret
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
@@ -79,9 +82,10 @@ class BrokerRole:
             rng=node.rng,
         )
         self._feeding = False
-        audit, self._audit_file = audit_of(config, node.clock)
+        self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
+        self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock)
         self.authorizer = authorizer_of(
-            config, lambda: node.publisher.image, lambda: self._feeding, node.clock, self._audit_file
+            config, lambda: node.publisher.image, lambda: self._feeding, node.clock, self.audit_trail
         )
         self.kafka = Broker(
             BrokerParts(
@@ -112,7 +116,8 @@ class BrokerRole:
             )
             for listener in config.client_listeners
         ]
-        if audit is not None:
+        if self.audit_trail is not None:
+            audit = Audit(self.audit_trail)
             for kafka in self.listeners:
                 kafka.apis = audit.intercept(kafka.apis)
                 if kafka.sasl is not None:
@@ -172,6 +177,8 @@ class BrokerRole:
             on_registered=self._registered,
         )
         self.replicas.start()
+        if self.audit_trail is not None:
+            self.audit_trail.start(node.fatal)
         node.publisher.subscribe(self._await_own_registration)
         self.session.start()
 
@@ -182,6 +189,10 @@ class BrokerRole:
     def _tell_controller(self) -> None:
         """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
         self.session.wake()
+
+    def unary_handlers(self) -> dict[str, UnaryHandler]:
+        """What the node's internal listener has to serve for other brokers."""
+        return self._audit_partitions.handlers()
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -199,6 +210,8 @@ class BrokerRole:
 
     async def stop(self, clean: bool) -> None:
         """Hand over the leaderships (if `clean`), then close everything."""
+        if clean and self.audit_trail is not None:
+            await self.audit_trail.flush(self._node.hurried)  # while partitions of the topic are led here
         if clean and not await self._hand_over():
             log.warning("the controller did not let this broker go; it stops all the same")
         if self._serving is not None:
@@ -206,8 +219,10 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
-        if self._audit_file is not None:
-            self._audit_file.close()
+        if self.audit_trail is not None:
+            if clean:
+                await self.audit_trail.flush(self._node.hurried)
+            self.audit_trail.close()
         await self.session.close()
         await self.replicas.close(clean)
 

@@ -113,8 +113,8 @@ class Security:
         "audit.log.path",
         "",
         "A file that gets a line of JSON for each change that a client asks for (topics, settings, ACLs, credentials, "
-        "groups, elections, voters) and for what is denied. Empty: no file; with an authorizer the node's log has "
-        "these lines.",
+        "groups, elections, voters), for each login and for what is denied. Empty: no file; with an authorizer the "
+        "node's log has these lines.",
     )
     audit_log_max_bytes = size(
         "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.", low=1024
@@ -125,6 +125,13 @@ class Security:
         "How many files of the audit are kept: PATH, PATH.1, ...; the oldest goes.",
         low=2,
         high=1000,
+    )
+    audit_topic_enable: Setting[bool] = boolean(
+        "audit.topic.enable",
+        False,
+        "Whether this broker writes the lines of its audit to the topic __audit, too. The topic is made with the first "
+        "line: a partition for each broker, copies by offsets.topic.replication.factor, a week of retention. Give "
+        "every broker the same.",
     )
     security_protocol_map: Setting[Mapping[str, str]] = Setting(
         "listener.security.protocol.map",

@@ -1,4 +1,4 @@
-"""Metrics of authentications, under the names that Kafka's have in its JMX exporter, and of certificates."""
+"""Metrics of authentications, under the names that Kafka's have in its JMX exporter; of certificates; of the audit."""
 
 from __future__ import annotations
 
@@ -54,3 +54,23 @@ def of_certificates(tls: NodeTls) -> Iterator[Metric]:
         ends.add_metric(labels, at_s)
     if soonest:
         yield ends
+
+
+def of_audit(broker: BrokerRole) -> Iterator[Metric]:
+    """Of what has no room, where there is an audit."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    trail = broker.audit_trail
+    if trail is None:
+        return
+    dropped = CounterMetricFamily(
+        "strandline_audit_dropped", "Lines of the audit that the file or the topic did not get.", labels=("to",)
+    )
+    if trail.file is not None:
+        dropped.add_metric(("file",), trail.file.dropped)
+    if trail.topic is not None:
+        dropped.add_metric(("topic",), trail.topic.dropped)
+        yield GaugeMetricFamily(
+            "strandline_audit_waiting", "Lines of the audit that wait for the topic.", value=trail.topic.waiting
+        )
+    yield dropped

@@ -308,6 +308,7 @@ class Node:
             more_unary, more_streams = self.controller.rpc_handlers()
             unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
         if self.broker is not None:
+            unary = {**unary, **self.broker.unary_handlers()}
             streams = {**streams, **self.broker.replicas.stream_handlers()}
         return unary, streams
 

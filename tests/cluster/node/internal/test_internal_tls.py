@@ -15,6 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.cluster.security.tls_case import ca
 
+from strandline.cluster.node.audit_partitions import APPEND_AUDIT, AppendAuditRequest
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.internal import guard
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
@@ -130,6 +131,7 @@ def requests(node_id: int) -> dict[str, bytes]:
     of_brokers: dict[Any, Any] = {
         methods.REGISTER_BROKER: broker_api.RegisterBrokerRequest(CLUSTER, NodeId(node_id), UUID(int=1), {}, here),
         methods.ALTER_PARTITION: broker_api.AlterPartitionRequest(NodeId(node_id), epoch, ()),
+        APPEND_AUDIT: AppendAuditRequest(NodeId(node_id), 0, b"lines"),
         methods.ALLOCATE_PRODUCER_IDS: broker_api.AllocateProducerIdsRequest(NodeId(node_id), epoch),
     }
     return {METHODS[type(request)].path: METHODS[type(request)].request.encode(request) for request in quorum} | {
@@ -172,7 +174,8 @@ def test_every_method_of_a_node_stands_in_the_table(tmp_path: Path) -> None:
 
 
 def test_a_node_speaks_for_itself_alone() -> None:
-    """Votes, fetches, registration, ISR changes, sessions, replication: of node 2 they are taken from node 2 alone."""
+    """Votes, fetches, registration, ISR changes, sessions, replication, the audit: of node 2 they are taken from node 2
+    alone."""
 
     async def main() -> None:
         async with node_one() as called:
@@ -185,7 +188,7 @@ def test_a_node_speaks_for_itself_alone() -> None:
                 assert await stream.read() == b"done"
                 stream.close()
             taken = len(called.requests)
-            assert taken == 10
+            assert taken == 11
             for path, request in requests(3).items():
                 with pytest.raises(RpcRejected, match=r"the certificate is node 2's, and the request says .* node 3"):
                     await rpc.call(called.endpoint, path, request, timeout_ms=5000)

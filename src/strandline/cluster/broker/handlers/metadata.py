@@ -209,7 +209,9 @@ class MetadataHandler:
         unknown = [
             one.ref.name
             for one in described
-            if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and one.ref.name is not None
+            if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and one.ref.name is not None
+            and one.ref.name not in INTERNAL_TOPICS  # made with settings of their own, by what writes them
         ]
         refused: set[str] = set()
         if unknown and not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):

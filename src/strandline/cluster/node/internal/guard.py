@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from strandline.cluster.node.audit_partitions import APPEND_AUDIT
 from strandline.cluster.node.internal import status
 from strandline.cluster.node.internal.health import CHECK, WATCH
 from strandline.cluster.node.internal.reflection import REFLECTION
@@ -60,6 +61,7 @@ CALLS: Mapping[str, Introduction] = {
     **{QUORUM_METHODS[kind].path: _of(QUORUM_METHODS[kind], sender) for kind, sender in _QUORUM.items()},
     **{method.path: _of(method, _node_id) for method in _OWN},
     **{method.path: _anybody for method in _FORWARDED},
+    APPEND_AUDIT.path: _of(APPEND_AUDIT, _node_id),
     methods.PING.path: _anybody,
     methods.DESCRIBE_QUORUM.path: _anybody,
     CHECK: _anybody,

@@ -1,0 +1,248 @@
+"""The lines of a broker's audit on their way to the topic `__audit`.
+
+A line waits in memory until every replica in sync has it. One task writes, so no request waits for it. What is too much
+to wait is counted, told by the log and by a metric, and by a line of its own in the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from strandline.cluster.node.audit_partitions import AppendAuditReply
+from strandline.log.records import RecordBatchBuilder
+from strandline.proto.audit import BROKER_HEADER, audit_line
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
+
+log = structlog.get_logger("strandline.audit")
+
+LINES_MAX, BYTES_MAX = 10_000, 4 * 1024**2
+"""Of lines that wait; more are dropped. At 400 bytes a line the two are about the same."""
+
+BATCH_LINES_MAX, BATCH_BYTES_MAX = 500, 256 * 1024
+"""Of one batch: made in the event loop, so it has to be small; and below any max.message.bytes that serves."""
+
+PAUSE_MS = (100.0, 1_000.0)
+"""First and longest pause between attempts."""
+
+TELL_MS = 10_000.0
+"""Lines that are dropped are told once in this time, with their number; an outage once it has lasted so long."""
+
+AGAIN = frozenset(code for code in ErrorCode if code.retriable) - {ErrorCode.CORRUPT_MESSAGE}
+"""The topic may take the same batch later."""
+
+STOPPED = "the broker stopped before the topic had them"
+
+
+class AppendsBatches(Protocol):
+    """Where batches go (`AuditPartitions`)."""
+
+    async def append(self, batch: bytearray) -> AppendAuditReply:
+        """Append one."""
+
+
+class _Line(NamedTuple):
+    moment_ms: int
+    principal: bytes
+    text: bytes
+    tells_gap: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.principal) + len(self.text)
+
+
+class AuditTopic:
+    """Takes lines (`add`), and writes them while it runs (`start`, `close`).
+
+    Invariants:
+    - what waits is at most `LINES_MAX` lines and `BYTES_MAX` bytes;
+    - each line that was added waits, is written, or is counted in `dropped`;
+    - lines are written in the order in which they were added; one may be written twice, where it was not known whether
+      the first attempt had succeeded.
+
+    Attributes:
+        dropped: lines that the topic did not get.
+    """
+
+    def __init__(self, broker: NodeId, partitions: AppendsBatches, clock: Clock) -> None:
+        self._headers = ((BROKER_HEADER, str(int(broker)).encode()),)
+        self._partitions = partitions
+        self._clock = clock
+        self._lines: deque[_Line] = deque()
+        self._bytes = 0
+        self._batch_lines = BATCH_LINES_MAX
+        self._gap = 0
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._failing_since_ms: float | None = None
+        self._outage_told = False
+        self._teller = _Teller()
+        self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """Lines that the topic does not have yet."""
+        return len(self._lines)
+
+    # Life
+
+    def start(self, fatal: Callable[[BaseException], None]) -> None:
+        """Begin to write."""
+        self._task = spawn(self._run(), fatal, endless=True)
+
+    def close(self) -> None:
+        """Write no more. Lines that still wait are dropped, and told."""
+        if self._task is not None:
+            self._task.cancel()
+        self._drop(self._take(len(self._lines)), STOPPED)
+        self._teller.close()
+
+    # Lines that come
+
+    def add(self, moment_ms: int, principal: str, line: str) -> None:
+        """Take a line: at once, whatever becomes of it."""
+        one = _Line(moment_ms, principal.encode(errors="replace"), line.encode())
+        if self._has_room(one):
+            self._put(one)
+        else:
+            self._drop([one], f"{len(self._lines)} lines wait already: {self._teller.reason or 'they come too fast'}")
+
+    def _has_room(self, one: _Line) -> bool:
+        return len(self._lines) < LINES_MAX and self._bytes + one.size_bytes <= BYTES_MAX
+
+    def _put(self, one: _Line) -> None:
+        self._lines.append(one)
+        self._bytes += one.size_bytes
+        self._wake.set()
+
+    def _take(self, count: int) -> list[_Line]:
+        taken = [self._lines.popleft() for _ in range(count)]
+        self._bytes -= sum(one.size_bytes for one in taken)
+        return taken
+
+    def _drop(self, lines: Sequence[_Line], why: str) -> None:
+        """A line that tells of a gap counts for nothing: what it tells of is counted."""
+        count = sum(not one.tells_gap for one in lines)
+        self._gap += count
+        self.dropped += count
+        self._teller.tell(count, why)
+
+    def _tell_gap(self) -> None:
+        """A line for those that were dropped, once there is room for it."""
+        if self._gap:
+            moment_ms = self._clock.wall_ms()
+            text = audit_line(moment_ms, "dropped", {"lines": self._gap}).encode()
+            one = _Line(moment_ms, b"", text, tells_gap=True)
+            if self._has_room(one):
+                self._gap = 0
+                self._put(one)
+
+    # Lines that go
+
+    async def _run(self) -> None:
+        pause_ms = PAUSE_MS[0]
+        while True:
+            self._wake.clear()
+            if not self._lines:
+                await self._wake.wait()
+            elif await self._write_some():
+                pause_ms = PAUSE_MS[0]
+                await asyncio.sleep(0)  # an append may end at once: the loop has others to serve
+            else:
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(pause_ms * 2, PAUSE_MS[1])
+
+    async def _write_some(self) -> bool:
+        """Write a batch; false: it has to be tried again later."""
+        count, batch = self._next_batch()
+        try:
+            outcome = await self._partitions.append(batch)
+        except Exception as error:
+            if self._failing_since_ms is None:
+                log.exception("internal error: audit lines are not written to the topic", lines=count)
+            self._note_failure(repr(error))
+            return False
+        why = f"{outcome.error.name}: {outcome.message}"
+        if outcome.error in AGAIN:
+            self._note_failure(why)
+            return False
+        if outcome.error is ErrorCode.NONE:
+            self._batch_lines = min(self._batch_lines * 2, BATCH_LINES_MAX)
+            self._take(count)
+            self._note_success()
+        elif count > 1:  # too large, or one of them is not acceptable: only that one shall be lost
+            self._batch_lines = count // 2
+        else:
+            self._drop(self._take(1), why)
+        self._tell_gap()
+        return True
+
+    def _next_batch(self) -> tuple[int, bytearray]:
+        """The first lines: one at least, and how many."""
+        builder = RecordBatchBuilder()
+        size = 0
+        for one in islice(self._lines, self._batch_lines):
+            size += one.size_bytes
+            if builder.count and size > BATCH_BYTES_MAX:
+                break
+            builder.append(one.moment_ms, one.principal, one.text, self._headers)
+        return builder.count, builder.build()
+
+    def _note_failure(self, why: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._teller.reason = why
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        elif now_ms - self._failing_since_ms >= TELL_MS and not self._outage_told:
+            self._outage_told = True
+            log.warning("audit lines wait for the topic", lines=len(self._lines), because=self._teller.reason)
+
+    def _note_success(self) -> None:
+        if self._outage_told:
+            log.info("the topic takes audit lines again", waiting=len(self._lines), dropped=self.dropped)
+        self._failing_since_ms, self._outage_told, self._teller.reason = None, False, ""
+
+
+class _Teller:
+    """Logs how many lines were dropped: at once, and then once in `TELL_MS` as long as there are more.
+
+    Attributes:
+        reason: why the topic took no line the last time; empty: it did.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._untold = 0
+        self._why = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def tell(self, lines: int, why: str) -> None:
+        """So many more were dropped."""
+        self._untold += lines
+        self._why = why
+        if self._timer is None:
+            self._log()
+
+    def close(self) -> None:
+        """Log what is not logged yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._log()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _log(self) -> None:
+        self._timer = None
+        if self._untold:
+            log.warning("audit lines were dropped: the topic does not have them", lines=self._untold, because=self._why)
+            self._untold = 0
+            self._timer = asyncio.get_running_loop().call_later(TELL_MS / 1000, self._log)

@@ -1,0 +1,102 @@
+"""The trail of a node's audit: its file and its topic, as the settings have them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from strandline.cluster.groups.group_coordinator import CREATE_TIMEOUT_MS
+from strandline.cluster.groups.internal_topic import CreatesTopics, InternalTopic, InternalTopicConfig
+from strandline.cluster.node.audit_file import AuditFile
+from strandline.cluster.node.audit_partitions import AuditPartitions
+from strandline.cluster.node.audit_topic import AuditTopic
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.parts import NodeParts
+from strandline.proto.audit import AUDIT_TOPIC, audit_line
+from strandline.proto.ports import Clock
+from strandline.replica.manager import ReplicaManager
+
+RETENTION_MS = 7 * 24 * 3600 * 1000
+"""Of the topic, when it is made here; an operator who wants another alters it, or makes the topic first."""
+
+FLUSH_MS = 2_000.0
+"""How long a stop waits for the topic, before leaderships are handed over and again after the last client has gone."""
+
+LOOK_MS = 10.0
+"""How often it looks meanwhile."""
+
+
+class AuditTrail:
+    """The `Sink` of a node. With neither file nor topic the log alone has the lines."""
+
+    def __init__(self, clock: Clock, file: AuditFile | None, topic: AuditTopic | None) -> None:
+        self._clock = clock
+        self.file = file
+        self.topic = topic
+
+    def write(self, event: str, figures: Mapping[str, Any]) -> None:
+        """See `Sink`: the file has the line when this returns, the topic soon after."""
+        if self.file is None and self.topic is None:
+            return
+        moment_ms = self._clock.wall_ms()
+        line = audit_line(moment_ms, event, figures)
+        if self.file is not None:
+            self.file.add(line)
+        if self.topic is not None:
+            self.topic.add(moment_ms, str(figures["principal"]), line)
+
+    def start(self, fatal: Callable[[BaseException], None]) -> None:
+        """Begin to write to the topic."""
+        if self.topic is not None:
+            self.topic.start(fatal)
+
+    async def flush(self, hurried: asyncio.Event) -> None:
+        """Wait until the topic has every line, but neither for long nor once it is `hurried`."""
+        if self.topic is None:
+            return
+        deadline_ms = self._clock.monotonic_ms() + FLUSH_MS
+        while self.topic.waiting and not hurried.is_set() and self._clock.monotonic_ms() < deadline_ms:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_MS / 1000):
+                    await hurried.wait()
+
+    def close(self) -> None:
+        """Write no more; lines that the topic does not have are told."""
+        if self.topic is not None:
+            self.topic.close()
+        if self.file is not None:
+            self.file.close()
+
+
+def audit_trail_of(config: NodeConfig, partitions: AuditPartitions, clock: Clock) -> AuditTrail | None:
+    """The trail, where there is an authorizer, a file or the topic for it. Raises ConfigError."""
+    if not config.authorizer and not config.audit_log_path and not config.audit_topic_enable:
+        return None
+    file = None
+    if config.audit_log_path:
+        limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
+        file = AuditFile(config.audit_log_path, **limits, clock=clock)
+    topic = AuditTopic(config.node, partitions, clock) if config.audit_topic_enable else None
+    return AuditTrail(clock, file, topic)
+
+
+def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: CreatesTopics) -> AuditPartitions:
+    """Where a broker's lines go, and those of brokers that lead no partition of the topic."""
+    config = node.config
+    topic = InternalTopic(
+        InternalTopicConfig(
+            AUDIT_TOPIC,
+            partitions=0,
+            replication_factor=config.offsets_topic_replication_factor,
+            configs={"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)},
+        ),
+        image=lambda: node.publisher.image,
+        controller=controller,
+        clock=node.clock,
+        timeout_ms=CREATE_TIMEOUT_MS,
+    )
+    return AuditPartitions(
+        config.node, topic=topic, image=lambda: node.publisher.image, replicas=replicas, rpc=node.rpc
+    )

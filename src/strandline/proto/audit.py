@@ -1,0 +1,33 @@
+"""A line of the audit: one JSON object, the same in a node's file and in the topic `__audit`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+AUDIT_TOPIC = "__audit"
+
+BROKER_HEADER = "broker"
+"""The header of a record of the topic that has the node id of the broker whose line it is."""
+
+
+def audit_line(wall_ms: int, event: str, figures: Mapping[str, Any]) -> str:
+    """The line, in ASCII and without its end; `wall_ms` in milliseconds since the Unix epoch."""
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"timestamp": moment, "event": event, **figures}, default=str)
+
+
+def read_audit_line(text: bytes) -> dict[str, Any]:
+    """What a line says. Raises ValueError: it is no line of an audit."""
+    try:
+        line = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets within brackets without end") from None
+    if not isinstance(line, dict):
+        raise ValueError("it is no JSON object")
+    for name in ("timestamp", "event"):
+        if not isinstance(line.get(name), str):
+            raise ValueError(f"it has no {name}")
+    return line
