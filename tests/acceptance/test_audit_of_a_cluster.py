@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from strandline.cli.main import main
 from strandline.client import Admin, ConfigChange, ConfigResource
+from strandline.cluster.node.config_values import read_file
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.audit import AUDIT_TOPIC
 from tests.acceptance.helpers import eventually
@@ -24,6 +26,7 @@ def in_files(root: Path) -> dict[int, list[str]]:
 def in_topic(cluster: DevCluster) -> dict[int, list[str]]:
     """The lines of each broker, each once, in the order of their time."""
     words = ["audit", "tail", "-n", "10000", "-o", "json", "-b", cluster.responsive]
+    words += ["--command-config", str(cluster.client_properties)]
     told = CliRunner().invoke(main, words)
     assert told.exit_code == 0, told.output
     found: dict[int, dict[str, None]] = {}
@@ -34,17 +37,20 @@ def in_topic(cluster: DevCluster) -> dict[int, list[str]]:
 
 def test_the_topic_has_the_lines_of_every_broker(tmp_path: Path) -> None:
     """Of one that came after the topic was made and leads nothing of it; through a stop, a start and the death of a
-    leader. Each broker's lines in their order."""
+    leader. Each broker's lines in their order; those that it gives to another over mutual TLS."""
     files = tmp_path / "audit"
     files.mkdir()
     paths = {number: {"audit.log.path": str(files / f"{number}.log")} for number in range(1, 5)}
     settings = {"audit.topic.enable": "true", "leader.imbalance.check.interval.seconds": "3600"}
     changes = 0
-    with DevCluster(tmp_path / "data", settings=settings, node_settings=paths) as cluster:
+    with DevCluster(tmp_path / "data", secure=True, settings=settings, node_settings=paths) as cluster:
+        client: dict[str, Any] = {
+            key.replace(".", "_"): text for key, text in read_file(str(cluster.client_properties)).items()
+        }
 
         def change_on(*brokers: int) -> None:
             nonlocal changes
-            with Admin(cluster.responsive) as admin:
+            with Admin(cluster.responsive, **client) as admin:
                 for broker in brokers:
                     changes += 1
                     longer = ConfigChange("log.retention.ms", str(3_600_000 + changes))
@@ -55,7 +61,7 @@ def test_the_topic_has_the_lines_of_every_broker(tmp_path: Path) -> None:
 
         change_on(1, 2, 3)
         eventually(all_there)
-        with Admin(cluster.bootstrap) as admin:
+        with Admin(cluster.bootstrap, **client) as admin:
             [topic] = admin.describe_topics([AUDIT_TOPIC])
         assert len(topic.partitions) == 3
         cluster.add_broker()

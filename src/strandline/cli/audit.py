@@ -139,7 +139,9 @@ def _source(path: str | None, where: dict[str, Any]) -> Iterator[Source]:
 
     target = Target(**where)
     with plain_errors(target):
-        settings = target.settings_for(ConsumerConfig, default_api_timeout_ms=20_000, auto_offset_reset="none")
+        # The age: a partition that was added is read soon, not after the usual five minutes.
+        defaults = {"default_api_timeout_ms": 20_000, "auto_offset_reset": "none", "metadata_max_age_ms": 30_000}
+        settings = target.settings_for(ConsumerConfig, **defaults)
         check_reachable(target)
         with Consumer(target.bootstrap, **settings) as consumer:
             yield AuditRecords(consumer)

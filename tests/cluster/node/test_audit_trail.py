@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from structlog.testing import capture_logs
 from tests.cluster.node.secure_node import at
 from tests.cluster.node.test_acls import allow, client_of, in_thread, run
 
+from strandline.cli import audit_sources
 from strandline.cli.audit import audit
+from strandline.cli.audit_sources import AuditRecords, Raw
 from strandline.client import ConfigResource, ConsumerRecord, NewTopic, Operation, metadata
+from strandline.client import Consumer as SyncConsumer
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.cluster.node.audit_partitions import APPEND_AUDIT, AppendAuditRequest
 from strandline.cluster.node.metrics import Metrics
@@ -60,13 +65,13 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-async def relayed(node: Node, broker: int) -> ErrorCode:
+async def relayed(node: Node, broker: int, partition: int = 0) -> ErrorCode:
     """A line of another broker, as it gives them to this one; what became of it."""
     host, _, port = str(node.describe()["INTERNAL"]).rpartition(":")
     builder = RecordBatchBuilder()
     line = audit_line(node.clock.wall_ms(), "dropped", {"lines": 3})
     builder.append(node.clock.wall_ms(), b"", line.encode(), (("broker", b"%d" % broker),))
-    request = AppendAuditRequest(NodeId(broker), 0, bytes(builder.build()))
+    request = AppendAuditRequest(NodeId(broker), partition, bytes(builder.build()))
     reply = await call(node.rpc, Endpoint(host, int(port)), APPEND_AUDIT, request, timeout_ms=5_000)
     return reply.error
 
@@ -91,7 +96,8 @@ def test_the_topic_has_what_the_file_has(tmp_path: Path, monkeypatch: pytest.Mon
             await written(node)
             [entries] = (await admin.describe_configs([ConfigResource("topic", AUDIT_TOPIC)])).values()
         configs = {entry.name: entry.value for entry in entries}
-        assert (configs["retention.ms"], configs["cleanup.policy"]) == ("604800000", "delete")
+        kept_for = (configs["cleanup.policy"], configs["retention.ms"], configs["segment.ms"])
+        assert kept_for == ("delete", "604800000", "86400000")
         records = await in_topic(node, "alice")
         kept = path.read_bytes().splitlines()
         assert [record.value for record in records] == kept
@@ -126,6 +132,51 @@ async def tailed(node: Node) -> None:
     assert await relayed(node, 2) is ErrorCode.NONE
     shown = (await tail(node, "-n", "2")).output
     assert "broker 2 could not write 3 lines" in shown
+
+
+def test_the_topic_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From behind what was shown on, in partitions that were added meanwhile too."""
+    monkeypatch.setattr(audit_sources, "LOOK_MS", 0.0)
+
+    async def body(node: Node) -> None:
+        following: queue.Queue[list[Raw]] = queue.Queue()
+        stop = threading.Event()
+
+        def follow() -> None:
+            with SyncConsumer(
+                at(node, "SSL"), auto_offset_reset="none", metadata_max_age_ms=100, **client_of("admin")
+            ) as consumer:
+                source = AuditRecords(consumer)
+                following.put(source.newest(1, lambda _: True))
+                source.begin_at_end()
+                while not stop.is_set():
+                    found = source.poll(0.1)
+                    if found:
+                        following.put(found)
+
+        async def more() -> list[tuple[int | None, str]]:
+            found = await in_thread(lambda: following.get(timeout=20))
+            return [(raw.broker, raw.where) for raw in found]
+
+        async with Admin(at(node, "SSL"), **client_of("admin")) as admin:
+            await admin.create_topics([NewTopic(AUDIT_TOPIC, 1, 1), NewTopic("t", 1, 1)])
+            await written(node)
+            follower = asyncio.create_task(in_thread(follow))
+            try:
+                assert await more() == [(1, "__audit-0 offset 1")]
+                assert await relayed(node, 2) is ErrorCode.NONE
+                assert await more() == [(2, "__audit-0 offset 2")]
+                await admin.create_partitions({AUDIT_TOPIC: 2})
+                assert await relayed(node, 3, partition=1) is ErrorCode.NONE
+                found = await more()
+                while len(found) < 2:
+                    found += await more()
+                assert sorted(found) == [(1, "__audit-0 offset 3"), (3, "__audit-1 offset 0")]
+            finally:
+                stop.set()
+                await follower
+
+    run(tmp_path, body, audit_topic_enable="true")
 
 
 def test_a_stop_writes_what_waits(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ from strandline.replica.manager import ReplicaManager
 RETENTION_MS = 7 * 24 * 3600 * 1000
 """Of the topic, when it is made here; an operator who wants another alters it, or makes the topic first."""
 
+SEGMENT_MS = 24 * 3600 * 1000
+"""Of the topic: whole segments expire, so a line is there for a week and this at most."""
+
 FLUSH_MS = 2_000.0
 """How long a stop waits for the topic, before leaderships are handed over and again after the last client has gone."""
 
@@ -90,7 +93,11 @@ def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: C
             AUDIT_TOPIC,
             partitions=0,
             replication_factor=config.offsets_topic_replication_factor,
-            configs={"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)},
+            configs={
+                "cleanup.policy": "delete",
+                "retention.ms": str(RETENTION_MS),
+                "segment.ms": str(SEGMENT_MS),
+            },
         ),
         image=lambda: node.publisher.image,
         controller=controller,
