@@ -53,7 +53,7 @@ def librdkafka_settings() -> dict[str, str]:
 
 
 class SecuredKafka:
-    """What Apache Kafka is told, to be secured as `strandline dev --secure --sasl` is, by certificates of the same kind.
+    """What Apache Kafka is told, to be as secure as `strandline dev --secure --sasl`, by certificates of the same kind.
 
     Attributes:
         client_properties: the settings of clients, in a file.
