@@ -124,12 +124,9 @@ async def _ask(
     if form is not None:
         all_headers |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
     method = "GET" if form is None else "POST"
-    writer.write(
-        machine.send(h11.Request(method=method, target=address.target, headers=list(all_headers.items()))) or b""
-    )
-    if form is not None:
-        writer.write(machine.send(h11.Data(data=form)) or b"")
-    writer.write(machine.send(h11.EndOfMessage()) or b"")
+    events: list[h11.Event] = [h11.Request(method=method, target=address.target, headers=list(all_headers.items()))]
+    events += [h11.Data(data=form)] if form is not None else []
+    writer.write(b"".join(machine.send(event) or b"" for event in (*events, h11.EndOfMessage())))
     status, body = 0, bytearray()
     while True:
         event = machine.next_event()
