@@ -28,6 +28,7 @@ from bench.nats import name as nats_name
 from bench.own_client import client_figures
 from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
+from bench.secured import LEVELS
 from bench.spark import spark_figures
 
 SPARK_GROUPS = {"spark": ("read", "write"), "spark-reads": ("read",)}
@@ -61,7 +62,7 @@ TARGETS = {
     "client, ack 1 KB one after the other, p50, ours less confluent-kafka, ms": ("<=", 0.3),
     "import strandline.client, ms": ("<=", 150),
 }
-"""What this project promises on two cores; a figure that misses is shown as such."""
+"""What this project promises on two cores, in plaintext; a figure that misses is shown as such."""
 
 
 def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Callable[[str], None]) -> Results:
@@ -116,6 +117,26 @@ def _speaks_kafka(make: Callable[[], Cluster]) -> Contend:
     return lambda groups, scale, say: measure(make, groups, scale, say)
 
 
+def contenders_of(peers: list[str], security: str, groups: set[str], say: Say) -> dict[str, Contend]:
+    """The columns of the table. Raises BadParameter."""
+    unknown = [peer for peer in peers if peer not in PEERS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]} is none of {', '.join(PEERS)}", param_hint="--peers")
+    if security == "none":
+        ours: dict[str, Contend] = {StrandlineCluster.name: _speaks_kafka(StrandlineCluster)}
+        return ours | {column: contend for peer in peers for column, contend in PEERS[peer].items()}
+    if groups & SPARK_GROUPS.keys():
+        raise click.BadParameter("Spark is measured without it alone", param_hint="--security")
+    found = {StrandlineCluster.name: _speaks_kafka(partial(StrandlineCluster, security=security))}
+    for peer in peers:
+        if (peer, security) == ("kafka", "sasl"):
+            found[KafkaCluster.name] = _speaks_kafka(partial(KafkaCluster, sasl=True))
+        else:
+            levels = "none or sasl" if peer == "kafka" else "none alone"
+            say(f"{peer}: left out: it is measured with --security {levels}")
+    return found
+
+
 def _driven(make: Callable[[], DrivenCluster]) -> Contend:
     return lambda groups, scale, say: measure_driven(make, groups, scale, say)
 
@@ -138,16 +159,15 @@ def median(values: Iterable[float]) -> float:
 @click.option("--peers", default=",".join(PEERS), show_default=True, help="Measured in the same run; or none.")
 @click.option("--only", multiple=True, type=click.Choice(GROUPS), help="Measure these groups alone.")
 @click.option("--scale", default=1.0, show_default=True, help="Multiplies the length of every load.")
+@click.option("--security", type=click.Choice(LEVELS), default="none", show_default=True,
+              help="TLS everywhere and certificates of clients (tls), or logins by SCRAM instead (sasl).")  # fmt: skip
 @click.option("--repeat", default=1, show_default=True, help="Runs of each cluster, in turn; the median is shown.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(peers: str, only: tuple[str, ...], scale: float, repeat: int, output: str) -> None:
+def main(*, peers: str, only: tuple[str, ...], scale: float, security: str, repeat: int, output: str) -> None:
     groups = set(only) or set(GROUPS) - ONLY_BY_NAME
     console = Console(stderr=True)
-    contenders = {StrandlineCluster.name: _speaks_kafka(StrandlineCluster)}
-    for peer in () if peers == "none" else peers.split(","):
-        if peer not in PEERS:
-            raise click.BadParameter(f"{peer} is none of {', '.join(PEERS)}", param_hint="--peers")
-        contenders |= PEERS[peer]
+    named = [] if peers == "none" else peers.split(",")
+    contenders = contenders_of(named, security, groups, console.print)
     end_as_asked()
     runs: dict[str, list[dict[str, float]]] = {}
     for number in range(repeat):
@@ -174,6 +194,7 @@ def main(peers: str, only: tuple[str, ...], scale: float, repeat: int, output: s
             "python": platform.python_version(),
             "system": platform.platform(),
         },
+        "security": security,
         "median": medians,
         "runs": runs,
     }
@@ -184,27 +205,30 @@ def main(peers: str, only: tuple[str, ...], scale: float, repeat: int, output: s
     if output == "json":
         click.echo(json.dumps(document, indent=2))
     else:
-        show(medians)
+        show(medians, security)
         console.print(f"written to {path}")
 
 
-def show(medians: dict[str, dict[str, float]]) -> None:
+def show(medians: dict[str, dict[str, float]], security: str) -> None:
     """The table: a row a figure, a column a cluster, the ratio to the first peer, the promise."""
     names = list(medians)
-    table = Table(title="Strandline and its peers, one machine, one run")
+    how = "" if security == "none" else f", --security {security}"
+    table = Table(title=f"Strandline and its peers, one machine, one run{how}")
     table.add_column("figure", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")
     if len(names) > 1:
         table.add_column(f"ratio to {names[1]}", justify="right")
-    table.add_column("promised", justify="right")
-    table.add_column("kept")
+    targets = TARGETS if security == "none" else {}
+    if targets:
+        table.add_column("promised", justify="right")
+        table.add_column("kept")
     for key, value in medians[names[0]].items():
         row = [key, *(shown(medians[name].get(key)) for name in names)]
         if len(names) > 1:
             row.append(f"{value / medians[names[1]][key]:.2f}" if medians[names[1]].get(key) else "")
-        if key in TARGETS:
-            sign, bound = TARGETS[key]
+        if key in targets:
+            sign, bound = targets[key]
             kept = value <= bound if sign == "<=" else value >= bound
             row += [f"{sign} {bound:,g}", "yes" if kept else "NO"]
         table.add_row(*row)

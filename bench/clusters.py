@@ -11,11 +11,15 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
 from bench.fetched import cache, need, run
+from bench.secured import SecuredKafka, librdkafka_settings, reached_by
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 KAFKA_VERSION = "4.3.0"
 KAFKA_CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
@@ -48,14 +52,17 @@ class StrandlineCluster:
 
     name = "strandline"
 
-    def __init__(self, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, settings: dict[str, str] | None = None, *, security: str = "none") -> None:
         from strandline.cluster.node.dev import DevCluster
 
         self._root = tempfile.mkdtemp(prefix="strandline-bench-")
-        self._cluster = DevCluster(data_dir=self._root, settings=settings or {})
+        self._cluster = DevCluster(
+            data_dir=self._root, settings=settings or {}, secure=security != "none", sasl=security == "sasl"
+        )
 
     def start(self) -> None:
         self._cluster.start(wait=False)
+        reached_by(self._cluster.client_properties)
 
     @property
     def bootstrap(self) -> str:
@@ -68,6 +75,7 @@ class StrandlineCluster:
         self._cluster.kill(node_id)
 
     def stop(self) -> None:
+        reached_by(None)
         self._cluster.stop()
         shutil.rmtree(self._root, ignore_errors=True)
 
@@ -77,13 +85,17 @@ class KafkaCluster:
 
     name = f"kafka {KAFKA_VERSION}"
 
-    def __init__(self, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, settings: dict[str, str] | None = None, *, sasl: bool = False) -> None:
         self._settings = settings or {}
         self._jars = kafka_jars()
         self._root = Path(tempfile.mkdtemp(prefix="kafka-bench-"))
         self._ports = {node: free_port() for node in (1, 2, 3)}
         self._controller_ports = {node: free_port() for node in (1, 2, 3)}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._secured: SecuredKafka | None = None
+        if sasl:
+            internal = {node: free_port() for node in self._ports}
+            self._secured = SecuredKafka(self._root / "certificates", internal)
         (self._root / "log4j2.properties").write_text(
             "status=off\nname=x\nappenders=c\nappender.c.type=Console\nappender.c.name=c\n"
             "appender.c.layout.type=PatternLayout\nrootLogger.level=warn\nrootLogger.appenderRefs=c\n"
@@ -91,8 +103,10 @@ class KafkaCluster:
         )
         for node in self._ports:
             self._write_properties(node)
+            users = [] if self._secured is None else self._secured.format_options()
+            format_it = ["format", "-t", KAFKA_CLUSTER_ID, "-c", self._properties(node), *users]
             subprocess.run(
-                self._java("kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER_ID, "-c", self._properties(node)),
+                self._java("kafka.tools.StorageTool", *format_it),
                 check=True,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -105,15 +119,23 @@ class KafkaCluster:
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controller_ports.items())
         Path(self._properties(node)).write_text(
             f"process.roles=broker,controller\nnode.id={node}\ncontroller.quorum.voters={voters}\n"
-            f"listeners=PLAINTEXT://127.0.0.1:{self._ports[node]},CONTROLLER://127.0.0.1:{self._controller_ports[node]}\n"
-            f"advertised.listeners=PLAINTEXT://127.0.0.1:{self._ports[node]}\n"
-            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
+            "controller.listener.names=CONTROLLER\n"
             f"log.dirs={self._root}/d{node}\ndefault.replication.factor=3\nmin.insync.replicas=2\n"
             "offsets.topic.replication.factor=3\noffsets.topic.num.partitions=3\n"
             "transaction.state.log.replication.factor=3\ntransaction.state.log.min.isr=2\n"
             "group.initial.rebalance.delay.ms=150\n"
-            + "".join(f"{key}={value}\n" for key, value in self._settings.items())
+            + "".join(f"{key}={value}\n" for key, value in {**self._listeners(node), **self._settings}.items())
         )
+
+    def _listeners(self, node: int) -> dict[str, str]:
+        client, controller = self._ports[node], self._controller_ports[node]
+        if self._secured is not None:
+            return self._secured.settings(node, client, controller)
+        return {
+            "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
 
     def _java(self, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self._root}/log4j2.properties"
@@ -128,6 +150,7 @@ class KafkaCluster:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+        reached_by(None if self._secured is None else self._secured.client_properties)
 
     @property
     def bootstrap(self) -> str:
@@ -141,6 +164,7 @@ class KafkaCluster:
         self._processes[node_id].wait()
 
     def stop(self) -> None:
+        reached_by(None)
         end(self._processes.values())
         shutil.rmtree(self._root, ignore_errors=True)
 
@@ -233,21 +257,27 @@ def cpu_seconds(pids: dict[int, int]) -> float:
     return total
 
 
+def admin_client(bootstrap: str, **settings: int) -> AdminClient:
+    """confluent-kafka's, which logs nothing."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **librdkafka_settings(), **settings})
+
+
 def wait_ready(bootstrap: str, timeout_s: float = 60) -> None:
-    """Return when three brokers are seen.
+    """Return when three brokers are seen, and a controller: librdkafka's admin, told of none, waits for long.
 
     Raises:
         TimeoutError: not within the time.
     """
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
 
     deadline = time.monotonic() + timeout_s
-    backoff = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 50}
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **backoff})
+    admin = admin_client(bootstrap, **{"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 50})
     while time.monotonic() < deadline:
         with contextlib.suppress(KafkaException):
-            if len(admin.list_topics(timeout=1).brokers) == 3:
+            found = admin.list_topics(timeout=1)
+            if len(found.brokers) == 3 and found.controller_id >= 0:
                 return
         time.sleep(0.02)
     raise TimeoutError(f"no three brokers at {bootstrap} within {timeout_s} s")

@@ -21,9 +21,8 @@ from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from bench.clusters import Cluster, wait_ready
+from bench.clusters import Cluster, admin_client, wait_ready
 from bench.measures import PARTITIONS, Results, create_topic, produce_load, producer_settings
 from bench.members import READ_AHEAD, WAIT_S, consumer_settings, processes, tell, told, wait_until
 
@@ -266,7 +265,7 @@ def _coordinator_killed(cluster: Cluster, results: Results) -> None:
         feeder.start()
         committed: set[int] = set()
         wait_until(lambda: _commit_what_came(consumer, 0.0, committed) == PARTITIONS, "a group that reads")
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin = admin_client(cluster.bootstrap)
         node = int(admin.describe_consumer_groups([group])[group].result(30).coordinator.id)
         committed.clear()
         killed_ms = time.time() * 1000

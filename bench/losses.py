@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from bench.clusters import Cluster, wait_ready
+from bench.clusters import Cluster, admin_client, wait_ready
 from bench.measures import PARTITIONS, Results, create_topic
+from bench.secured import librdkafka_settings
 
 LEVELS = ("0", "1", "all")
 RATE_RECORDS = 300_000
@@ -59,7 +59,7 @@ def losses(make: Callable[[], Cluster], results: Results) -> None:
         for acks in LEVELS:
             results.add(f"acks={acks}, records/s of 100 B", _rate(cluster.bootstrap, acks))
         create_topic(cluster.bootstrap, "losses", 1)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin = admin_client(cluster.bootstrap)
         leader = admin.list_topics("losses", timeout=10).topics["losses"].partitions[0].leader
         stop = threading.Event()
         senders = [_Sender(cluster.bootstrap, "losses", 0, acks, stop) for acks in LEVELS]
@@ -82,6 +82,7 @@ def losses(make: Callable[[], Cluster], results: Results) -> None:
 def _settings(bootstrap: str, acks: str) -> dict[str, object]:
     return {
         "bootstrap.servers": bootstrap,
+        **librdkafka_settings(),
         "acks": acks,
         "enable.idempotence": acks == "all",
         "log_level": 0,
@@ -105,7 +106,13 @@ def _rate(bootstrap: str, acks: str) -> float:
 def _read(bootstrap: str, topic: str) -> set[bytes]:
     """Every value in partition 0, up to the high watermark of now."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "losses", "enable.auto.commit": False, "log_level": 0}
+        {
+            "bootstrap.servers": bootstrap,
+            **librdkafka_settings(),
+            "group.id": "losses",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
     )
     place = TopicPartition(topic, 0, 0)
     deadline = time.perf_counter() + 60

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.clusters import Cluster, cpu_seconds, rss_mb, wait_ready
+from bench.clusters import Cluster, admin_client, cpu_seconds, rss_mb, wait_ready
+from bench.secured import librdkafka_settings
 
 PARTITIONS = 6
 DEADLINE_S = 120.0
@@ -36,6 +37,7 @@ def producer_settings(bootstrap: str, **settings: object) -> dict[str, object]:
     """acks=all and idempotent, the same for every cluster."""
     return {
         "bootstrap.servers": bootstrap,
+        **librdkafka_settings(),
         "acks": "all",
         "enable.idempotence": True,
         "log_level": 0,
@@ -50,7 +52,7 @@ def producer_settings(bootstrap: str, **settings: object) -> dict[str, object]:
 
 def create_topic(bootstrap: str, name: str, partitions: int) -> None:
     """Replication 3, min.insync.replicas 2; returns when its leaders are known."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = admin_client(bootstrap)
     admin.create_topics([NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})])[name].result(30)
     deadline = time.perf_counter() + 30
     while leaders(admin, name) != partitions:
@@ -99,6 +101,7 @@ def consume_rate(bootstrap: str, topic: str, count: int) -> float:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            **librdkafka_settings(),
             "group.id": "bench",
             "enable.auto.commit": False,
             "log_level": 0,
@@ -215,7 +218,7 @@ def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 
 def failover(cluster: Cluster, results: Results) -> None:
     """SIGKILL of a partition's leader under a steady acks=all load: the longest time without an ack."""
     create_topic(cluster.bootstrap, "failover", 1)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin = admin_client(cluster.bootstrap)
     leader = admin.list_topics("failover", timeout=10).topics["failover"].partitions[0].leader
     producer = Producer(producer_settings(cluster.bootstrap, **{"linger.ms": 0, "message.timeout.ms": 60_000}))
     acks: list[float] = []

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.secured import librdkafka_settings
+
 WAIT_S = 60.0
 """Everything about groups is given up after so long."""
 
@@ -31,6 +33,7 @@ def consumer_settings(bootstrap: str, group: str, **settings: Any) -> dict[str, 
     """From the beginning, no automatic commits; keyword `group_protocol` means group.protocol."""
     return {
         "bootstrap.servers": bootstrap,
+        **librdkafka_settings(),
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,

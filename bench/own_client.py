@@ -16,6 +16,7 @@ from functools import partial
 
 from bench.clusters import Cluster, wait_ready
 from bench.measures import PARTITIONS, Results, consume_rate, create_topic, one_after_the_other, produce_load
+from bench.secured import own_settings
 from strandline.client import Ack, Consumer, Producer
 
 ROUNDS = 5
@@ -97,7 +98,7 @@ def _send_all(bootstrap: str, topic: str, size: int, count: int) -> float:
         failed.extend([] if (error := future.exception()) is None else [error])
 
     failed: list[BaseException] = []
-    with Producer(bootstrap, linger_ms=20, batch_size=524_288) as producer:
+    with Producer(bootstrap, linger_ms=20, batch_size=524_288, **own_settings()) as producer:
         producer.partitions_for(topic)
         began = time.perf_counter()
         for index in range(count):
@@ -119,7 +120,7 @@ def _read(
 
 def _poll_all(bootstrap: str, topic: str, count: int) -> float:
     """As `consume_rate` does it with confluent-kafka."""
-    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS) as consumer:
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS, **own_settings()) as consumer:
         consumer.assign([(topic, number) for number in range(PARTITIONS)])
         first = seen = len(consumer.poll(30, max_records=1))
         began = time.perf_counter()
@@ -133,7 +134,7 @@ def _poll_all(bootstrap: str, topic: str, count: int) -> float:
 
 def _poll_tables(bootstrap: str, topic: str, count: int) -> float:
     """The same as tables of pyarrow."""
-    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS) as consumer:
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS, **own_settings()) as consumer:
         consumer.assign([(topic, number) for number in range(PARTITIONS)])
         first = seen = consumer.poll_columns(30, max_records=1).to_arrow().num_rows
         began = time.perf_counter()
@@ -148,7 +149,7 @@ def _poll_tables(bootstrap: str, topic: str, count: int) -> float:
 def _alone(bootstrap: str, topic: str, seconds: float) -> list[float]:
     payload = bytes(1024)
     times = []
-    with Producer(bootstrap, linger_ms=0) as producer:
+    with Producer(bootstrap, linger_ms=0, **own_settings()) as producer:
         for _ in range(WARM_UP):
             producer.send(topic, payload, partition=0).result()
         end = time.perf_counter() + seconds

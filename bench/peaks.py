@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from bench.clusters import Cluster, wait_ready
+from bench.clusters import Cluster, admin_client, wait_ready
 from bench.measures import PARTITIONS, Results, create_topic, produce_load
 from bench.members import READ_AHEAD, WAIT_S, consumer_settings, processes, tell, told, wait_until
 from bench.paced import NUMBER_BYTES, PacedLoad, percentile_ms
@@ -255,7 +254,7 @@ def _beside(bootstrap: str, topic: str, state: str, count: int) -> float:
             handled = len(_leave(members))
             if state == ALONG and handled != count:
                 raise TimeoutError(f"a group that reads along has handled {handled} of {count} records")
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = admin_client(bootstrap)
     admin.delete_topics([topic])[topic].result(30)
     return took
 

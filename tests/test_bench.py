@@ -9,13 +9,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bench.__main__ import PEERS, main
-from bench.clusters import end
+from bench.__main__ import PEERS, contenders_of, main
+from bench.clusters import KafkaCluster, StrandlineCluster, end
 from bench.driven import driver
 from bench.fetched import Unavailable
 from bench.nats import nats_server
 from bench.rabbitmq import unpacked
+from bench.secured import PROPERTIES, SecuredKafka, librdkafka_settings, own_settings, reached_by
 from click.testing import CliRunner
+
+from strandline.client.config import ProducerConfig
+from strandline.cluster.security.dev_certificates import client_properties
 
 
 @pytest.mark.parametrize(("get", "lacks"), [(driver, "go"), (nats_server, "go"), (unpacked, "apt-get")])
@@ -35,6 +39,44 @@ def test_a_peer_nobody_knows() -> None:
     refused = CliRunner().invoke(main, ["--peers", "kafka,pulsar"])
     assert refused.exit_code == 2
     assert "pulsar is none of kafka, nats, rabbitmq" in refused.output
+
+
+def test_a_secured_run_leaves_out_what_is_measured_in_plaintext_alone() -> None:
+    said: list[str] = []
+    found = contenders_of(["kafka", "nats"], "sasl", {"start"}, said.append)
+    assert list(found) == [StrandlineCluster.name, KafkaCluster.name]
+    assert list(contenders_of(["kafka"], "tls", {"start"}, said.append)) == [StrandlineCluster.name]
+    assert said == [
+        "nats: left out: it is measured with --security none alone",
+        "kafka: left out: it is measured with --security none or sasl",
+    ]
+    refused = CliRunner().invoke(main, ["--security", "tls", "--only", "spark"])
+    assert refused.exit_code == 2
+    assert "Spark is measured without it alone" in refused.output
+
+
+def test_clients_of_a_secured_cluster_find_their_settings_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In our names and in librdkafka's, as Apache Kafka's user has them; nothing without one."""
+    assert own_settings() == librdkafka_settings() == {}
+    monkeypatch.setenv(PROPERTIES, "")
+    kafka = SecuredKafka(tmp_path, {1: 19092})
+    assert "CLIENTS:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL" in kafka.settings(1, 1, 2).values()
+    reached_by(kafka.client_properties)
+    assert ProducerConfig.of(own_settings()).security_protocol == "SASL_SSL"
+    theirs = librdkafka_settings()
+    assert theirs["security.protocol"] == "SASL_SSL"
+    assert kafka.format_options()[1] == f"SCRAM-SHA-512=[name=dev,password={theirs['sasl.password']}]"
+    own = tmp_path / "tls.properties"
+    own.write_text(client_properties(tmp_path / "ca.pem", tmp_path / "client.pem"))
+    reached_by(own)
+    assert librdkafka_settings() == {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.key.location": str(tmp_path / "client.pem"),
+        "ssl.certificate.location": str(tmp_path / "client.pem"),
+    }
 
 
 def test_no_column_stands_twice() -> None:

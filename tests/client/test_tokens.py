@@ -23,8 +23,10 @@ from strandline.client.tokens import Endpoint as TokenEndpoint
 from strandline.client.tokens import EndpointTokens, Refresh, Tokens
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
+from strandline.proto.http_fetch import FetchFailed, fetch, parse_address
 from strandline.proto.ids import Endpoint
 from strandline.proto.system import SystemClock, system_rng
+from strandline.proto.tls import TlsSettings, client_context
 from tests.client.token_issuer import CLIENT, SECRET, Issuer, Said, granted, issuer
 from tests.cluster.security.tls_case import ca, other_ca
 
@@ -262,11 +264,19 @@ def test_nobody_there_a_stranger_and_another_ca() -> None:
         with listener.accept()[0] as peer:
             peer.sendall(peer.recv(65536))
 
+    def hang_up() -> None:
+        with listener.accept()[0] as peer:
+            peer.recv(65536)
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         thread = threading.Thread(target=parrot)
         thread.start()
         asking(url, refusal("does not speak HTTP"), **QUICK)
+        thread.join()
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        asking(url, refusal("or stops in the middle"), **QUICK)
         thread.join()
         silent = url.replace("http:", "https:")
         asking(silent, refusal(r"no connection within 0\.05 s"), sasl_login_connect_timeout_ms=50)
@@ -276,6 +286,13 @@ def test_nobody_there_a_stranger_and_another_ca() -> None:
             server.url, refusal("does not count.*ssl.truststore.location"), ssl_truststore_location=str(other_ca().file)
         )
         assert server.asked == []
+        # The keys of brokers come by the same way, and their CAs by another setting.
+        stranger = client_context(TlsSettings(truststore_location=str(other_ca().file)))
+        asked = fetch(
+            parse_address(server.url), stranger, connect_timeout_s=10, read_timeout_s=10, trust="SSL_CERT_FILE"
+        )
+        with pytest.raises(FetchFailed, match="; SSL_CERT_FILE names a PEM file with its CA"):
+            asyncio.run(asked)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import h11
 
 from strandline.proto.errors import StrandlineError
-from strandline.proto.tls import explain, is_tls_error
+from strandline.proto.tls import TRUST, explain, is_tls_error
 
 ANSWER_BYTES_MAX = 1024 * 1024
 """Kafka's clients take a megabyte of a token endpoint, too; documents of keys are of a few kilobytes."""
@@ -47,7 +47,7 @@ class Address(NamedTuple):
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether what goes there leaves this machine: its host is `localhost`, or an address of the loopback."""
+        """Whether what goes there stays on this machine: its host is `localhost`, or an address of the loopback."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -80,11 +80,13 @@ async def fetch(
     read_timeout_s: float,
     headers: Mapping[str, str] | None = None,
     form: bytes | None = None,
+    trust: str = TRUST,
 ) -> Answer:
     """GET, or POST of a form.
 
     Args:
         tls: for an address of HTTPS.
+        trust: the setting that names the CAs which `tls` trusts, for errors.
         read_timeout_s: for sending and the whole answer, however it trickles in.
 
     Raises:
@@ -96,14 +98,14 @@ async def fetch(
     except TimeoutError:
         raise FetchFailed(f"no connection within {connect_timeout_s:g} s") from None
     except OSError as error:
-        raise FetchFailed(_words(error)) from None
+        raise FetchFailed(_words(error, trust)) from None
     try:
         async with asyncio.timeout(read_timeout_s):
             return await _ask(reader, writer, address, headers or {}, form)
     except TimeoutError:
         raise FetchFailed(f"no whole answer within {read_timeout_s:g} s") from None
     except OSError as error:
-        raise FetchFailed(_words(error)) from None
+        raise FetchFailed(_words(error, trust)) from None
     except h11.ProtocolError:  # its own words may hold what the other end sent, and so what it was sent
         raise FetchFailed("what answers there does not speak HTTP/1.1, or stops in the middle") from None
     finally:
@@ -122,12 +124,9 @@ async def _ask(
     if form is not None:
         all_headers |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
     method = "GET" if form is None else "POST"
-    writer.write(
-        machine.send(h11.Request(method=method, target=address.target, headers=list(all_headers.items()))) or b""
-    )
-    if form is not None:
-        writer.write(machine.send(h11.Data(data=form)) or b"")
-    writer.write(machine.send(h11.EndOfMessage()) or b"")
+    events: list[h11.Event] = [h11.Request(method=method, target=address.target, headers=list(all_headers.items()))]
+    events += [h11.Data(data=form)] if form is not None else []
+    writer.write(b"".join(machine.send(event) or b"" for event in (*events, h11.EndOfMessage())))
     status, body = 0, bytearray()
     while True:
         event = machine.next_event()
@@ -143,9 +142,9 @@ async def _ask(
             return Answer(status, bytes(body))
 
 
-def _words(error: OSError) -> str:
+def _words(error: OSError, trust: str) -> str:
     if is_tls_error(error):
-        return explain(error)
+        return explain(error, trust)
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno)

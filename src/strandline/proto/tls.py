@@ -19,6 +19,8 @@ from strandline.proto.errors import ConfigError
 
 PEM = "PEM"
 
+TRUST = "ssl.truststore.location"
+
 HOW_TO_MAKE_PEM = {
     "PKCS12": "PEM: `openssl pkcs12 -in store.p12 -out store.pem` makes it of a PKCS12 store "
     "(add -nokeys for a truststore)",
@@ -335,11 +337,11 @@ def is_tls_error(error: BaseException | None) -> bool:
     return isinstance(error, ssl.SSLError)
 
 
-def explain(error: BaseException) -> str:
-    """What an error of TLS means, in one sentence without its end."""
+def explain(error: BaseException, trust: str = TRUST) -> str:
+    """What an error of TLS means, in one sentence without its end. `trust`: the setting that names the CAs."""
     if isinstance(error, ssl.SSLCertVerificationError):
         words = error.verify_message or error.reason
-        advice = "; ssl.truststore.location names a PEM file with its CA" if error.verify_code in _NO_CA else ""
+        advice = f"; {trust} names a PEM file with its CA" if error.verify_code in _NO_CA else ""
         return f"the certificate of the other end does not count: {words}{advice}"
     reason = getattr(error, "reason", None) or ""
     for key, meaning in _MEANINGS.items():
