@@ -162,6 +162,14 @@ TABLE: tuple[Mutant, ...] = (
         "True",
         f"{_BACKGROUND}::test_a_delayed_commit_sets_no_newer_one_back",
     ),
+    one_change(
+        "half-a-first-note-is-refused",
+        "schedule 84: a copy whose first round was noted by half begins anew",
+        "tools.copy.plan:from_notes",
+        "== {1}",
+        "== {0}",
+        "tests/tools/test_copy_plan.py::test_a_note_that_was_changed_is_refused",
+    ),
     Mutant(
         "copy-follows-into-another-topic",
         "schedule 63: a copy goes on in the topics that it was begun with, or not at all",

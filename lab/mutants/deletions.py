@@ -228,6 +228,22 @@ TABLE: tuple[Mutant, ...] = (
         "tests/replica/test_compaction.py::test_72_a_start_with_a_clock_of_the_future_takes_no_tombstone_too_early",
     ),
     one_change(
+        "a-torn-time-is-believed",
+        "schedule 83: of a torn time the first digits are no time",
+        "log.retention:last_time",
+        "_TIME.fullmatch(text)",
+        "text.strip().isdigit()",
+        "tests/log/test_retention.py::test_a_torn_time_is_none",
+    ),
+    one_change(
+        "tombstones-go-by-a-time-that-is-behind",
+        "schedule 83: until when a tombstone stays goes by the later of the believed time and the wall clock's",
+        "log.compaction:Compaction.__init__",
+        "max(now_ms, wall_ms)",
+        "now_ms",
+        "tests/log/test_compaction.py::test_a_time_that_is_behind_takes_no_tombstone_early",
+    ),
+    one_change(
         "the-future-holds-the-disk",
         "schedule 72: a time of the future counts from when the segment was written",
         "log.retention:newest_ms",

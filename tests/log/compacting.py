@@ -27,6 +27,7 @@ def compact(
     log: PartitionLog,
     *,
     now_ms: int = NOW_MS,
+    wall_ms: int = 0,
     limit: int | None = None,
     buffer_bytes: int = 1 << 20,
     pace: Callable[[int], Awaitable[None]] = no_pause,
@@ -39,7 +40,8 @@ def compact(
 
     async def run() -> Compacted:
         found = await log.find_cleanable(now_ms, int(log.log_end_offset) if limit is None else limit)
-        return await Compaction(log, found, buffer_bytes=buffer_bytes, now_ms=now_ms, pace=pace, unlink=unlink).run()
+        times = {"now_ms": now_ms, "wall_ms": wall_ms or now_ms}
+        return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=pace, unlink=unlink).run()
 
     return asyncio.run(run())
 

@@ -106,6 +106,22 @@ def test_times_are_found_behind_gaps(disk: FailingDisk, tmp_path: Path) -> None:
     assert (newest.offset, newest.timestamp_ms) == (59, NOW_MS + 59)
 
 
+def test_a_time_that_is_behind_takes_no_tombstone_early(disk: FailingDisk, tmp_path: Path) -> None:
+    """Schedule 83: a broker that does not believe its clock goes by a time long ago. Others take its tombstones by
+    theirs."""
+    log = open_test_log(disk, tmp_path, config=COMPACTED)
+    put(log, ("a", "1"))
+    put(log, ("a", None))
+    log.roll()
+    put(log, ("c", "1"))
+    log.sync_now()
+    compact(log, now_ms=176_000_000, wall_ms=NOW_MS)
+    compact(log, now_ms=NOW_MS + 1)
+    assert (1, "a", None) in stored(log)
+    compact(log, now_ms=NOW_MS + COMPACTED.delete_retention_ms + 1)
+    assert stored(log) == [(2, "c", "1")]
+
+
 def test_a_tombstone_goes_when_its_time_is_over(disk: FailingDisk, tmp_path: Path) -> None:
     """KIP-534: the first pass that meets it writes down until when it stays; a later one takes it, and never before
     what it deletes."""

@@ -32,7 +32,9 @@ async def compact(log: PartitionLog, ports: Ports, *, limit: int) -> None:
     """One pass; the files that made way are unlinked slowly."""
     waiting: list[str] = []
     found = await log.find_cleanable(NOW_MS, limit)
-    one = Compaction(log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, pace=no_pause, unlink=waiting.extend)
+    one = Compaction(
+        log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, wall_ms=NOW_MS, pace=no_pause, unlink=waiting.extend
+    )
     await one.run()
     for path in waiting:
         await ports.disk.unlink_slowly(path)

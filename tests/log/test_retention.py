@@ -14,7 +14,15 @@ from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import LastLife
-from strandline.log.retention import BELIEVED_AFTER_MS, JUMP_MS, Expired, RetentionClock
+from strandline.log.retention import (
+    BELIEVED_AFTER_MS,
+    CLOCK_FILE,
+    JUMP_MS,
+    Expired,
+    RetentionClock,
+    last_time,
+    note_time,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
@@ -200,3 +208,12 @@ def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp
     log.sync_now()
     assert asyncio.run(look()) == 1
     log_dir.close(1)
+
+
+@pytest.mark.parametrize("text", [b"", b"176000000", b"1760000000000", b"\0" * 14, b"17600000000000\n", b"-76000000000\n"])
+def test_a_torn_time_is_none(disk: FailingDisk, tmp_path: Path, text: bytes) -> None:
+    """Schedule 83: the first digits of a time are a time of 1970."""
+    note_time(disk, str(tmp_path), T0)
+    assert last_time(disk, str(tmp_path)) == T0
+    (tmp_path / CLOCK_FILE).write_bytes(text)
+    assert last_time(disk, str(tmp_path)) is None

@@ -8,7 +8,9 @@ offsets, its epoch, its producer and its sequence, and a batch of which nothing 
 What goes, and nothing else:
 - a record whose key has a later record in the log, below the high watermark, and durable here (schedule 73);
 - a tombstone (a record without a value), `delete.retention.ms` after a pass has met it first. The batch says from when
-  on: the delete horizon, in the place of its base timestamp (KIP-534).
+  on: the delete horizon, in the place of its base timestamp (KIP-534). It goes to other replicas with the batch: too
+  early a time takes the tombstone everywhere. So the later of two counts, of the time that is believed and the wall
+  clock's (schedule 83).
 
 What stays although it could be missed:
 - of each producer the batches that its last sequences are known by, empty (rule C2);
@@ -80,17 +82,19 @@ class Compaction:
         *,
         buffer_bytes: int,
         now_ms: int,
+        wall_ms: int,
         pace: Pace,
         unlink: Callable[[list[str]], None],
     ) -> None:
-        """`now_ms`: wall time that is believed (`RetentionClock`); `unlink` gets the files of the segments that made
-        way."""
+        """`now_ms`: wall time that is believed (`RetentionClock`); `wall_ms`: what the clock says; `unlink` gets the
+        files of the segments that made way."""
         self._log = log
         self._first_dirty = cleanable.first_dirty
         self._end = cleanable.end
         self._buffer_bytes = buffer_bytes
         self._map = OffsetMap(buffer_bytes)
         self._now_ms = now_ms
+        self._latest_ms = max(now_ms, wall_ms)
         self._pace = pace
         self._unlink = unlink
         self._step_bytes = 0
@@ -210,7 +214,7 @@ class Compaction:
         begins = not header.has_delete_horizon and any(record.value is None for record in stays)
         if len(stays) == len(records) and not begins:
             return batch
-        horizon_ms = self._now_ms + self._log.config.delete_retention_ms
+        horizon_ms = self._latest_ms + self._log.config.delete_retention_ms
         return _with_records(
             header,
             stays,

@@ -7,6 +7,7 @@ not committed may be cut by the next leader, and the topic would keep less than 
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from strandline.log.disk import Disk, read_file
@@ -28,6 +29,8 @@ nodes are back within a day, and for one that was away for longer the day costs 
 
 CLOCK_FILE = ".retention-clock"
 """In a log directory: the time that its last life went by, in milliseconds."""
+
+_TIME = re.compile(rb"\d{13}\n")
 
 
 class RetentionClock:
@@ -69,9 +72,11 @@ class RetentionClock:
 def last_time(disk: Disk, directory: str) -> int | None:
     """The time that the last life of a log directory went by; None: nobody knows. Raises DiskError."""
     try:
-        return int(read_file(disk, f"{directory}/{CLOCK_FILE}"))
-    except (FileNotFoundError, ValueError):
-        return None  # a torn one too: it is not synced, and an older time deletes nothing too early
+        text = read_file(disk, f"{directory}/{CLOCK_FILE}")
+    except FileNotFoundError:
+        return None
+    # It is not synced: of a torn one the first digits would be a time long ago (schedule 83).
+    return int(text) if _TIME.fullmatch(text) else None
 
 
 def note_time(disk: Disk, directory: str, now_ms: int) -> None:

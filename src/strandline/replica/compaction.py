@@ -217,6 +217,7 @@ class Compactor:
             found,
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
             now_ms=self._now_ms(),
+            wall_ms=shared.clock.wall_ms(),
             pace=Pace(shared.clock, shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )

@@ -97,7 +97,11 @@ def to_notes(source: str, target: str, planned: Round) -> dict[TopicPartition, O
 
 
 def from_notes(group: str, source: str, target: str, notes: Mapping[TopicPartition, OffsetAndMetadata]) -> Round | None:
-    """The round that the group notes; None where it notes nothing of either topic.
+    """The round that the group notes; None where it notes nothing of either topic, or of one of them its first round.
+
+    The first round is noted right after the target was made. A coordinator that has not heard of the target yet refuses
+    its part of the commit and takes the other (Kafka's, too), and the copy may end before it has tried again. It has
+    written nothing by then: it begins anew, if the target is empty (`prepare_target`, schedule 84).
 
     Raises:
         CopyRefused: it notes something else: offsets were reset, a topic was deleted, or it is some consumers' group.
@@ -107,6 +111,10 @@ def from_notes(group: str, source: str, target: str, notes: Mapping[TopicPartiti
     if not of_source and not of_target:
         return None
     try:
+        if not of_source or not of_target:
+            if {int(_parsed(note)["round"]) for note in (*of_source.values(), *of_target.values())} == {1}:
+                return None
+            raise ValueError("nothing of the " + ("target" if of_source else "source"))
         return _read(of_source, of_target)
     except (KeyError, TypeError, ValueError) as error:
         raise CopyRefused(
@@ -124,8 +132,6 @@ def _text(planned: Round, **more: object) -> str:
 
 
 def _read(of_source: Mapping[int, OffsetAndMetadata], of_target: Mapping[int, OffsetAndMetadata]) -> Round:
-    if not of_source or not of_target:
-        raise ValueError("nothing of the " + ("target" if of_source else "source"))
     sources = {number: _parsed(note) for number, note in of_source.items()}
     targets = [_parsed(of_target[number]) for number in range(len(of_target))]
     rounds = {int(text["round"]) for text in (*sources.values(), *targets)}
