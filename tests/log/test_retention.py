@@ -210,7 +210,9 @@ def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp
     log_dir.close(1)
 
 
-@pytest.mark.parametrize("text", [b"", b"176000000", b"1760000000000", b"\0" * 14, b"17600000000000\n", b"-76000000000\n"])
+@pytest.mark.parametrize(
+    "text", [b"", b"176000000", b"1760000000000", b"\0" * 14, b"17600000000000\n", b"-76000000000\n"]
+)
 def test_a_torn_time_is_none(disk: FailingDisk, tmp_path: Path, text: bytes) -> None:
     """Schedule 83: the first digits of a time are a time of 1970."""
     note_time(disk, str(tmp_path), T0)

@@ -82,7 +82,14 @@ def rounds(draw: st.DrawFn) -> Round:
     sequences = draw(st.lists(st.integers(0, 2**31 - 1), min_size=count, max_size=count))
     ranges = {number: (start, start + size) for number, (start, size) in sorted(starts.items())}
     return Round(
-        draw(st.integers(1, 3) | st.integers(1, 2**40)), ranges, tuple(ends), tuple(sequences), 4001, 0, str(UUID(int=1)), str(UUID(int=2))
+        draw(st.integers(1, 3) | st.integers(1, 2**40)),
+        ranges,
+        tuple(ends),
+        tuple(sequences),
+        4001,
+        0,
+        str(UUID(int=1)),
+        str(UUID(int=2)),
     )
 
 
