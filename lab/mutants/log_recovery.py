@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, Patch, one_change
 
+_BEGUN = "tests/log/test_begun_anew.py"
+_FINDINGS = "tests/log/test_findings.py"
+
 _RECOVERY = "tests/log/test_recovery.py"
 _METADATA_LOG = "tests/controller/quorum/test_metadata_log_cut.py"
 _POWER_CUT = "tests/log/test_power_cut.py"
@@ -181,5 +184,37 @@ TABLE: tuple[Mutant, ...] = (
         "except DiskFull:",
         "except DiskFull:\n                raise",
         f"{_METADATA_LOG}::test_a_full_disk_lets_the_log_be_cut",
+    ),
+    one_change(
+        "first-segment-may-vanish",
+        "schedule 48: no log begins behind its log start, if anything above that is promised",
+        "log.recovery:_Opening.examine",
+        "if self.last_life.has_lost_start(first.base_offset):",
+        "if False:",
+        f"{_FINDINGS}::test_a_first_segment_that_is_missing_is_refused",
+    ),
+    one_change(
+        "first-segment-may-vanish-before-a-kill",
+        "schedule 48: a recovery point proves that there was a first segment, however the node ended",
+        "log.promises:LastLife.has_lost_start",
+        "held = self.clean or self.durable_end > self.log_start_offset",
+        "held = self.clean",
+        f"{_FINDINGS}::test_a_first_segment_that_is_missing_is_refused",
+    ),
+    one_change(
+        "new-log-start-is-not-written",
+        "schedule 48: where a log begins anew is durable before anything in it is promised",
+        "log.log_dir:LogDir._begun_anew",
+        "self._promises.raise_start(log)",
+        "pass",
+        f"{_BEGUN}::test_a_log_that_begins_anew_opens_whenever_it_crashed",
+    ),
+    one_change(
+        "log-start-is-lowered-first",
+        "schedule 48: what is promised of a log goes before its log start",
+        "log.promises:Promises.lower",
+        "for checkpoints in (by_name, starts):",
+        "for checkpoints in (starts, by_name):",
+        f"{_BEGUN}::test_a_log_that_begins_anew_opens_whenever_it_crashed",
     ),
 )
