@@ -424,8 +424,8 @@ LOG: tuple[Mutant, ...] = (
         "cut-keeps-the-high-watermark",
         "schedule 48: a cut lowers the high watermark's checkpoint first",
         "log.promises:Promises.lower",
-        "for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset",
-        "for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset and name != HIGH_WATERMARKS",
+        "for name, offsets in checkpoints.items() if offsets.get(tp, 0) > offset",
+        "for name, offsets in checkpoints.items() if offsets.get(tp, 0) > offset and name != HIGH_WATERMARKS",
         f"{_FINDINGS}::test_a_cut_below_the_high_watermark_lowers_it_first",
     ),
     one_change(

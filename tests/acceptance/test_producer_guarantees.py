@@ -62,7 +62,7 @@ def test_acks_0_is_fire_and_forget(faulty: FaultyCluster) -> None:
     create(faulty.bootstrap, "s22", replicas=[[1, 2, 3]])
     with Producer(faulty.bootstrap, acks=0, linger_ms=0) as producer:
         producer.send("s22", b"first").result(10)
-        eventually(lambda: len(stored_batches(faulty.nodes.data_dir(3), "s22")) == 1)
+        eventually(lambda: all(len(stored_batches(faulty.nodes.data_dir(node), "s22")) == 1 for node in (2, 3)))
         before = faulty.produce_requests()
         faulty.nodes.pause(1)
         ack = producer.send("s22", b"second").result(3)
