@@ -79,6 +79,10 @@ LONG = {
     "spark/test_standalone.py",
     "spark/test_streaming.py",
     "spark/test_tls.py",
+    # `make lint` runs these.
+    "test_citations.py",
+    "test_docs.py",
+    "test_tidy.py",
 }
 """Files that `make test` leaves out; each runs where it is named, and all with --long."""
 
