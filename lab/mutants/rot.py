@@ -35,6 +35,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SURVEY}::test_a_segment_that_left_the_log_is_not_written",
     ),
     one_change(
+        "what-stands-in-a-hole-is-a-batch",
+        "B19: an entry of an index that lies in a hole leads behind it",
+        "log.holes:Holes.out_of",
+        "if hole.position <= position < hole.end",
+        "if False",
+        f"{_SURVEY}::test_whatever_rots_is_healed",
+    ),
+    one_change(
         "base-offsets-are-believed",
         "B19: a batch begins where the one before it ended",
         "log.segment:Segment._find_from",

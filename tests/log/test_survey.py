@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.log.batch import HEADER_SIZE
@@ -83,6 +83,7 @@ def test_every_bit_of_a_header_makes_a_hole_that_is_healed(tmp_path: Path, inter
 
 @given(positions=st.lists(st.integers(0, BATCHES * 99 - 1), min_size=1, max_size=5), zeros=st.booleans())
 @settings(max_examples=40, deadline=None)
+@example(positions=[0, 210, 320], zeros=False)  # the index names a batch in the hole, whose length is right
 def test_whatever_rots_is_healed(tmp_path_factory: pytest.TempPathFactory, positions: list[int], zeros: bool) -> None:
     """Several places, or whole stretches of zeros as a bad sector has them, up to both ends of the file."""
     with written(tmp_path_factory.mktemp("rot")) as (log, batches, path):

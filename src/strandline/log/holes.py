@@ -25,6 +25,10 @@ class Holes(tuple[Hole, ...]):
         """The hole that ends here."""
         return next((hole for hole in self if hole.end == position), None)
 
+    def out_of(self, position: int) -> int:
+        """The end of the hole that `position` lies in, as an entry of an index may; else `position`."""
+        return next((hole.end for hole in self if hole.position <= position < hole.end), position)
+
     def around(self, offset: int) -> Hole | None:
         """The hole in which the record at `offset` was."""
         return next((hole for hole in self if hole.offset <= offset < hole.next_offset), None)

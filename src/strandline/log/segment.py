@@ -369,13 +369,13 @@ class Segment:
     # ------------------------------------------------------------------ reading
 
     def headers(self, position: int, pread: Pread) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from the boundary `position` on, but for the holes: (position, header).
+        """Each batch from `position` on, a boundary or in a hole, but for the holes: (position, header).
 
         Raises KafkaError (CORRUPT_MESSAGE) with file and byte where there is no batch.
         """
         size = self.size
         chunk = b""
-        start = position
+        start = position = self.holes.out_of(position)
         step = _WALK_BYTES
         holes = {hole.position: hole.end for hole in self.holes}
         while position < size:
