@@ -7,33 +7,25 @@ from uuid import UUID
 
 import pytest
 
-from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.proto.ids import NodeId
 from tests.log.helpers import TOPIC_ID, TP, fill
+from tests.log.striking import OneStrike
 
 CONFIG = LogConfig(segment_bytes=400, preallocate_bytes=0, file_delete_delay_ms=0)
 AGAIN = 600
 
 
-class CutWhole:
-    """A log whose start was raised is cut whole, and filled; after `operations` of its disk something strikes."""
+class CutWhole(OneStrike):
+    """A log whose start was raised is cut whole, and filled; after `operations` of its disk something strikes.
 
-    def __init__(self, seed: int, operations: int, *, power: bool) -> None:
-        disk = DiskConfig(sector_bytes=512, cold_probability=0.0)
-        self.world = World(1_000 * seed + operations, WorldConfig(disk=disk))
-        self.machine = self.world.add_machine("n1")
-        self.operations = operations
-        self.power = power
-        self.ended = False
-        self.begun = False
-        self.error: BaseException | None = None
+    Attributes:
+        begun: what was written after the cut is synced.
+    """
 
-    def strike(self) -> None:
-        (self.world.power_cut if self.power else self.world.kill)("n1")
+    begun = False
 
     async def first_life(self, ports: Ports) -> None:
         format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
@@ -46,7 +38,7 @@ class CutWhole:
         while log.removed:
             await log.delete_oldest_removed()
         assert log.bases[0] > 0
-        self.machine.disk.strike_after(self.operations, self.strike)
+        self.aim()
         log.truncate_fully_and_start_at(AGAIN)
         fill(log, 20)
         log.sync_now()
@@ -63,21 +55,6 @@ class CutWhole:
         if self.begun:
             assert (log.log_start_offset, log.log_end_offset) == (AGAIN, AGAIN + 20)
 
-    async def scenario(self) -> None:
-        first = self.world.spawn("n1", self.first_life)
-        for _ in range(2_000):
-            if self.ended or self.world.process("n1") is not first:
-                break
-            await self.world.sleep_ms(5)
-        if first.main is not None and first.main.done() and not first.main.cancelled():
-            self.error = first.main.exception()
-        self.machine.disk.strike_after(0, None)
-        if self.world.process("n1") is not None:
-            self.strike()
-        second = self.world.spawn("n1", self.second_life)
-        assert second.main is not None
-        await second.main
-
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
 def test_a_log_that_begins_anew_opens_whenever_it_crashed(power: bool) -> None:
@@ -85,8 +62,7 @@ def test_a_log_that_begins_anew_opens_whenever_it_crashed(power: bool) -> None:
     for seed in range(2 if power else 1):
         for operations in range(1, 200):
             life = CutWhole(seed, operations, power=power)
-            life.world.run(life.scenario())
-            if life.ended:
+            if life.run():
                 break
         assert life.ended, life.error
         assert operations > 30

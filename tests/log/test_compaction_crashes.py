@@ -22,6 +22,7 @@ from strandline.log.swap import LogChanged
 from strandline.proto.ids import NodeId, TopicPartition
 from tests.log.compacting import NOW_MS, assert_no_hole, no_pause, put, table
 from tests.log.helpers import TOPIC_ID
+from tests.log.striking import OneStrike
 from tests.log.test_power_cut import TPS, Expectation, Lives
 
 TP = TopicPartition("table", 0)
@@ -40,24 +41,14 @@ async def compact(log: PartitionLog, ports: Ports, *, limit: int) -> None:
         await ports.disk.unlink_slowly(path)
 
 
-class OneSwap:
+class OneSwap(OneStrike):
     """A log is filled and synced, then compacted; after `operations` of its disk something strikes."""
 
     def __init__(self, seed: int, operations: int, *, power: bool) -> None:
-        self.world = World(
-            1_000 * seed + operations, WorldConfig(disk=DiskConfig(sector_bytes=512, cold_probability=0.0))
-        )
-        self.machine = self.world.add_machine("n1")
-        self.operations = operations
-        self.power = power
+        super().__init__(seed, operations, power=power)
         self.expected: dict[str, str | None] = {}
-        self.ended = False
-        """The pass came to its end before anything struck."""
         self.found: dict[str, str | None] = {}
         self.left_over: list[str] = []
-
-    def strike(self) -> None:
-        (self.world.power_cut if self.power else self.world.kill)("n1")
 
     async def first_life(self, ports: Ports) -> None:
         format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
@@ -70,7 +61,7 @@ class OneSwap:
         log.sync_now()
         log_dir.write_checkpoints({TP: int(log.log_end_offset)})
         self.expected = table(log)
-        self.machine.disk.strike_after(self.operations, self.strike)
+        self.aim()
         await compact(log, ports, limit=int(log.log_end_offset))
         log.sync_now()
         self.ended = True
@@ -89,25 +80,12 @@ class OneSwap:
         assert table(log) == self.expected | {"k0": "after"}
         assert_no_hole(log)
 
-    async def scenario(self) -> None:
-        first = self.world.spawn("n1", self.first_life)
-        for _ in range(2_000):
-            if self.ended or self.world.process("n1") is not first:
-                break
-            await self.world.sleep_ms(5)
-        self.machine.disk.strike_after(0, None)
-        if self.world.process("n1") is not None:
-            self.strike()
-        second = self.world.spawn("n1", self.second_life)
-        assert second.main is not None
-        await second.main
-
     def run(self) -> bool:
-        """Whether the pass had ended before."""
-        self.world.run(self.scenario())
+        """See `OneStrike`."""
+        ended = super().run()
         assert self.found == self.expected
         assert self.left_over == []
-        return self.ended
+        return ended
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -25,6 +24,7 @@ from strandline.cluster.node.doctor import (
     judge_damage,
     judge_producer,
 )
+from strandline.proto.system import SystemClock
 
 FOUND = 1
 
@@ -107,7 +107,7 @@ def _of_file(path: str, *, security: bool) -> Iterator[Finding]:
     if security:
         from strandline.cluster.node.doctor_security import judge_security
 
-        yield from judge_security(config, time.time())
+        yield from judge_security(config, SystemClock().wall_ms() / 1000)
     else:
         yield from judge_config(config)
 

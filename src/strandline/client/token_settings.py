@@ -11,6 +11,7 @@ from strandline.client.config_security import SecurityConfig, given, jaas_option
 from strandline.client.tokens import Endpoint, EndpointTokens, FileTokens, Refresh, Tokens
 from strandline.proto.errors import ConfigError
 from strandline.proto.http_fetch import Address, parse_address
+from strandline.proto.ids import is_loopback
 from strandline.proto.ports import Clock, Rng
 from strandline.proto.secrets import HIDDEN
 from strandline.proto.tls import client_context
@@ -53,7 +54,7 @@ def _address(url: str) -> Address:
         address = parse_address(url)
     except ValueError:
         raise _no_address(url) from None
-    if not (address.tls or address.on_this_machine):
+    if not (address.tls or is_loopback(address.host)):
         allowed = (
             "https://...: over http everybody on the way reads the client's secret, so it goes to localhost, 127.0.0.1 "
             "or [::1] alone"

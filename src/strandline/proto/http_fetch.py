@@ -11,7 +11,6 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -44,14 +43,6 @@ class Address(NamedTuple):
     port: int
     authority: str
     target: str
-
-    @property
-    def on_this_machine(self) -> bool:
-        """Whether what goes there stays on this machine: its host is `localhost`, or an address of the loopback."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 class Answer(NamedTuple):

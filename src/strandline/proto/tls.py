@@ -290,7 +290,10 @@ def own_certificate(settings: TlsSettings) -> dict[str, Any]:
         except OSError as error:
             allowed = f"a readable file ({_words(error)})"
             raise settings.error("ssl.keystore.location", settings.keystore_location, allowed) from None
-    leaf = text[text.index(_BEGIN_CERTIFICATE) :].partition(_END_CERTIFICATE)[0] + _END_CERTIFICATE + "\n"
+    found = re.search(f"{_BEGIN_CERTIFICATE}.*?{_END_CERTIFICATE}", text, re.DOTALL)
+    if found is None:  # it was replaced since it was loaded
+        raise settings.error("ssl.keystore.location", settings.keystore_location, f"a PEM file; {_advice()}")
+    leaf = f"{found[0]}\n"
     client.load_verify_locations(cadata=leaf)
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     return shake_hands(server, client)[0]

@@ -59,7 +59,7 @@ def test_the_defaults_and_a_node_that_asks_everybody_are_closed() -> None:
             ["(SSL), without authentication", "tells clients apart"],
         ),
         ({"listener_security_protocol_map": "CLIENTS:SSL,INTERNAL:SSL", "ssl_client_auth": "required"}, []),
-        ({"listener_security_protocol_map": "CLIENTS:SASL_SSL"}, ["INTERNAL://10.0.0.1:19092 (PLAINTEXT)"]),
+        ({"listener_security_protocol_map": "CLIENTS:SASL_SSL"}, ["INTERNAL://10.0.0.1:19092 in plaintext"]),
         (
             {"listener.name.internal.ssl.endpoint.identification.algorithm": ""},
             ["ssl.endpoint.identification.algorithm is empty"],
@@ -141,6 +141,11 @@ def test_certificates_that_end_and_the_command(tmp_path: Path) -> None:
     given = closed(ssl_keystore_location=str(ca().issue("old", "old", hosts=("a",), days=-1)))
     [setting] = doors(given)
     assert setting == "ssl.keystore.location: the certificate of old ended 1 days ago"
+
+    unfit = closed(listener_security_protocol_map="CLIENTS:SASL_SSL", ssl_keystore_location=str(ca().client("bob")))
+    assert doors(unfit)[1:] == [
+        "ssl.keystore.location: no server may show this certificate (unsuitable certificate purpose)"
+    ]
 
     file = tmp_path / "node.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))

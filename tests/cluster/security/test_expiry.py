@@ -33,13 +33,17 @@ def keystore(days: float, name: str = "ends") -> Path:
     return ca().issue(name, name, hosts=("127.0.0.1",), days=days)
 
 
+def nobody(setting: str, why: str) -> None:
+    raise AssertionError(f"{setting}: {why}")
+
+
 def days_left(expiry: Expiry) -> float:
     return round((expiry.at_s - time.time()) / DAY_S, 1)
 
 
 def test_the_own_certificate_and_the_cas() -> None:
     settings = TlsSettings(keystore_location=str(keystore(90)), truststore_location=str(ca().file))
-    own, trusted = expiries(settings)
+    own, trusted = expiries(settings, nobody)
     assert (own.setting, own.subject, days_left(own)) == ("ssl.keystore.location", "ends", 90)
     assert (trusted.setting, trusted.subject) == ("ssl.truststore.location", "Strandline development CA")
     assert days_left(trusted) == 3650
@@ -58,17 +62,19 @@ def test_as_text_with_a_password_and_after_its_end() -> None:
         key_password="open sesame",
         enabled_protocols="TLSv1.2",
     )
-    [own] = expiries(settings)
+    [own] = expiries(settings, nobody)
     assert (own.setting, days_left(own)) == ("ssl.keystore.certificate.chain", -2)
 
 
 def test_a_certificate_that_no_server_may_show_is_said() -> None:
     settings = TlsSettings(keystore_location=str(ca().client("alice")))
     with capture_logs() as logs:
-        assert expiries(settings) == []
-    assert [line["event"] for line in logs] == ["a listener's certificate is none for servers"]
+        assert Certificates("SSL", settings, server_context).expiries == []
+    assert [(line["event"], line["why"]) for line in logs] == [
+        ("a listener's certificate is none for servers", "unsuitable certificate purpose")
+    ]
     with pytest.raises(ConfigError):
-        expiries(TlsSettings(keystore_location="/nowhere.pem"))
+        expiries(TlsSettings(keystore_location="/nowhere.pem"), nobody)
 
 
 def test_warned_of_once_a_day_until_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

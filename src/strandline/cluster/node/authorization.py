@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from strandline.cluster.broker.request import AllowAll, Authorizer, Sink
@@ -12,6 +11,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PLAINTEXT, SSL
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.ids import is_loopback
 from strandline.proto.ports import Clock
 
 
@@ -59,38 +59,48 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
                 lets = "there is no authorizer: everybody may do everything"
                 yield OpenDoor(text, lets, "set authorizer.class.name too, or leave it out", has_effect=False)
         return
-    if config.protocol(INTERNAL) != SSL:
-        yield OpenDoor(
-            "authorizer.class.name, with INTERNAL in plaintext",
-            "whoever reaches INTERNAL changes metadata, ACLs among them, and reads every record: nobody is asked there",
-            "INTERNAL:SSL in listener.security.protocol.map, or a network of the nodes alone",
-        )
-    if config.is_broker and not any(tells_apart(config, one.name) for one in config.client_listeners):
-        yield OpenDoor(
-            "authorizer.class.name, without a listener that tells clients apart",
-            "every client is User:ANONYMOUS: what one may do, all may",
-            "a listener with SASL, or with SSL and ssl.client.auth=required",
-        )
+    for door in (internal_door(config), anonymous_door(config), http_door(config)):
+        if door is not None:
+            yield door._replace(setting=f"authorizer.class.name, with {door.setting}")
+
+
+def internal_door(config: NodeConfig) -> OpenDoor | None:
+    """INTERNAL, where whoever reaches it is a node."""
+    if config.protocol(INTERNAL) == SSL:
+        return None
+    return OpenDoor(
+        f"{INTERNAL}://{config.internal} in plaintext",
+        "whoever reaches the port acts as a node: reads every record, appends to logs, votes, changes ACLs",
+        "INTERNAL:SSL in listener.security.protocol.map, with a certificate for each node; or a network of the nodes "
+        "alone",
+    )
+
+
+def anonymous_door(config: NodeConfig) -> OpenDoor | None:
+    """Clients' listeners, none of which asks who comes."""
+    if not config.is_broker or any(_tells_apart(config, one.name) for one in config.client_listeners):
+        return None
+    return OpenDoor(
+        "no listener that tells clients apart",
+        "every client is User:ANONYMOUS: what one may do, all may",
+        "a listener with SASL, or with SSL and ssl.client.auth=required",
+    )
+
+
+def http_door(config: NodeConfig) -> OpenDoor | None:
+    """HTTP, which asks nobody but for a certificate."""
     http = config.http
-    if http is not None and not is_loopback(http.host):
-        needs = config.of_listener(HTTP)["ssl.client.auth"] == "required" and config.protocol(HTTP) == SSL
-        if not needs:
-            yield OpenDoor(
-                f"authorizer.class.name, with HTTP at {http}",
-                "whoever reaches HTTP reads the names and sizes of topics in /metrics and switches /trace on",
-                "bind HTTP to 127.0.0.1, or HTTP:SSL with listener.name.http.ssl.client.auth=required",
-            )
+    asks = config.protocol(HTTP) == SSL and config.of_listener(HTTP)["ssl.client.auth"] == "required"
+    if http is None or asks or is_loopback(http.host):
+        return None
+    return OpenDoor(
+        f"{HTTP}://{http}",
+        "whoever reaches the port reads the names and sizes of topics in /metrics, and switches /trace on",
+        "bind HTTP to 127.0.0.1, or HTTP:SSL with listener.name.http.ssl.client.auth=required",
+    )
 
 
-def tells_apart(config: NodeConfig, listener: str) -> bool:
+def _tells_apart(config: NodeConfig, listener: str) -> bool:
     """Clients of the listener may show who they are."""
     protocol = config.protocol(listener)
     return protocol != PLAINTEXT and (protocol != SSL or config.of_listener(listener)["ssl.client.auth"] != "none")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the programs of this machine alone reach what is bound there."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -9,16 +9,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from strandline.cluster.node.authorization import is_loopback, open_doors, tells_apart
+from strandline.cluster.node.authorization import OpenDoor, anonymous_door, http_door, internal_door, open_doors
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_sasl import ENABLED, SASL_PLAINTEXT
 from strandline.cluster.node.config_security import PLAINTEXT, SSL, tls_settings
-from strandline.cluster.node.config_settings import HTTP, INTERNAL
+from strandline.cluster.node.config_settings import INTERNAL
 from strandline.cluster.node.config_values import Listener
 from strandline.cluster.node.doctor import NO_EFFECT, OPEN, Finding
-from strandline.cluster.security.certificates import EXPIRES_SOON_S, expiries
+from strandline.cluster.security.certificates import EXPIRES_SOON_S, Expiry, expiries
 from strandline.cluster.security.sasl import OAUTHBEARER, PLAIN
 from strandline.controller.metadata.config_key import split_list
+from strandline.proto.ids import is_loopback
 from strandline.proto.secrets import is_secret
 
 _UNBOUNDED = 2**31 - 1
@@ -77,16 +78,9 @@ def _of_client_listener(where: str, config: NodeConfig, listener: Listener) -> I
 
 
 def _of_internal(where: str, config: NodeConfig) -> Iterator[Finding]:
-    if config.protocol(INTERNAL) != SSL:
-        if not is_loopback(config.internal.host):
-            yield Finding(
-                where,
-                f"{INTERNAL}://{config.internal} (PLAINTEXT)",
-                "whoever reaches the port acts as a node: reads every record, appends to logs, votes, changes ACLs",
-                "INTERNAL:SSL in listener.security.protocol.map, with a certificate for each node",
-                OPEN,
-            )
-    elif not config.of_listener(INTERNAL)["ssl.endpoint.identification.algorithm"]:
+    if not is_loopback(config.internal.host):
+        yield from _said(where, internal_door(config))
+    if config.protocol(INTERNAL) == SSL and not config.of_listener(INTERNAL)["ssl.endpoint.identification.algorithm"]:
         yield Finding(
             where,
             "ssl.endpoint.identification.algorithm is empty for INTERNAL",
@@ -97,27 +91,22 @@ def _of_internal(where: str, config: NodeConfig) -> Iterator[Finding]:
 
 
 def _of_http(where: str, config: NodeConfig) -> Iterator[Finding]:
-    http = config.http
-    if http is None:
-        return
-    closed = config.protocol(HTTP) == SSL and config.of_listener(HTTP)["ssl.client.auth"] == "required"
-    reached = not closed and not is_loopback(http.host)
-    if reached:
-        yield Finding(
-            where,
-            f"{HTTP}://{http}",
-            "whoever reaches the port reads the names and sizes of topics in /metrics, and switches /trace on",
-            "bind HTTP to 127.0.0.1, or HTTP:SSL with listener.name.http.ssl.client.auth=required",
-            OPEN,
-        )
-    if config.fault_injection:
+    door = http_door(config)
+    yield from _said(where, door)
+    if config.http is not None and config.fault_injection:
+        who = "may use" if door is None else "reaches"
         yield Finding(
             where,
             "strandline.fault.injection = true",
-            f"whoever {'reaches' if reached else 'may use'} the HTTP listener makes requests fail and the disk slow",
+            f"whoever {who} the HTTP listener makes requests fail and the disk slow",
             "leave it out: it is for tests",
             OPEN,
         )
+
+
+def _said(where: str, door: OpenDoor | None) -> Iterator[Finding]:
+    if door is not None:
+        yield Finding(where, door.setting, door.lets, door.remedy, OPEN)
 
 
 def _of_authorizer(where: str, config: NodeConfig, reached: list[Listener]) -> Iterator[Finding]:
@@ -147,14 +136,8 @@ def _of_authorizer(where: str, config: NodeConfig, reached: list[Listener]) -> I
             "name the operators alone",
             OPEN,
         )
-    if reached and not any(tells_apart(config, listener.name) for listener in config.client_listeners):
-        yield Finding(
-            where,
-            "authorizer.class.name, without a listener that tells clients apart",
-            f"every client is {ANONYMOUS}: what one may do, all may",
-            "a listener with SASL, or with SSL and ssl.client.auth=required",
-            OPEN,
-        )
+    if reached:
+        yield from _said(where, anonymous_door(config))
 
 
 def _of_sessions(where: str, config: NodeConfig, reached: list[Listener]) -> Iterator[Finding]:
@@ -210,19 +193,17 @@ def _mode(path: str) -> int:
 
 
 def _of_certificates(where: str, config: NodeConfig, now_s: float) -> Iterator[Finding]:
-    """Those that end soon. Raises ConfigError, as the node's start would."""
-    ends = {
-        expiry
-        for listener in config.listeners
-        if config.speaks_tls(listener.name)
-        for expiry in expiries(tls_settings(config.of_listener(listener.name), listener.name))
-    }
+    """Those that end soon, or that nobody takes. Raises ConfigError, as the node's start would."""
+    ends: set[Expiry] = set()
+    unfit: dict[str, str] = {}
+    for listener in config.listeners:
+        if config.speaks_tls(listener.name):
+            ends.update(expiries(tls_settings(config.of_listener(listener.name), listener.name), unfit.__setitem__))
+    outside = "nobody: it keeps clients and nodes out"
+    for setting, why in unfit.items():
+        remedy = "a certificate for servers (extendedKeyUsage serverAuth)"
+        yield Finding(where, f"{setting}: no server may show this certificate ({why})", outside, remedy, OPEN)
     for expiry in sorted(ends):
         if expiry.at_s - now_s <= EXPIRES_SOON_S:
-            yield Finding(
-                where,
-                f"{expiry.setting}: {expiry.said(now_s)}",
-                "nobody: from then on it keeps clients and nodes out",
-                "put a new one there: a running node takes it within seconds",
-                OPEN,
-            )
+            remedy = "put a new one there: a running node takes it within seconds"
+            yield Finding(where, f"{expiry.setting}: {expiry.said(now_s)}", f"{outside} then", remedy, OPEN)

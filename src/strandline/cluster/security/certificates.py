@@ -49,8 +49,11 @@ class Expiry(NamedTuple):
         return f"the certificate of {self.subject} {when}"
 
 
-def expiries(settings: TlsSettings) -> list[Expiry]:
-    """Of the certificate that a listener shows, and of the CAs that it trusts. What no listener can show is left out.
+def expiries(settings: TlsSettings, unfit: Callable[[str, str], None]) -> list[Expiry]:
+    """Of the certificate that a listener shows, and of the CAs that it trusts.
+
+    Args:
+        unfit: gets the setting and the reason, instead, for a certificate that no listener may show.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -61,7 +64,7 @@ def expiries(settings: TlsSettings) -> list[Expiry]:
     try:
         found.insert(0, (of_keystore, own_certificate(settings)))
     except ssl.SSLError as error:
-        log.warning("a listener's certificate is none for servers", why=error.reason, setting=of_keystore)
+        unfit(settings.prefix + of_keystore, getattr(error, "verify_message", "") or str(error))
     return [
         Expiry(settings.prefix + name, _common_name(certificate), ssl.cert_time_to_seconds(certificate["notAfter"]))
         for name, certificate in found
@@ -92,7 +95,7 @@ class Certificates(Generic[Context]):
         self._make = make
         self._seen = self._stamps()
         self.context = make(settings)
-        self.expiries = expiries(settings)
+        self.expiries = expiries(settings, self._unfit)
 
     def look(self) -> None:
         """Make the context anew if a file has changed since the last look."""
@@ -101,12 +104,15 @@ class Certificates(Generic[Context]):
             return
         self._seen = stamps
         try:
-            context, found = self._make(self._settings), expiries(self._settings)
+            context, found = self._make(self._settings), expiries(self._settings, self._unfit)
         except ConfigError as error:
             log.error("changed certificates cannot be used; those before stay in use", of=self.owner, error=str(error))
         else:
             self.context, self.expiries = context, found
             log.info("changed certificates are in use", of=self.owner, files=", ".join(self._settings.files))
+
+    def _unfit(self, setting: str, why: str) -> None:
+        log.warning("a listener's certificate is none for servers", of=self.owner, setting=setting, why=why)
 
     def _stamps(self) -> list[_Stamp]:
         return [_stamp(path) for path in self._settings.files]
