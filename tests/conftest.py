@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, settings
 from lab.mutants import MUTANTS, without
 from strandline.cluster.node.dev import DevCluster
 
-settings.register_profile("strandline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("strandline")
-"""No example fails for its time: a machine that is busy stops a process for longer than Hypothesis' 200 ms."""
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeat", settings.get_profile("search"), derandomize=True)
+"""No example fails for its time: a machine that is busy stops a process for longer than Hypothesis' 200 ms. `make test`
+tries the same examples each time, so that it judges a change; the search for new ones is that of `make test-long`."""
 
 LONG = {
     # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
@@ -104,6 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The rule is out from before the first test is collected until the session ends."""
+    settings.load_profile("search" if config.getoption("--long") else "repeat")
     applied = without(config.getoption("--mutant"))
     applied.__enter__()
     config.add_cleanup(lambda: applied.__exit__(None, None, None))
