@@ -168,7 +168,7 @@ class Sequencer:
                     connection = await session.network.to_any(list(session.metadata.nodes.values()))
                     answer = await connection.call(Api.INIT_PRODUCER_ID, values, self._config.request_timeout_ms)
                     if answer.error_code is not ErrorCode.NONE:
-                        raise KafkaError(answer.error_code, f"{connection.endpoint} gave no producer id")
+                        raise KafkaError(answer.error_code, _no_producer_id(answer.error_code, connection.endpoint))
                     self.producer_id, self._first_epoch = answer.producer_id, 0
                     self.last_error = None
                     self._wake()
@@ -184,6 +184,17 @@ class Sequencer:
                 await asyncio.sleep(session.backoff_ms(failures) / 1000)
         finally:
             self._fetching = None
+
+
+def _no_producer_id(code: ErrorCode, endpoint: object) -> str:
+    """Words for the error; without a right, which one is missing."""
+    words = f"{endpoint} gave no producer id"
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        words += (
+            ": an idempotent producer needs the right to WRITE a topic, any one"
+            " (or IDEMPOTENT_WRITE of the cluster); enable.idempotence=false produces without a producer id"
+        )
+    return words
 
 
 class SequencesBefore(NamedTuple):

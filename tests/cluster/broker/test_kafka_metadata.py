@@ -248,6 +248,20 @@ def test_a_broker_is_named_for_a_while_after_its_fencing(tmp_path: Path, monkeyp
     run(tmp_path, main)
 
 
+def test_while_all_brokers_are_fenced_the_one_that_answers_is_the_controller(tmp_path: Path) -> None:
+    """A client with an admin request finds somebody for it during a start: librdkafka (2.16) that is named nobody does
+    not ask again before the request has timed out."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.controller.fence(NodeId(1))
+        answer = await client.ask("metadata", 9, topics=None)
+        assert [one.node_id for one in answer.brokers] == [1]
+        assert answer.controller_id == 1
+        assert (await client.ask("describe_cluster", 0)).controller_id == 1
+
+    run(tmp_path, main)
+
+
 @pytest.mark.parametrize("version", versions("DescribeCluster"))
 def test_describe_cluster(tmp_path: Path, version: int) -> None:
     """Brokers, controller and cluster id; the controllers are not reachable by this protocol."""

@@ -93,7 +93,7 @@ class Broker:
 
     def __init__(self, parts: BrokerParts) -> None:
         config, image, authorizer, clock = parts.config, parts.image, parts.authorizer, parts.clock
-        brokers = Brokers(image, parts.quorum, parts.replicas, clock)
+        brokers = Brokers(parts.node_id, image, parts.quorum, parts.replicas, clock)
         self.clock = clock
         self.memory = MemoryBudget(config.memory_bytes)
         self.connection_limits = ConnectionLimits(config)

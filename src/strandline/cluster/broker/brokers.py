@@ -43,8 +43,14 @@ class Brokers:
     """What the image says of brokers, and what this broker has seen of leaders since."""
 
     def __init__(
-        self, image: Callable[[], MetadataImage], quorum: QuorumView, replicas: ReplicaManager, clock: Clock
+        self,
+        node_id: NodeId,
+        image: Callable[[], MetadataImage],
+        quorum: QuorumView,
+        replicas: ReplicaManager,
+        clock: Clock,
     ) -> None:
+        self._node_id = node_id
         self._image = image
         self._quorum = quorum
         self._replicas = replicas
@@ -89,13 +95,17 @@ class Brokers:
         """Where clients should send admin requests.
 
         Every broker passes them on, so any live one will do (as with Kafka's KRaft); the quorum's leader saves a hop
-        where it is a broker too.
+        where it is a broker too. While all are fenced, during a start, it is this one, which answers after all:
+        librdkafka (2.16) that was named nobody waits for a controller until its request has timed out.
         """
         leader = self._quorum.leader_and_epoch.leader_id
-        brokers = self.live_brokers(context)
-        if leader is not None and any(broker.node_id == leader for broker in brokers):
+        live = [broker.node_id for broker in self.live_brokers(context)]
+        if leader is not None and leader in live:
             return leader
-        return brokers[0].node_id if brokers else NO_NODE
+        if live:
+            return live[0]
+        own = self._image().brokers.get(self._node_id)
+        return self._node_id if own is not None and context.peer.listener in own.listeners else NO_NODE
 
     def node_endpoints(self, context: RequestContext, leaders: Iterable[int]) -> bytes:
         """KIP-951, the tagged fields that end an answer: the endpoints of `leaders` (below 0: none), if there are
