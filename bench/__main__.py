@@ -30,10 +30,11 @@ from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
 from bench.secured import LEVELS
 from bench.spark import spark_figures
+from bench.tenants import tenants
 
 SPARK_GROUPS = {"spark": ("read", "write"), "spark-reads": ("read",)}
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "client", *SPARK_GROUPS)
-ONLY_BY_NAME = {"peaks", "client", *SPARK_GROUPS}
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "client", "tenants", *SPARK_GROUPS)
+ONLY_BY_NAME = {"peaks", "client", "tenants", *SPARK_GROUPS}
 """Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
@@ -77,6 +78,9 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         if "latency" in groups:
             say("ack latency")
             latency(cluster, results, 15 * scale)
+        if "tenants" in groups:
+            say("tenants")
+            tenants(cluster, results, 15 * scale)
         for group, whats in SPARK_GROUPS.items():
             if group in groups:
                 spark_figures(cluster, results, scale, whats, say)
