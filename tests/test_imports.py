@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,3 +18,15 @@ def test_no_import_goes_in_a_circle() -> None:
     assert not found, (
         "one of them must not know the other: name what it needs of it (a Protocol, a callback, a third file)"
     )
+
+
+def test_a_node_loads_nothing_that_only_the_command_line_needs() -> None:
+    """Each of a machine's nodes would pay for it. structlog must not bring rich either; others can import it after."""
+    code = (
+        "import sys\n"
+        "import strandline.cluster.node.run_node, strandline.cluster.node.node\n"
+        "print(sorted({'click', 'rich', 'pygments', 'hypothesis'} & set(sys.modules)))\n"
+        "import rich.table"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from functools import lru_cache
 from types import ModuleType
+
+from strandline.proto.lean_imports import import_without
 
 
 def module(api: str, version: int, kind: str) -> ModuleType:
@@ -22,10 +23,4 @@ def module(api: str, version: int, kind: str) -> ModuleType:
 def _keep_test_library_out() -> None:
     """kio registers strategies with hypothesis where that is installed: 14 MB and 0.1 to 0.2 s that neither a node nor
     a client has a use for."""
-    absent = [name for name in ("hypothesis", "hypothesis.strategies") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: "not importable", see the import system
-    try:
-        importlib.import_module("kio.static.primitive")
-    finally:
-        for name in absent:
-            del sys.modules[name]
+    import_without("kio.static.primitive", "hypothesis", "hypothesis.strategies")
