@@ -99,6 +99,22 @@ TABLE: tuple[Mutant, ...] = (
         f"{_LOG}::test_a_tombstone_goes_when_its_time_is_over",
     ),
     one_change(
+        "the-last-record-goes",
+        "B20: the last record of a key stays",
+        "log.offset_map:PythonOffsetMap.keep",
+        "found.offset >= self.latest(found.key)",
+        "found.offset > self.latest(found.key)",
+        "tests/log/test_offset_map.py::test_what_stays_is_the_last_record_of_each_key",
+    ),
+    one_change(
+        "a-full-map-takes-more",
+        "B20: compaction takes the memory that it was given, and no more",
+        "log.offset_map:PythonOffsetMap.has_room",
+        "len(self._offsets) + keys <= self.keys_max",
+        "True",
+        "tests/log/test_offset_map.py::test_a_map_grows_to_the_memory_that_it_says_and_no_further",
+    ),
+    one_change(
         "producers-are-compacted-away",
         "C2: batches that a producer's retries are known by stay, empty",
         "log.compaction:Compaction._is_remembered",

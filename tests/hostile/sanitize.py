@@ -1,8 +1,9 @@
 """The compiled parts under AddressSanitizer and UBSan: `make sanitize` (gcc, Linux).
 
-Builds `_records.c` and `_lanes.c` with both in a temporary directory. The record codec reads, checks and writes seeded
-damaged records for half a minute, then a producer's lanes take records and refuse what is none for as long; both are
-held against their twins in Python. Any access outside a buffer ends the process with a report.
+Builds `_records.c`, `_offsets.c` and `_lanes.c` with both in a temporary directory. The record codec reads, checks and
+writes seeded damaged records for half a minute, and compaction's map goes over the same ones; then a producer's lanes
+take records and refuse what is none for as long. All are held against their twins in Python. Any access outside a
+buffer ends the process with a report.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from typing import Any
 
 from tests.client.test_lanes import Play
 
-SOURCES = [Path(__file__).parents[2] / "src/strandline" / name for name in ("log/_records.c", "client/_lanes.c")]
+SOURCES = [
+    Path(__file__).parents[2] / "src/strandline" / name
+    for name in ("log/_records.c", "log/_offsets.c", "client/_lanes.c")
+]
 SECONDS = 30
 
 
@@ -88,12 +92,14 @@ def _step(rng: random.Random) -> tuple[str, Any]:
     return "record", record | place
 
 
-def attack(path: str) -> int:
-    """How many inputs were tried; both codecs agreed on each."""
+def attack(path: str, offsets_path: str) -> int:
+    """How many inputs were tried; both codecs and both maps agreed on each."""
     from strandline.log import records_python
+    from strandline.log.offset_map import PythonOffsetMap
     from strandline.log.records import Record
 
     compiled = loaded(path)
+    makers = (loaded(offsets_path).OffsetMap, PythonOffsetMap)
     rng = random.Random(1)
     end = time.monotonic() + SECONDS
     tried = 0
@@ -111,14 +117,21 @@ def attack(path: str) -> int:
         arguments = (exact, count + rng.randrange(-1, 2), 7, 5, None, Record, (None,) * 5, (0, 1, 2, 3, 4))
         assert outcome(compiled.decode, *arguments) == outcome(records_python.decode, *arguments)
         assert outcome(compiled.check, exact, count) == outcome(records_python.check, exact, count)
+        said = []
+        for make in makers:
+            latest, out = make(5_000, bytes(16)), bytearray()
+            said.append((outcome(latest.note, exact, 0, arguments[1], 7, 5), len(latest)))
+            kept = outcome(latest.keep, out, exact, 0, arguments[1], 7, 5, True)
+            said.append((kept, b"" if kept is ValueError else bytes(out)))
+        assert said[:2] == said[2:]
         tried += 1
     return tried
 
 
 def main() -> int:
     if len(sys.argv) > 1:
-        print(f"{attack(sys.argv[1])} inputs, no access outside a buffer")
-        print(f"{attack_lanes(sys.argv[2])} programs of appends, no access outside a buffer")
+        print(f"{attack(sys.argv[1], sys.argv[2])} inputs, no access outside a buffer")
+        print(f"{attack_lanes(sys.argv[3])} programs of appends, no access outside a buffer")
         return 0
     with tempfile.TemporaryDirectory() as directory:
         libraries = [str(build(directory, source)) for source in SOURCES]

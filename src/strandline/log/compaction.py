@@ -24,17 +24,26 @@ like compaction's work. Every reader of Kafka knows empty batches: its own clean
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, assemble_batch, gap_batch, parse_header, verify_crc
+from strandline.log.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    assemble_batch,
+    gap_batch,
+    parse_header,
+    verify_crc,
+)
 from strandline.log.cleanable import Cleanable
-from strandline.log.compression import Codec
+from strandline.log.compression import MAX_DECOMPRESSED_BYTES, Codec
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.index import ENTRY_BYTES
 from strandline.log.log_state import LogState
-from strandline.log.offset_map import OffsetMap
-from strandline.log.records import Record, decode_records, encode_records
+from strandline.log.offset_map import OffsetMap, new_offset_map
+from strandline.log.records import left_over, shift_timestamps, unpacked, unreadable
 from strandline.log.segment import RELATIVE_OFFSET_MAX, Segment
 from strandline.log.swap import CLEANED_SUFFIX, LogChanged, Swap, remove
 from strandline.proto.ensure import ensure
@@ -92,7 +101,7 @@ class Compaction:
         self._first_dirty = cleanable.first_dirty
         self._end = cleanable.end
         self._buffer_bytes = buffer_bytes
-        self._map = OffsetMap(buffer_bytes)
+        self._map = new_offset_map(buffer_bytes)
         self._now_ms = now_ms
         self._latest_ms = max(now_ms, wall_ms)
         self._pace = pace
@@ -138,14 +147,11 @@ class Compaction:
                         what = f"more: {header.count} keys of one batch of {self._log.topic_partition} do not fit"
                         raise ConfigError("log.cleaner.dedupe.buffer.size", self._buffer_bytes, what)
                     return header.base_offset
-                records = decode_records(batch)
-                for start in range(0, len(records), STEP_RECORDS):
-                    for record in records[start : start + STEP_RECORDS]:
-                        if record.key is not None:
-                            latest.put(record.key, record.offset)
-                    if start:
-                        await self._pace(0)
+                await self._over_records(header, batch, partial(self._note, header))
         return self._end
+
+    def _note(self, header: BatchHeader, records: bytes, position: int, count: int) -> int:
+        return self._map.note(records, position, count, header.base_offset, header.base_timestamp)
 
     def _span(self, segment: Segment) -> int:
         """Offsets from the segment's base to that of the next one."""
@@ -201,37 +207,39 @@ class Compaction:
         if not _is_compacted(header):
             return batch
         over = header.has_delete_horizon and self._now_ms > header.base_timestamp
-        records = decode_records(batch)
-        stays: list[Record] = []
-        for start in range(0, len(records), STEP_RECORDS):
-            stays += self._survivors(records[start : start + STEP_RECORDS], tombstones_go=over)
-            if start:
-                await self._pace(0)
-        self.done.records += len(records)
-        self.done.removed += len(records) - len(stays)
-        if not stays:
-            return _with_records(header, (), header.base_timestamp) if self._is_remembered(header) else None
-        begins = not header.has_delete_horizon and any(record.value is None for record in stays)
-        if len(stays) == len(records) and not begins:
+        stays = _Stays(header, self._map, tombstones_go=over)
+        await self._over_records(header, batch, stays.take)
+        self.done.records += header.count
+        self.done.removed += header.count - stays.count
+        if stays.tombstones_gone:
+            mark("tombstone-removed")
+            self.done.tombstones_removed += stays.tombstones_gone
+        if not stays.count:
+            return stays.batch(header.base_timestamp) if self._is_remembered(header) else None
+        begins = not header.has_delete_horizon and stays.tombstones > 0
+        if stays.count == header.count and not begins:
             return batch
-        horizon_ms = self._latest_ms + self._log.config.delete_retention_ms
-        return _with_records(
-            header,
-            stays,
-            horizon_ms if begins else header.base_timestamp,
-            delete_horizon=begins or header.has_delete_horizon,
-        )
+        if begins:
+            horizon_ms = self._latest_ms + self._log.config.delete_retention_ms
+            return stays.batch(horizon_ms, delete_horizon=True)
+        return stays.batch(header.base_timestamp, delete_horizon=header.has_delete_horizon)
 
-    def _survivors(self, records: Sequence[Record], *, tombstones_go: bool) -> list[Record]:
-        latest = self._map.latest
-        stays = [record for record in records if record.key is None or record.offset >= latest(record.key)]
-        if tombstones_go:
-            live = [record for record in stays if record.value is not None or record.key is None]
-            if len(live) < len(stays):
-                mark("tombstone-removed")
-                self.done.tombstones_removed += len(stays) - len(live)
-            return live
-        return stays
+    async def _over_records(
+        self, header: BatchHeader, batch: memoryview, step: Callable[[bytes, int, int], int]
+    ) -> None:
+        """Go over a batch's records a thousand at a time: `step` gets all of them, the position where it is, and how
+        many it may handle, and gives where these end. Raises KafkaError."""
+        records = bytes(unpacked(header, batch, MAX_DECOMPRESSED_BYTES))
+        position = 0
+        for first in range(0, header.count, STEP_RECORDS):
+            if first:
+                await self._pace(0)
+            try:
+                position = step(records, position, min(STEP_RECORDS, header.count - first))
+            except ValueError as error:
+                raise unreadable(header, error) from error
+        if position != len(records):
+            raise left_over(len(records) - position)
 
     def _is_remembered(self, header: BatchHeader) -> bool:
         """Whether the batch is among those that a producer's retries are known by."""
@@ -291,6 +299,61 @@ class Compaction:
         """Raises LogChanged where the segment is in the log no longer."""
         if self._log.failure is not None or segment not in self._log.segments:
             raise LogChanged(f"{self._log.topic_partition} lost a segment while it was compacted")
+
+
+class _Stays:
+    """What stays of one batch: its records, byte by byte, and what its header says of them.
+
+    Attributes:
+        tombstones: how many of the `count` that stay have no value.
+        tombstones_gone: how many went because their time is over.
+    """
+
+    def __init__(self, header: BatchHeader, latest: OffsetMap, *, tombstones_go: bool) -> None:
+        self._header = header
+        self._latest = latest
+        self._tombstones_go = tombstones_go
+        self._records = bytearray()
+        self._newest_ms = -1
+        self.count = self.tombstones = self.tombstones_gone = 0
+
+    def take(self, records: bytes, position: int, count: int) -> int:
+        """What stays of the next ones; where they end. Raises ValueError."""
+        header = self._header
+        position, kept, tombstones, gone, newest_ms = self._latest.keep(
+            self._records, records, position, count, header.base_offset, header.base_timestamp, self._tombstones_go
+        )
+        if kept:
+            self._newest_ms = max(self._newest_ms, newest_ms) if self.count else newest_ms
+        self.count += kept
+        self.tombstones += tombstones
+        self.tombstones_gone += gone
+        return position
+
+    def batch(self, base_timestamp: int, *, delete_horizon: bool = False) -> bytearray:
+        """The batch with these records, all at their times. Raises KafkaError."""
+        header, records = self._header, self._records
+        if self.count and base_timestamp != header.base_timestamp:
+            try:
+                records = shift_timestamps(records, self.count, base_timestamp - header.base_timestamp)
+            except OverflowError as error:
+                raise unreadable(header, error) from error
+        newest_ms = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else self._newest_ms
+        return assemble_batch(
+            records,
+            count=self.count,
+            last_offset_delta=header.last_offset_delta,
+            base_timestamp=base_timestamp,
+            max_timestamp=newest_ms if self.count else -1,
+            base_offset=header.base_offset,
+            leader_epoch=header.leader_epoch,
+            codec=header.codec if self.count else Codec.NONE,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            timestamp_type=header.timestamp_type,
+            delete_horizon=delete_horizon,
+        )
 
 
 class _Writer:
@@ -368,25 +431,3 @@ class _Writer:
 def _is_compacted(header: BatchHeader) -> bool:
     """Whether its records count for what they say: markers and transactions are left alone."""
     return header.count > 0 and not header.is_control and not header.is_transactional
-
-
-def _with_records(
-    header: BatchHeader, records: Sequence[Record], base_timestamp: int, *, delete_horizon: bool = False
-) -> bytearray:
-    """The batch with these of its records."""
-    newest = max((record.timestamp_ms for record in records), default=-1)
-    return assemble_batch(
-        encode_records(records, base_offset=header.base_offset, base_timestamp=base_timestamp),
-        count=len(records),
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=base_timestamp,
-        max_timestamp=newest,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        codec=header.codec if records else Codec.NONE,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        timestamp_type=header.timestamp_type,
-        delete_horizon=delete_horizon,
-    )

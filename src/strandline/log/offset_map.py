@@ -1,44 +1,190 @@
-"""Where the last record of each key is, in bounded memory: what compaction knows while it goes over a log."""
+"""Where the last record of each key is, in bounded memory: what compaction knows while it goes over a log.
+
+The work is done by a compiled map (`_offsets.c`) where the installation could build it, else by its twin here, which is
+some thirty times slower, takes five times the memory for a key, and means the same.
+"""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from hashlib import blake2b
+from typing import NamedTuple, Protocol
 
-ENTRY_BYTES = 192
-"""What one key takes, at most: its object (64 bytes), its offset (32), and its place in the dict, which is there twice
-while it grows. (Kafka's map takes 24: a hash of 16 bytes and an offset, in one array.)"""
+from strandline.log.records_python import decode_headers, decode_varint
 
-SHORT_KEY_BYTES = 16
-_DIGEST_BYTES = 17
-"""One more than the longest key that stands for itself: no key can be another's digest."""
+SECRET_BYTES = 16
+_ENTRY_BYTES = 192
+"""What one key takes here, at most: its object (64 bytes), its offset (32), and its place in the dict, which is there
+twice while it grows. The compiled map takes 42: a hash of 16 bytes and an offset, in an array that is never full, and
+there twice, too. (Kafka's takes 27.)"""
+
+_DIGEST_BYTES = 16
+_INT32_MAX = 2**31 - 1
+_INT64 = range(-(2**63), 2**63)
+_RECORD_BYTES_MIN = 7
 
 
-class OffsetMap:
+class OffsetMap(Protocol):
     """key -> offset of its last record.
 
-    A key of up to 16 bytes stands for itself; of a longer one a digest of 17 bytes is kept. Of two keys of one digest
-    one would vanish: nobody can find such a pair of BLAKE2b, and chance takes 2^68 keys.
+    Of a key a digest of 16 bytes is kept, made with a secret of the map's own. Of two keys of one digest one would
+    vanish: nobody who does not know the secret can find such a pair, and chance takes 2^64 keys.
+
+    Attributes:
+        keys_max: how many keys have room.
     """
 
-    __slots__ = ("_offsets", "keys_max")
+    @property
+    def keys_max(self) -> int: ...
 
-    def __init__(self, buffer_bytes: int) -> None:
-        """`buffer_bytes`: Kafka's `log.cleaner.dedupe.buffer.size`, the memory that it may take."""
-        self.keys_max = max(1, buffer_bytes // ENTRY_BYTES)
+    def __len__(self) -> int: ...
+
+    def has_room(self, keys: int, /) -> bool:
+        """Whether so many more keys fit, all of them new."""
+
+    def put(self, key: bytes, offset: int, /) -> None:
+        """A record of `key`, later than all before. Raises MemoryError where it has no room."""
+
+    def latest(self, key: bytes, /) -> int:
+        """Of the key's last record; -1 if there is none."""
+
+    def note(self, records: bytes, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
+        """Put the keys of `count` records of one batch, the first of which begins at `position`; where they end.
+
+        Raises:
+            ValueError: a record does not parse; those before it are put.
+        """
+
+    def keep(
+        self,
+        out: bytearray,
+        records: bytes,
+        position: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        tombstones_go: bool,
+        /,
+    ) -> tuple[int, int, int, int, int]:
+        """Add to `out` what stays of `count` records, byte by byte: what has no key, or no later record of its key.
+
+        Returns:
+            where they end; how many stay, and how many of these have no value; how many tombstones went that nothing
+            superseded (none unless `tombstones_go`); the largest timestamp of what stays, -(2^63) if nothing does.
+
+        Raises:
+            ValueError: a record does not parse; what `out` has got is of no use.
+        """
+
+
+class PythonOffsetMap:
+    """The twin: see `OffsetMap` for what its methods mean."""
+
+    __slots__ = ("_offsets", "_secret", "keys_max")
+
+    def __init__(self, buffer_bytes: int, secret: bytes) -> None:
+        self.keys_max = max(1, buffer_bytes // _ENTRY_BYTES)
+        self._secret = secret
         self._offsets: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def has_room(self, keys: int) -> bool:
-        """Whether so many more keys fit, all of them new."""
+    def has_room(self, keys: int, /) -> bool:
         return len(self._offsets) + keys <= self.keys_max
 
-    def put(self, key: bytes, offset: int) -> None:
-        """A record of `key`, later than all before."""
-        self._offsets[key if len(key) <= SHORT_KEY_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()] = offset
+    def put(self, key: bytes, offset: int, /) -> None:
+        digest = self._digest(key)
+        if digest not in self._offsets and not self.has_room(1):
+            raise MemoryError("the map is full")
+        self._offsets[digest] = offset
 
-    def latest(self, key: bytes) -> int:
-        """Of the key's last record; -1 if there is none."""
-        short = key if len(key) <= SHORT_KEY_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        return self._offsets.get(short, -1)
+    def latest(self, key: bytes, /) -> int:
+        return self._offsets.get(self._digest(key), -1)
+
+    def note(self, records: bytes, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
+        for found in _walk(records, position, count, base_offset, base_timestamp):
+            if found.key is not None:
+                self.put(found.key, found.offset)
+            position = found.end
+        return position
+
+    def keep(
+        self,
+        out: bytearray,
+        records: bytes,
+        position: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        tombstones_go: bool,
+        /,
+    ) -> tuple[int, int, int, int, int]:
+        kept = tombstones = gone = 0
+        newest = _INT64.start
+        for found in _walk(records, position, count, base_offset, base_timestamp):
+            if found.key is None or found.offset >= self.latest(found.key):
+                if tombstones_go and found.is_null and found.key is not None:
+                    gone += 1
+                else:
+                    kept += 1
+                    tombstones += found.is_null
+                    newest = max(newest, found.timestamp)
+                    out += records[position : found.end]
+            position = found.end
+        return position, kept, tombstones, gone, newest
+
+    def _digest(self, key: bytes) -> bytes:
+        return blake2b(key, digest_size=_DIGEST_BYTES, key=self._secret).digest()
+
+
+class _Found(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    is_null: bool
+    end: int
+
+
+def _walk(data: bytes, position: int, count: int, base_offset: int, base_timestamp: int) -> Iterator[_Found]:
+    """Raises ValueError."""
+    total = len(data)
+    if not 0 <= position <= total or not 0 <= count <= (total - position) // _RECORD_BYTES_MIN:
+        raise ValueError("more records announced than fit")
+    for _ in range(count):
+        try:
+            size, position = decode_varint(data, position)
+            end = position + size
+            if size < 1 or end > total:
+                raise ValueError(f"a record's length that cannot be, before byte {position}")
+            timestamp_delta, position = decode_varint(data, position + 1)  # behind the attributes: none are in use
+            offset_delta, position = decode_varint(data, position)
+            key, position = _field(data, position, end)
+            value, position = _field(data, position, end)
+            position = decode_headers(data, position, end)[1]
+        except IndexError:
+            raise ValueError(f"the data end within a record, after byte {position}") from None
+        offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
+        if not 0 <= offset_delta <= _INT32_MAX or timestamp not in _INT64 or offset not in _INT64:
+            raise ValueError(f"an offset or a timestamp that cannot be, before byte {position}")
+        if position != end:
+            raise ValueError(f"a record's length is not that of its fields, which end at byte {position}")
+        yield _Found(offset, timestamp, key, value is None, end)
+
+
+def _field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = decode_varint(data, position)
+    if size < -1 or position + size > end:
+        raise ValueError(f"a length that cannot be, before byte {position}")
+    return (None, position) if size < 0 else (data[position : position + size], position + size)
+
+
+def new_offset_map(buffer_bytes: int) -> OffsetMap:
+    """An empty map. `buffer_bytes`: Kafka's `log.cleaner.dedupe.buffer.size`, the memory that it may take."""
+    secret = secrets.token_bytes(SECRET_BYTES)
+    try:
+        from strandline.log._offsets import OffsetMap as CompiledOffsetMap
+    except ImportError:  # there was no compiler at the installation
+        return PythonOffsetMap(buffer_bytes, secret)
+    return CompiledOffsetMap(buffer_bytes, secret)

@@ -177,9 +177,9 @@ def decode_records_as(
             data, header.count, header.base_offset, header.base_timestamp, fixed_timestamp, kind, template, slots
         )
     except ValueError as error:
-        raise _unreadable(header, error) from error
+        raise unreadable(header, error) from error
     if position != len(data):
-        raise _left_over(len(data) - position)
+        raise left_over(len(data) - position)
     return records
 
 
@@ -205,9 +205,9 @@ def decode_columns(
             arrays, data, header.count, base_offset, base_timestamp, fixed_timestamp, low, high, with_headers
         )
     except ValueError as error:
-        raise _unreadable(header, error) from error
+        raise unreadable(header, error) from error
     if position != len(data):
-        raise _left_over(len(data) - position)
+        raise left_over(len(data) - position)
     return rows
 
 
@@ -227,9 +227,9 @@ def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:
     try:
         position = check(data, header.count)
     except ValueError as error:
-        raise _unreadable(header, error) from error
+        raise unreadable(header, error) from error
     if position != len(data):
-        raise _left_over(len(data) - position)
+        raise left_over(len(data) - position)
 
 
 def unpacked(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes | memoryview:
@@ -239,9 +239,22 @@ def unpacked(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes | memo
     return decompress(codec, packed, max_bytes) if codec else packed
 
 
-def _unreadable(header: BatchHeader, error: ValueError) -> KafkaError:
+def shift_timestamps(records: Buffer, count: int, by_ms: int) -> bytearray:
+    """The records of a batch whose base timestamp becomes later by so much: at their times, as they were.
+
+    Raises:
+        ValueError: they do not parse.
+        OverflowError: a record's time is too far from the new base timestamp.
+    """
+    found, _ = decode(records, count, 0, 0, None, Record, _PLAIN, _IN_ORDER)
+    return encode_records(found, base_offset=0, base_timestamp=by_ms)
+
+
+def unreadable(header: BatchHeader, error: Exception) -> KafkaError:
+    """The error for records that do not parse, by what the codec says."""
     return KafkaError(ErrorCode.INVALID_RECORD, f"a record does not parse: {error}", base_offset=header.base_offset)
 
 
-def _left_over(size: int) -> KafkaError:
+def left_over(size: int) -> KafkaError:
+    """The error for bytes that are no record."""
     return KafkaError(ErrorCode.INVALID_RECORD, "bytes left after the last record", bytes_left=size)

@@ -279,7 +279,7 @@ def _walk(  # noqa: PLR0915 - unrolled on purpose
                 headers: tuple[tuple[str, bytes | None], ...] = ()
                 position += 1
             else:
-                headers, position = _decode_headers(data, position, end)
+                headers, position = decode_headers(data, position, end)
             if position != end:
                 raise ValueError(f"a record's length is not that of its fields, which end at byte {position}")
             add(new(kind, (offset, timestamp if fixed_timestamp is None else fixed_timestamp, key, value, headers)))
@@ -288,7 +288,13 @@ def _walk(  # noqa: PLR0915 - unrolled on purpose
     return records, position
 
 
-def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    """A record's headers at `position`, which end by `end`, and the position after them.
+
+    Raises:
+        IndexError: the data end within a varint.
+        ValueError: they do not parse.
+    """
     count, position = decode_varint(data, position)
     if not 0 <= count <= (end - position) // 2:
         raise ValueError(f"{count} record headers in {end - position} bytes")
