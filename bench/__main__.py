@@ -30,11 +30,24 @@ from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
 from bench.secured import LEVELS
 from bench.spark import spark_figures
+from bench.storage import storage
 from bench.tenants import tenants
 
 SPARK_GROUPS = {"spark": ("read", "write"), "spark-reads": ("read",)}
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "client", "tenants", *SPARK_GROUPS)
-ONLY_BY_NAME = {"peaks", "client", "tenants", *SPARK_GROUPS}
+GROUPS = (
+    "start",
+    "produce",
+    "latency",
+    "failover",
+    "losses",
+    "groups",
+    "peaks",
+    "client",
+    "tenants",
+    "storage",
+    *SPARK_GROUPS,
+)
+ONLY_BY_NAME = {"peaks", "client", "tenants", "storage", *SPARK_GROUPS}
 """Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
@@ -66,7 +79,7 @@ TARGETS = {
 """What this project promises on two cores, in plaintext; a figure that misses is shown as such."""
 
 
-def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Callable[[str], None]) -> Results:
+def measure(make: Callable[..., Cluster], groups: set[str], scale: float, say: Callable[[str], None]) -> Results:
     """Start one cluster, measure, and stop it."""
     results = Results()
     say("cold start")
@@ -96,6 +109,8 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         group_figures(make, results, scale, say)
     if "peaks" in groups:
         peak_figures(make, results, scale, say)
+    if "storage" in groups:
+        storage(make, results, scale, say)
     if "client" in groups:
         client_figures(make, results, scale, say)
     return results
@@ -117,7 +132,7 @@ Contend = Callable[[set[str], float, Say], Results]
 """From groups, scale and a place for progress to figures; raises Unavailable."""
 
 
-def _speaks_kafka(make: Callable[[], Cluster]) -> Contend:
+def _speaks_kafka(make: Callable[..., Cluster]) -> Contend:
     return lambda groups, scale, say: measure(make, groups, scale, say)
 
 
