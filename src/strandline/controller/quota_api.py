@@ -18,11 +18,12 @@ class QuotaChange:
 
 @dataclass(frozen=True, slots=True)
 class QuotaAlteration:
-    """The changes of one entity, of which all succeed or none does; user and client.id as in `ClientQuotaRecord`."""
+    """The changes of one entity, of which all succeed or none does; whom they are for as in `ClientQuotaRecord`."""
 
     user: Annotated[str | None, 1]
     client_id: Annotated[str | None, 2]
     changes: Annotated[tuple[QuotaChange, ...], 3]
+    ip: Annotated[str | None, 4] = None
 
 
 @dataclass(frozen=True, slots=True)

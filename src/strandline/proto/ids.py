@@ -62,6 +62,15 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def address_of(host: str) -> str:
+    """One text for an address, however it is written: an IPv4 client of an IPv6 socket too. A name stays as it is."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
 def is_loopback(host: str) -> bool:
     """Whether the programs of this machine alone reach what is bound there: `localhost`, or an address of the loopback.
     Other names are not looked up."""

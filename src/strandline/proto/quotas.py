@@ -1,44 +1,51 @@
-"""Quotas of clients: whom they are for, their keys, and what a value may be (KIP-13, KIP-55, KIP-124, KIP-546)."""
+"""Quotas of clients: whom they are for, their keys, and what a value may be (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
+KIP-612)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import address_of
 
 USER = "user"
 CLIENT_ID = "client-id"
 IP = "ip"
 
 DEFAULT = ""
-"""The name of an entity that stands for all that have no quota of their own. No user and no client.id of a quota is
+"""The name of an entity that stands for all that have no quota of their own. No user, client.id or ip of a quota is
 empty; on the wire the default is null."""
 
 NAME_CHARS_MAX = 255
-"""Of a user or a client.id that has a quota, and of the names by which brokers remember who took what."""
+"""Of a user, a client.id or an ip that has a quota, and of the names by which brokers remember who took what."""
 
 _LONG_MAX = 2**63 - 1
+_INT_MAX = 2**31 - 1
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota is for: a user, a client.id, or both together; `DEFAULT` for each that has none of its own.
+    """Whom a quota is for: a user, a client.id, or both together; or an ip alone. `DEFAULT`: each that has none of its
+    own.
 
     Attributes:
         user: name of a principal, without its type; None: whoever it is.
         client_id: None: whatever it is.
+        ip: an address, as `strandline.proto.ids.address_of` writes it.
     """
 
     user: str | None = None
     client_id: str | None = None
+    ip: str | None = None
 
     def parts(self) -> list[tuple[str, str | None]]:
         """(type, name) as on the wire: null is the default."""
-        both = ((USER, self.user), (CLIENT_ID, self.client_id))
-        return [(kind, name or None) for kind, name in both if name is not None]
+        named = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
+        return [(kind, name or None) for kind, name in named if name is not None]
 
     def __str__(self) -> str:
         """`user alice, default client-id`."""
@@ -52,23 +59,37 @@ class QuotaKey(StrEnum):
         PRODUCER_BYTE_RATE: bytes a second of produce requests.
         CONSUMER_BYTE_RATE: bytes a second of fetch answers.
         REQUEST_PERCENTAGE: share of the time of the broker's event loop that requests may take: 100 is all of it.
+        CONTROLLER_MUTATION_RATE: partitions a second that are created or deleted (KIP-599).
+        CONNECTION_CREATION_RATE: new connections a second, of an ip alone (KIP-612).
     """
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
     REQUEST_PERCENTAGE = "request_percentage"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
 QUOTA_DOCS: Mapping[QuotaKey, str] = {
     QuotaKey.PRODUCER_BYTE_RATE: "Bytes a second that a client may produce, at each broker.",
     QuotaKey.CONSUMER_BYTE_RATE: "Bytes a second that a client may fetch, of each broker.",
     QuotaKey.REQUEST_PERCENTAGE: "Percent of a broker's time that a client's requests may take; 100 is all of it.",
+    QuotaKey.CONTROLLER_MUTATION_RATE: "Partitions a second that a client may create and delete, at each broker.",
+    QuotaKey.CONNECTION_CREATION_RATE: "Connections a second that an address may open, to each broker.",
 }
 
-UNSERVED_KEYS = ("controller_mutation_rate", "connection_creation_rate")
-"""Kafka's other keys: nothing enforces them here, so they cannot be set."""
+IP_KEYS = (QuotaKey.CONNECTION_CREATION_RATE,)
+"""What an ip may have."""
 
-_WHOLE = (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
+CLIENT_KEYS = tuple(key for key in QuotaKey if key not in IP_KEYS)
+"""What a user, a client.id, or both may have."""
+
+_WHOLE_MAX = {
+    QuotaKey.PRODUCER_BYTE_RATE: ("a LONG", _LONG_MAX),
+    QuotaKey.CONSUMER_BYTE_RATE: ("a LONG", _LONG_MAX),
+    QuotaKey.CONNECTION_CREATION_RATE: ("an INT", _INT_MAX),
+}
+"""Whole numbers alone, up to Kafka's type."""
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
@@ -81,14 +102,13 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
     for kind, name in parts:
         if kind in found:
             raise _invalid(f"Invalid client quota entity, duplicate entity entry {kind}")
-        if kind == IP:
-            raise _invalid("quotas by ip (connection_creation_rate) are not served; users and client-ids have quotas")
-        if kind not in (USER, CLIENT_ID):
+        if kind not in (USER, CLIENT_ID, IP):
             raise _invalid(f"Unhandled client quota entity type: {kind[:NAME_CHARS_MAX]}")
         if name == "":
             raise _invalid(f"Empty {kind} not supported")
         found[kind] = DEFAULT if name is None else name
-    entity = QuotaEntity(found.get(USER), found.get(CLIENT_ID))
+    ip = found.get(IP)
+    entity = QuotaEntity(found.get(USER), found.get(CLIENT_ID), None if ip is None else address_of(ip))
     fault = entity_fault(entity)
     if fault:
         raise _invalid(fault)
@@ -102,25 +122,36 @@ def entity_fault(entity: QuotaEntity) -> str:
         return "Invalid empty client quota entity"
     if any(len(name) > NAME_CHARS_MAX for name in names):
         return f"a user or client-id with a quota has up to {NAME_CHARS_MAX} characters"
+    if entity.ip is None:
+        return ""
+    if len(names) > 1:
+        return "Invalid quota entity combination, IP entity should not be used with user/client ID entity."
+    return "" if entity.ip == DEFAULT else _ip_fault(entity.ip)
+
+
+def _ip_fault(ip: str) -> str:
+    """In Kafka's words; it looks names up, once, and counts by what it found."""
+    try:
+        ip_address(ip)
+    except ValueError:
+        return f"{ip} is not a valid IP or resolvable host: an address is wanted, names are not looked up"
     return ""
 
 
-def value_fault(key: str, value: float) -> str:
-    """Why this key cannot have this value, or ""."""
-    if key in UNSERVED_KEYS:
-        return f"{key} is not served: nothing would enforce it; " + _ALLOWED
-    if key not in QuotaKey.__members__.values():
-        return f"Invalid configuration key {key[:NAME_CHARS_MAX]}; {_ALLOWED}"
+def value_fault(entity: QuotaEntity, key: str, value: float) -> str:
+    """Why this key of this entity cannot have this value, or ""."""
+    allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS
+    if key not in allowed:
+        whom = "a user or a client-id" if entity.ip is None else "an ip"
+        return f"Invalid configuration key {key[:NAME_CHARS_MAX]}; possible for {whom}: {', '.join(allowed)}"
     if not value > 0 or math.isinf(value):
         return f"Quota {key} must be greater than 0, and a number, not {value:g}"
-    if key not in _WHOLE:
+    if key not in _WHOLE_MAX:
         return ""
-    if value > _LONG_MAX:
-        return f"Proposed value for {key} is too large for a LONG."
+    kind, most = _WHOLE_MAX[QuotaKey(key)]
+    if value > most:
+        return f"Proposed value for {key} is too large for {kind}."
     return f"{key} cannot be a fractional value." if abs(value % 1.0) > 1e-6 else ""
-
-
-_ALLOWED = "possible are " + ", ".join(QuotaKey)
 
 
 def _invalid(words: str) -> KafkaError:

@@ -19,7 +19,7 @@ EVERY_USER, EVERY_CLIENT = QuotaEntity(""), QuotaEntity(None, "")
 def set_quota(node: KafkaNode, entity: QuotaEntity, **values: float | None) -> None:
     """Set, or remove with None, as a committed change."""
     changes = tuple(QuotaChange(key, None if value is None else repr(float(value))) for key, value in values.items())
-    request = AlterQuotasRequest((QuotaAlteration(entity.user, entity.client_id, changes),))
+    request = AlterQuotasRequest((QuotaAlteration(entity.user, entity.client_id, changes, entity.ip),))
     reply = node.controller.run(alter_client_quotas(node.controller.state, request))
     assert [one.error for one in reply.outcomes] == [0], reply
 

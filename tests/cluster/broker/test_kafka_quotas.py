@@ -312,17 +312,27 @@ def test_quotas_are_altered_and_described(tmp_path: Path, version: int) -> None:
             (entity(user="alice"), rate),
             (entity(user="alice", client_id=None), op("request_percentage", 12.5)),
             (entity(client_id="app"), rate),
-            (entity(ip="10.0.0.1"), rate),
+            (entity(ip="::ffff:10.0.0.1"), op("connection_creation_rate", 20.0)),
+            (entity(ip=None), op("connection_creation_rate", 30.0)),
+            (entity(ip="10.0.0.2"), rate),
+            (entity(ip="localhost"), op("connection_creation_rate", 20.0)),
+            (entity(user="bob"), op("connection_creation_rate", 20.0)),
             (entity(user=None), op("producer_byte_rate", -1.0)),
-        ) == [0, 0, 0, 42, 42]
+        ) == [0, 0, 0, 0, 0, 42, 42, 42, 42]
         alice, pair, app = (("user", "alice"),), (("user", "alice"), ("client-id", None)), (("client-id", "app"),)
         whole = {alice: {"producer_byte_rate": 5e6}, pair: {"request_percentage": 12.5}}
-        assert await described() == whole | {app: {"producer_byte_rate": 5e6}}
+        here, everywhere = (("ip", "10.0.0.1"),), (("ip", None),)
+        of_here, of_all = {here: {"connection_creation_rate": 20.0}}, {everywhere: {"connection_creation_rate": 30.0}}
+        assert await described() == whole | {app: {"producer_byte_rate": 5e6}} | of_here | of_all
+        assert await described(ip=(2, None)) == of_here | of_all
+        assert await described(ip=(1, None)) == of_all
+        for written in ("10.0.0.1", "::ffff:10.0.0.1"):
+            assert await described(strict=True, ip=(0, written)) == of_here
+        assert await described(ip=(0, "10.0.0.2")) == {}
         assert await described(user=(0, "alice")) == whole
         assert await described(strict=True, user=(0, "alice")) == {alice: whole[alice]}
         assert await described(user=(2, None), client_id=(1, None)) == {pair: whole[pair]}
         assert await described(user=(1, None)) == {}
-        assert await described(ip=(2, None)) == {}
         assert await described(user=(0, None)) == 42
         assert await described(user=(1, "alice")) == 42
         assert await described(user=(7, None)) == 42

@@ -26,6 +26,8 @@ from strandline.proto.quotas import QuotaEntity, entity_of
 
 ALICE, DEFAULT_USER = QuotaEntity("alice"), QuotaEntity("")
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+MUTATION, CONNECTION = "controller_mutation_rate", "connection_creation_rate"
+HERE, EVERYWHERE = QuotaEntity(ip="10.0.0.1"), QuotaEntity(ip="")
 
 
 def machine() -> MachineState:
@@ -36,7 +38,7 @@ def machine() -> MachineState:
 
 def alteration(entity: QuotaEntity, values: Mapping[str, float | None]) -> QuotaAlteration:
     changes = tuple(QuotaChange(key, None if value is None else repr(value)) for key, value in values.items())
-    return QuotaAlteration(entity.user, entity.client_id, changes)
+    return QuotaAlteration(entity.user, entity.client_id, changes, entity.ip)
 
 
 def run(state: MachineState, *alterations: QuotaAlteration, validate_only: bool = False) -> list[QuotaOutcome]:
@@ -90,9 +92,9 @@ def test_a_rehearsal_changes_nothing_and_finds_the_errors() -> None:
         (REQUEST, math.inf, "greater than 0"),
         (FETCH, 1.5, "fractional"),
         (FETCH, 1e19, "too large for a LONG"),
-        ("producer_rate", 1.0, "Invalid configuration key producer_rate; possible are producer_byte_rate"),
-        ("controller_mutation_rate", 1.0, "nothing would enforce it"),
-        ("connection_creation_rate", 1.0, "nothing would enforce it"),
+        ("producer_rate", 1.0, "Invalid configuration key producer_rate; possible for a user or a client-id: producer"),
+        (MUTATION, 0.0, "greater than 0"),
+        (CONNECTION, 1.0, "Invalid configuration key connection_creation_rate"),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused_with_all_of_its_entity(key: str, value: float, words: str) -> None:
@@ -101,6 +103,43 @@ def test_a_quota_that_cannot_be_is_refused_with_all_of_its_entity(key: str, valu
     assert outcomes[0].error is ErrorCode.INVALID_REQUEST
     assert words in outcomes[0].message
     assert state.image.quotas == {DEFAULT_USER: {REQUEST: 7.0}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (CONNECTION, 1.5, "fractional"),
+        (CONNECTION, 2.0**31, "too large for an INT"),
+        (CONNECTION, 0.0, "greater than 0"),
+        (PRODUCE, 1.0, "possible for an ip: connection_creation_rate"),
+        (MUTATION, 1.0, "possible for an ip: connection_creation_rate"),
+    ],
+)
+def test_an_ip_has_one_key_of_whole_numbers(key: str, value: float, words: str) -> None:
+    state = machine()
+    assert words in run(state, alteration(HERE, {key: value}))[0].message
+    assert words in run(state, alteration(EVERYWHERE, {key: value}))[0].message
+    assert state.image.quotas == {}
+    assert alter(state, HERE, connection_creation_rate=5.0).error is ErrorCode.NONE
+    assert alter(state, EVERYWHERE, connection_creation_rate=2.0**31 - 1).error is ErrorCode.NONE
+    assert state.image.quotas == {HERE: {CONNECTION: 5.0}, EVERYWHERE: {CONNECTION: 2.0**31 - 1}}
+
+
+@pytest.mark.parametrize(
+    "entity",
+    [QuotaEntity(user="alice", ip="10.0.0.1"), QuotaEntity(client_id="", ip=""), QuotaEntity(ip="localhost")],
+)
+def test_the_machine_refuses_an_ip_that_cannot_be(entity: QuotaEntity) -> None:
+    """It is asked by brokers, of which one may be of another version."""
+    state = machine()
+    assert alter(state, entity, connection_creation_rate=5.0).error is ErrorCode.INVALID_REQUEST
+
+
+def test_an_address_is_one_entity_however_it_is_written() -> None:
+    for written in ("10.0.0.1", "::ffff:10.0.0.1"):
+        assert entity_of([("ip", written)]) == HERE
+    assert entity_of([("ip", "2001:DB8:0::7")]) == QuotaEntity(ip="2001:db8::7")
+    assert entity_of([("ip", None)]) == EVERYWHERE
 
 
 def test_an_entity_or_a_key_stands_in_a_request_once() -> None:
@@ -117,7 +156,11 @@ def test_an_entity_or_a_key_stands_in_a_request_once() -> None:
     [
         ([], "Invalid empty client quota entity"),
         ([("user", "a"), ("user", "b")], "duplicate entity entry user"),
-        ([("ip", "10.0.0.1")], "are not served"),
+        ([("ip", "localhost")], "localhost is not a valid IP or resolvable host"),
+        ([("ip", "10.0.0.256")], "10.0.0.256 is not a valid IP"),
+        ([("ip", "")], "Empty ip not supported"),
+        ([("ip", "10.0.0.1"), ("user", "alice")], "IP entity should not be used with user/client ID entity"),
+        ([("ip", None), ("client-id", None)], "IP entity should not be used with user/client ID entity"),
         ([("group", "g")], "Unhandled client quota entity type: group"),
         ([("client-id", "")], "Empty client-id not supported"),
         ([("user", "a" * 256)], "255 characters"),
@@ -140,10 +183,16 @@ def test_quotas_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
         run(state, alteration(QuotaEntity("u0"), {PRODUCE: 9.0, FETCH: 9.0}))
 
 
-entities = st.builds(
-    QuotaEntity, st.none() | st.sampled_from(["", "a", "b"]), st.none() | st.sampled_from(["", "c"])
+clients = st.builds(
+    QuotaEntity, st.none() | st.sampled_from(["", "a", "b"]), st.none() | st.sampled_from(["", "c"]), st.none()
 ).filter(lambda entity: entity != QuotaEntity())
-values = st.none() | st.floats(1e-3, 1e6)
+ips = st.builds(QuotaEntity, st.none(), st.none(), st.sampled_from(["", "10.0.0.1", "2001:db8::7"]))
+entities = clients | ips
+values = st.none() | st.integers(1, 10**6).map(float)
+
+
+def key_of(entity: QuotaEntity) -> str:
+    return REQUEST if entity.ip is None else CONNECTION
 
 
 @given(st.lists(st.tuples(entities, values), max_size=12))
@@ -152,12 +201,12 @@ def test_a_snapshot_keeps_every_quota(steps: list[tuple[QuotaEntity, float | Non
     before = state.image
     model: dict[QuotaEntity, float] = {}
     for entity, value in steps:
-        alter(state, entity, request_percentage=value)
+        run(state, alteration(entity, {key_of(entity): value}))
         model.pop(entity, None)
         if value is not None:
             model[entity] = value
     image = state.image
-    assert image.quotas == {entity: {REQUEST: value} for entity, value in model.items()}
+    assert image.quotas == {entity: {key_of(entity): value} for entity, value in model.items()}
     records = [decode_record(encode_record(record)) for record in image_records(image)]
     loaded = load_image("c", records, image.offset + 1, 1)
     assert loaded.quotas == image.quotas
@@ -175,6 +224,10 @@ def test_a_snapshot_keeps_every_quota(steps: list[tuple[QuotaEntity, float | Non
         ClientQuotaRecord("alice", None, PRODUCE, "many"),
         ClientQuotaRecord("alice", None, PRODUCE, "1"),
         ClientQuotaRecord("alice", None, PRODUCE, None),
+        ClientQuotaRecord("alice", None, CONNECTION, "1.0"),
+        ClientQuotaRecord(None, None, PRODUCE, "1.0", "10.0.0.1"),
+        ClientQuotaRecord(None, None, CONNECTION, "1.0", "localhost"),
+        ClientQuotaRecord("alice", None, CONNECTION, "1.0", "10.0.0.1"),
     ],
 )
 def test_damaged_quotas_stop_the_replay(record: ClientQuotaRecord) -> None:

@@ -107,7 +107,7 @@ records = st.one_of(
     st.builds(UserScramCredentialRecord, texts, numbers, blobs, numbers, blobs, blobs),
     st.builds(RemoveUserScramCredentialRecord, texts, numbers),
     st.builds(ScramSecretRecord, blobs),
-    st.builds(ClientQuotaRecord, st.none() | texts, st.none() | texts, texts, st.none() | texts),
+    st.builds(ClientQuotaRecord, st.none() | texts, st.none() | texts, texts, st.none() | texts, st.none() | texts),
 )
 
 

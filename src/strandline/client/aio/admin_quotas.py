@@ -9,7 +9,7 @@ from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
-from strandline.proto.quotas import CLIENT_ID, USER, QuotaEntity
+from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity
 
 
 class QuotaAdmin(AdminBase):
@@ -20,7 +20,7 @@ class QuotaAdmin(AdminBase):
     """
 
     async def describe_client_quotas(self) -> dict[QuotaEntity, dict[str, float]]:
-        """All quotas of users and client.ids: by entity, then by key."""
+        """All quotas of users, client.ids and ips: by entity, then by key."""
         answer = await self._call(
             Api.DESCRIBE_CLIENT_QUOTAS, {"components": (), "strict": False}, lambda reply: [reply.error_code]
         )
@@ -29,8 +29,8 @@ class QuotaAdmin(AdminBase):
         found: dict[QuotaEntity, dict[str, float]] = {}
         for entry in answer.entries or ():
             names = {part.entity_type: part.entity_name or "" for part in entry.entity}
-            if names.keys() <= {USER, CLIENT_ID}:
-                entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID))
+            if names.keys() <= {USER, CLIENT_ID, IP}:
+                entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
                 found[entity] = {one.key: one.value for one in entry.values}
         return found
 

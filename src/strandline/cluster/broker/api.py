@@ -12,6 +12,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from strandline.cluster.broker.charge import Charge
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.request import RequestContext
 from strandline.proto.error_codes import ErrorCode
@@ -103,10 +104,15 @@ def by_hand(
 
 
 class Call(NamedTuple):
-    """A request read by the schema."""
+    """A request read by the schema.
+
+    Attributes:
+        charge: what its changes of the metadata cost (`Exchange.charge`).
+    """
 
     context: RequestContext
     request: Any
+    charge: Callable[..., Charge]
 
 
 def part(**values: Any) -> dict[str, Any]:
@@ -202,7 +208,7 @@ class _SchemaApi:
         return True
 
     def _read(self, exchange: Exchange, body: memoryview) -> Call:
-        return Call(exchange.context, read_request(self._api, exchange.context.version, body))
+        return Call(exchange.context, read_request(self._api, exchange.context.version, body), exchange.charge)
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
         throttle_ms = exchange.throttle_ms()

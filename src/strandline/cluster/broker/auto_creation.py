@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from strandline.cluster.broker.charge import Charge
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -46,12 +47,14 @@ class AutoCreation:
         """Whether the cluster creates topics on their first use."""
         return self._configs.broker_value(self._image(), "auto.create.topics.enable") == "true"
 
-    def create(self, names: Sequence[str]) -> None:
-        """Begin to create those of `names` that are not being created yet."""
+    def create(self, names: Sequence[str], charge: Charge) -> None:
+        """Begin to create those of `names` that are not being created yet, and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
+        partitions = int(self._configs.broker_value(self._image(), "num.partitions")) if fresh else 0
+        fresh = [name for name in fresh if charge.admits(partitions)]
         if fresh:
             self._being_created.update(dict.fromkeys(fresh))
-            task = spawn(self._create(fresh), _log_failure)
+            task = spawn(self._create(fresh, charge, partitions), _log_failure)
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
 
@@ -59,13 +62,15 @@ class AutoCreation:
         """The controller has not answered yet."""
         return name in self._being_created
 
-    async def _create(self, names: list[str]) -> None:
+    async def _create(self, names: list[str], charge: Charge, partitions: int) -> None:
+        """Each name was charged for so many partitions."""
         try:
             reply = await self._controller.create_topics(
                 CreateTopicsRequest(topics=tuple(CreatableTopic(name=name) for name in names)),
                 self._timeout_ms,
             )
             for outcome in reply.topics:
+                charge.correct(max(outcome.num_partitions, 0) - partitions)
                 if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     log.warning(
                         "topic was not created on first use",
@@ -74,6 +79,8 @@ class AutoCreation:
                         message=outcome.message,
                     )
         except KafkaError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:  # then they may still be created
+                charge.correct(-partitions * len(names))
             log.warning("topics were not created on first use", topics=names, error=str(error))
         finally:
             for name in names:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 
 from strandline.cluster.broker.config import BrokerConfig
+from strandline.proto.ids import address_of
 
 OVERALL = "the broker has as many connections as it may (max.connections)"
 OF_ADDRESS = "its address has as many connections as it may (max.connections.per.ip)"
@@ -44,13 +44,3 @@ class ConnectionLimits:
     def _forget_empty(self, address: str) -> None:
         if self._by_address[address] <= 0:
             del self._by_address[address]
-
-
-def address_of(host: str) -> str:
-    """One text for an address, however it is written: an IPv4 client of an IPv6 socket too."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+from strandline.cluster.broker.charge import Charge
 from strandline.cluster.broker.request import Action, Authorizer, RequestContext
 from strandline.proto.acls import CLUSTER
 from strandline.proto.error_codes import ErrorCode
@@ -12,6 +14,24 @@ from strandline.proto.errors import KafkaError
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+
+
+THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
+"""Of an item that its client may not have now (KIP-599), in Kafka's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price(Generic[Item, Outcome]):
+    """What items cost (KIP-599).
+
+    Attributes:
+        expected: partitions that an item will make or delete, as far as this broker knows; 0 for one that will fail.
+        paid: what an item did make or delete, by its outcome and what was expected.
+    """
+
+    charge: Charge
+    expected: Callable[[Item], int]
+    paid: Callable[[Outcome, int], int]
 
 
 def named_twice(keys: Sequence[object]) -> list[tuple[ErrorCode, str] | None]:
@@ -56,3 +76,23 @@ async def each_item(
         next(following) if refusal is None else refuse(item, *refusal)
         for item, refusal in zip(items, refusals, strict=True)
     ]
+
+
+async def each_paid_item(
+    items: Sequence[Item],
+    refusals: Sequence[tuple[ErrorCode, str] | None],
+    refuse: Callable[[Item, ErrorCode, str], Outcome],
+    ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
+    price: Price[Item, Outcome],
+) -> list[Outcome]:
+    """`each_item`, of items that cost: each is charged before it is asked for, and gets back what it did not cost."""
+    charge = price.charge
+    expected = [price.expected(item) if refusal is None else 0 for item, refusal in zip(items, refusals, strict=True)]
+    with charge:
+        admitted = [charge.admits(cost) for cost in expected]
+        refusals = [refusal if fits else THROTTLED for refusal, fits in zip(refusals, admitted, strict=True)]
+        outcomes = await each_item(items, refusals, refuse, ask)
+        for outcome, cost, refusal in zip(outcomes, expected, refusals, strict=True):
+            if refusal is None:
+                charge.correct(price.paid(outcome, cost) - cost)
+    return outcomes

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from strandline.cluster.broker.charge import FREE, Charge
 from strandline.cluster.broker.request import RequestContext
 from strandline.proto.kafka.fields import Piece
 from strandline.proto.kafka.frames import response_head
@@ -98,6 +99,10 @@ class Exchange:
     def throttle_fetch(self, records_bytes: int) -> tuple[int, bool]:
         """The same of a fetch with so many bytes of records; and whether they may be sent, or else none of them."""
         return 0, True
+
+    def charge(self, *, strict: bool) -> Charge:
+        """What its changes of the metadata cost; `strict`: those that the client may not have are refused."""
+        return FREE
 
     @property
     def fetch_bytes_max(self) -> float:

@@ -105,7 +105,11 @@ class KafkaListener:
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if self.tls is not None:
             make = self.tls.door.wrap(make)
-        self._server = await loop.create_server(make, self._wanted.host, self._wanted.port)
+
+        def arrive() -> asyncio.BaseProtocol:
+            return make() if self.quotas is None else self.quotas.arrivals.protocol(self, make)
+
+        self._server = await loop.create_server(arrive, self._wanted.host, self._wanted.port)
         if self.sasl is not None:
             self.sasl.start()
 
@@ -118,6 +122,8 @@ class KafkaListener:
             return
         self._server.close()
         self._server = None
+        if self.quotas is not None:
+            self.quotas.arrivals.close(self)
         if self.tls is not None:
             self.tls.door.close()
         if self.sasl is not None:
@@ -152,6 +158,11 @@ class KafkaListener:
             connection.abort()
         elif self._sweep_timer is None:
             self._schedule_sweep()
+
+    def turned_away(self, where: str, reason: str) -> None:
+        """A connection was closed before it was one of this listener's."""
+        self.stats.refused += 1
+        self._notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
 
     def goes_on(self, connection: KafkaConnection) -> None:
         """Let a connection that waited go on: one a turn of the loop, so that others are served between them."""

@@ -27,7 +27,7 @@ def alter_client_quotas(state: MachineState, request: AlterQuotasRequest) -> Res
         KafkaError: POLICY_VIOLATION: more changes than one batch may hold.
     """
     known = state.image.quotas
-    entities = [QuotaEntity(one.user, one.client_id) for one in request.alterations]
+    entities = [QuotaEntity(one.user, one.client_id, one.ip) for one in request.alterations]
     counts = Counter(entities)
     records: list[MetadataRecord] = []
     outcomes: list[QuotaOutcome] = []
@@ -63,7 +63,7 @@ def _wanted(entity: QuotaEntity, changes: tuple[QuotaChange, ...]) -> Mapping[st
             fault = fault or f"Duplicate quota key {change.key} not updating quota for this entity {entity}"
         wanted[change.key] = None if change.value is None else _number(change.value)
         if change.value is not None:
-            fault = fault or value_fault(change.key, wanted[change.key] or 0.0)
+            fault = fault or value_fault(entity, change.key, wanted[change.key] or 0.0)
     if fault:
         raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
     return wanted

@@ -17,14 +17,15 @@ QuotasImage = Mapping[QuotaEntity, Mapping[str, float]]
 class ClientQuotaRecord:
     """A quota is set, in the place of any earlier one, or removed where the value is None.
 
-    An entity's user or client.id is empty for the default, None where the quota does not depend on it. The value is
-    Python's shortest text of a float, which gives the same float again.
+    An entity's user, client.id or ip is empty for the default, None where the quota does not depend on it. The value
+    is Python's shortest text of a float, which gives the same float again.
     """
 
     user: Annotated[str | None, 1]
     client_id: Annotated[str | None, 2]
     key: Annotated[str, 3]
     value: Annotated[str | None, 4]
+    ip: Annotated[str | None, 5] = None
 
 
 class QuotasDelta:
@@ -47,7 +48,7 @@ class QuotasDelta:
 
     def apply(self, record: ClientQuotaRecord) -> None:
         """Raises FatalError: a quota that nobody can have written, or the removal of one that is not there."""
-        entity = QuotaEntity(record.user, record.client_id)
+        entity = QuotaEntity(record.user, record.client_id, record.ip)
         if self._quotas is None:
             self._quotas = dict(self._base)
         values = dict(self._quotas.get(entity, {}))
@@ -66,7 +67,8 @@ class QuotasDelta:
 
 def quota_record(entity: QuotaEntity, key: str, value: float | None) -> ClientQuotaRecord:
     """The record that sets a quota, or removes it."""
-    return ClientQuotaRecord(entity.user, entity.client_id, key, None if value is None else repr(float(value)))
+    text = None if value is None else repr(float(value))
+    return ClientQuotaRecord(entity.user, entity.client_id, key, text, entity.ip)
 
 
 def quota_records(quotas: QuotasImage) -> Iterator[ClientQuotaRecord]:
@@ -92,7 +94,7 @@ def _value(entity: QuotaEntity, key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    fault = entity_fault(entity) or value_fault(key, value)
+    fault = entity_fault(entity) or value_fault(entity, key, value)
     if fault or repr(value) != text:
         raise FatalError(
             f"A record sets a quota that cannot be, {key}={text!r} of {entity}: {fault}. The metadata is damaged."

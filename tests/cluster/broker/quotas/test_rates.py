@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.cluster.broker.quotas import rate_quota
+from strandline.cluster.broker.quotas import recent
 from strandline.cluster.broker.quotas.limits import Limits
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota
 from strandline.cluster.broker.quotas.windows import Rate, WindowShape
@@ -66,27 +66,27 @@ events = st.lists(
 
 @given(shapes, events, st.integers(1, 10_000))
 def test_the_rate_is_kafkas(shape: WindowShape, steps: list[tuple[int, int]], limit: int) -> None:
-    ours, kafkas, now = Rate(), KafkaRate(shape), 0.0
+    ours, kafkas, now = Rate(shape), KafkaRate(shape), 0.0
     for gap, value in steps:
         now += gap
-        ours.record(value, now, shape)
+        ours.record(value, now)
         kafkas.record(value, now)
-        assert ours.span_ms(now, shape) == kafkas.span(now)
-        assert ours.per_second(now, shape) == pytest.approx(kafkas.rate(now))
+        assert ours.span_ms(now) == kafkas.span(now)
+        assert ours.per_second(now) == pytest.approx(kafkas.rate(now))
         over = kafkas.rate(now) - limit
         expected = over / limit * kafkas.span(now) if over > 0 else 0.0
-        assert ours.throttle_ms(limit, now, shape) == pytest.approx(expected)
+        assert ours.throttle_ms(limit, now) == pytest.approx(expected)
 
 
 @given(events, st.integers(1, 10_000))
 def test_whoever_waits_as_told_stays_within_its_share(steps: list[tuple[int, int]], limit: int) -> None:
     """The windows forget a burst while its client waits for it, so bursts may be twice the share, and no more."""
-    rate, now, taken = Rate(), 0.0, 0.0
+    rate, now, taken = Rate(SHAPE), 0.0, 0.0
     for gap, value in steps:
         now += gap
-        rate.record(value, now, SHAPE)
+        rate.record(value, now)
         taken += value
-        now += rate.throttle_ms(limit, now, SHAPE)
+        now += rate.throttle_ms(limit, now)
         assert taken <= limit * (2 * now + SHAPE.memory_ms) / 1000 + 1e-6
 
 
@@ -136,7 +136,7 @@ def test_no_limit_no_memory() -> None:
 
 def test_a_client_with_another_name_each_time_takes_no_unbounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule A21: those of the last windows at most, and of them a bounded number."""
-    monkeypatch.setattr(rate_quota, "SHARES_MAX", 50)
+    monkeypatch.setattr(recent, "SHARES_MAX", 50)
     rates = quota(100, None, "")
     for number in range(1000):
         rates.record("alice", f"id-{number}", 1, number * 1.0)

@@ -149,7 +149,7 @@ class MetadataHandler:
         return True
 
     def _answer(self, exchange: Exchange, request: MetadataMessage) -> None:
-        topics = self._describe_topics(exchange.context, request.topics, may_create=request.may_create)
+        topics = self._describe_topics(exchange, request.topics, may_create=request.may_create)
         exchange.respond(self._written(exchange, request, topics))
 
     def _answer_later(self, exchange: Exchange, request: MetadataMessage) -> None:
@@ -182,7 +182,7 @@ class MetadataHandler:
         return bool(leaders) and any(leader in leaders for leader in self._leaders(context, wanted))
 
     def _describe_topics(
-        self, context: RequestContext, wanted: Sequence[TopicRef] | None, *, may_create: bool
+        self, exchange: Exchange, wanted: Sequence[TopicRef] | None, *, may_create: bool
     ) -> list[DescribedTopic]:
         """The topics asked for, in order, each once; None: all that the principal may see.
 
@@ -190,7 +190,7 @@ class MetadataHandler:
         TOPIC_AUTHORIZATION_FAILED, and LEADER_NOT_AVAILABLE while it is being created (only where
         `auto.create.topics.enable` is on and the client allows it: `may_create`).
         """
-        image = self._image()
+        image, context = self._image(), exchange.context
         if wanted is None:
             names = list(image.topics)
             actions = [(Operation.DESCRIBE, topic(name)) for name in names]
@@ -202,10 +202,11 @@ class MetadataHandler:
             ]
         described = [describe_topic(self._authorizer, context, image, ref) for ref in dict.fromkeys(wanted)]
         if may_create and self._creation.is_on:
-            described = self._create_unknown(context, described)
+            described = self._create_unknown(exchange, described)
         return described
 
-    def _create_unknown(self, context: RequestContext, described: list[DescribedTopic]) -> list[DescribedTopic]:
+    def _create_unknown(self, exchange: Exchange, described: list[DescribedTopic]) -> list[DescribedTopic]:
+        context = exchange.context
         unknown = [
             one.ref.name
             for one in described
@@ -217,7 +218,8 @@ class MetadataHandler:
         if unknown and not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             answers = self._authorizer.authorize(context, [(Operation.CREATE, topic(name)) for name in unknown])
             refused = {name for name, answer in zip(unknown, answers, strict=True) if not answer}
-        self._creation.create([name for name in unknown if name not in refused])
+        with exchange.charge(strict=False) as charge:
+            self._creation.create([name for name in unknown if name not in refused], charge)
         return [self._while_created(one, refused) for one in described]
 
     def _while_created(self, one: DescribedTopic, refused: set[str]) -> DescribedTopic:

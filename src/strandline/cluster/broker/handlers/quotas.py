@@ -13,6 +13,7 @@ from strandline.controller.quota_api import AlterQuotasRequest, QuotaAlteration,
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import address_of
 from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity, entity_of
 
 EXACT, DEFAULT_NAME, ANY_NAME = range(3)
@@ -81,7 +82,7 @@ class QuotasHandler:
                 outcomes.append(QuotaOutcome(error.code, error.message))
                 continue
             changes = tuple(QuotaChange(op.key, None if op.remove else repr(op.value)) for op in entry.ops)
-            asked.append(QuotaAlteration(entity.user, entity.client_id, changes))
+            asked.append(QuotaAlteration(entity.user, entity.client_id, changes, entity.ip))
             outcomes.append(None)
         if asked:
             request = AlterQuotasRequest(tuple(asked), call.request.validate_only)
@@ -126,7 +127,7 @@ def _filter(components: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
         if (how == EXACT) != (one.match is not None):
             fault = "but set match string to null" if how == EXACT else "but also specified a match string"
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Request specified {_MATCHES[how]}, {fault}.")
-        found[kind] = how, one.match
+        found[kind] = how, address_of(one.match) if kind == IP and how == EXACT else one.match
     if IP in found and len(found) > 1:
         words = "IP filter component should not be used with user or clientId filter component."
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid entity filter component combination. {words}")

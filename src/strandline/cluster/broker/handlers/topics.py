@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.each_item import deny, each_item, named_twice
+from strandline.cluster.broker.charge import FREE, Charge
+from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
@@ -24,16 +25,21 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.channel import ControllerChannel
+from strandline.controller.machine.state import MAX_PARTITIONS_PER_REQUEST
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, ResourceType, topic_resource
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 
 DETAILS_SINCE = 5
 """Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
 
 BY_ID_SINCE = 6
+
+STRICT_SINCE = {Api.CREATE_TOPICS: 6, Api.DELETE_TOPICS: 5, Api.CREATE_PARTITIONS: 3}
+"""Since then clients know THROTTLING_QUOTA_EXCEEDED (KIP-599); from others nothing is refused for a quota."""
 
 
 class TopicsHandler:
@@ -57,9 +63,7 @@ class TopicsHandler:
     async def create(self, call: Call) -> Any:
         """One outcome a topic, in order."""
         topics = _topics_wanted(call)
-        created = await self._create(
-            call.context, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout
-        )
+        created = await self._create(call, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return self._all_created(call, topics, created)
 
     def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
@@ -68,9 +72,10 @@ class TopicsHandler:
         return self._all_created(call, topics, [CreatedTopic(one.name, error, message) for one in topics])
 
     async def _create(
-        self, context: RequestContext, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
+        self, call: Call, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
     ) -> list[CreatedTopic]:
         """One outcome a topic, in order; a name that stands twice is INVALID_REQUEST both times."""
+        context = call.context
 
         def refuse(item: CreatableTopic, error: ErrorCode, message: str) -> CreatedTopic:
             return CreatedTopic(name=item.name, error=error, message=message)
@@ -81,11 +86,22 @@ class TopicsHandler:
         refusals = named_twice([item.name for item in topics])
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
-        created = await each_item(topics, refusals, refuse, ask)
+        price = Price(_charge(call, Api.CREATE_TOPICS, dry_run=dry_run), self._to_create, _paid_for_created)
+        created = await each_paid_item(topics, refusals, refuse, ask, price)
         for item, outcome in zip(topics, created, strict=True):
             if outcome.error is ErrorCode.NONE and not dry_run:
                 log_without_effect(ResourceType.TOPIC, item.name, item.configs)
         return created
+
+    def _to_create(self, wanted: CreatableTopic) -> int:
+        """Partitions that it will have; the controller knows better what the default is."""
+        image = self._image()
+        if wanted.name in image.topics:
+            return 0
+        count = len(wanted.assignments) or wanted.num_partitions
+        if count == -1:
+            count = int(self._configs.broker_value(image, "num.partitions"))
+        return _if_possible(count)
 
     def _all_created(self, call: Call, topics: list[CreatableTopic], created: list[CreatedTopic]) -> Any:
         return part(topics=tuple(self._created(call, *pair) for pair in zip(topics, created, strict=True)))
@@ -128,18 +144,16 @@ class TopicsHandler:
 
     async def delete(self, call: Call) -> Any:
         """One outcome a topic, in order."""
-        outcomes = await self._delete(call.context, _refs(call), timeout_ms=call.request.timeout)
+        outcomes = await self._delete(call, _refs(call), timeout_ms=call.request.timeout)
         return _deleted(call, outcomes)
 
     def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every topic has this error."""
         return _deleted(call, [TopicOutcome(ref.name, ref.topic_id, error, message) for ref in _refs(call)])
 
-    async def _delete(
-        self, context: RequestContext, topics: Sequence[TopicRef], *, timeout_ms: float
-    ) -> list[TopicOutcome]:
+    async def _delete(self, call: Call, topics: Sequence[TopicRef], *, timeout_ms: float) -> list[TopicOutcome]:
         """One outcome a topic, in order, with name and id as far as they are known."""
-        image = self._image()
+        context, image = call.context, self._image()
         faults = [self._undeletable(context, image, ref) for ref in topics]
         known: list[TopicRef] = []
         for ref, fault in zip(topics, faults, strict=True):
@@ -154,7 +168,10 @@ class TopicsHandler:
 
         twice = named_twice([(ref.name, ref.topic_id) for ref in known])
         refusals = [twice[index] if fault is None else fault for index, fault in enumerate(faults)]
-        return await each_item(known, refusals, refuse, ask)
+        price: Price[TopicRef, TopicOutcome] = Price(
+            _charge(call, Api.DELETE_TOPICS), lambda ref: _partitions_of(image, ref), _paid_for
+        )
+        return await each_paid_item(known, refusals, refuse, ask, price)
 
     def _undeletable(
         self, context: RequestContext, image: MetadataImage, ref: TopicRef
@@ -176,7 +193,7 @@ class TopicsHandler:
     async def create_partitions(self, call: Call) -> Any:
         """One outcome a topic, in order."""
         outcomes = await self._add(
-            call.context, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
+            call, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
         )
         return _added(outcomes)
 
@@ -185,9 +202,10 @@ class TopicsHandler:
         return _added([TopicOutcome(one.name, ZERO_UUID, error, message) for one in call.request.topics])
 
     async def _add(
-        self, context: RequestContext, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
+        self, call: Call, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
     ) -> list[TopicOutcome]:
         """One outcome a topic, in order."""
+        image = self._image()
 
         def refuse(item: PartitionsToAdd, error: ErrorCode, message: str) -> TopicOutcome:
             return TopicOutcome(item.name, ZERO_UUID, error, message)
@@ -197,8 +215,12 @@ class TopicsHandler:
             return (await self._controller.create_partitions(request, timeout_ms)).topics
 
         refusals = named_twice([item.name for item in topics])
-        deny(self._authorizer, context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
-        return await each_item(topics, refusals, refuse, ask)
+        deny(self._authorizer, call.context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
+        charge = _charge(call, Api.CREATE_PARTITIONS, dry_run=dry_run)
+        price: Price[PartitionsToAdd, TopicOutcome] = Price(
+            charge, lambda item: _partitions_added(image, item), _paid_for
+        )
+        return await each_paid_item(topics, refusals, refuse, ask, price)
 
     def _to_add(self, call: Call) -> list[PartitionsToAdd]:
         """The wire numbers the new partitions by their place; how many there are already, the image knows."""
@@ -213,6 +235,38 @@ class TopicsHandler:
             )
             wanted.append(PartitionsToAdd(one.name, one.count, assignments))
         return wanted
+
+
+def _charge(call: Call, api: Api, *, dry_run: bool = False) -> Charge:
+    return FREE if dry_run else call.charge(strict=call.context.version >= STRICT_SINCE[api])
+
+
+def _partitions_of(image: MetadataImage, ref: TopicRef) -> int:
+    found = image.topics.get(ref.name) or image.topic_by_id.get(ref.topic_id)
+    return 0 if found is None else len(found.partitions)
+
+
+def _partitions_added(image: MetadataImage, wanted: PartitionsToAdd) -> int:
+    known = image.topics.get(wanted.name)
+    return 0 if known is None else _if_possible(wanted.count - len(known.partitions))
+
+
+def _if_possible(partitions: int) -> int:
+    """So many at once, or 0 where the controller refuses to make so many."""
+    return partitions if 0 < partitions <= MAX_PARTITIONS_PER_REQUEST else 0
+
+
+def _paid(error: ErrorCode, expected: int) -> int:
+    """What an outcome costs: of a timeout nobody knows whether it was carried out."""
+    return expected if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) else 0
+
+
+def _paid_for(outcome: TopicOutcome, expected: int) -> int:
+    return _paid(outcome.error, expected)
+
+
+def _paid_for_created(outcome: CreatedTopic, expected: int) -> int:
+    return outcome.num_partitions if outcome.error is ErrorCode.NONE else _paid(outcome.error, expected)
 
 
 def _topics_wanted(call: Call) -> list[CreatableTopic]:

@@ -10,10 +10,14 @@ from collections.abc import Coroutine, Generator, Mapping
 from math import ceil
 from typing import Any
 
+from strandline.cluster.broker.charge import FREE, Charge
 from strandline.cluster.broker.exchange import Connection, Exchange
+from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits
+from strandline.cluster.broker.quotas.mutations import MutationCharge
 from strandline.cluster.broker.quotas.muting import Mutes
 from strandline.cluster.broker.quotas.rate_quota import RateQuota
+from strandline.cluster.broker.quotas.token_quota import TokenQuota
 from strandline.cluster.broker.quotas.windows import WindowShape
 from strandline.cluster.broker.request import RequestContext
 from strandline.controller.metadata.quotas import QuotasImage
@@ -31,13 +35,18 @@ class ClientQuotas:
     """What clients have taken of this broker, and who is muted.
 
     Attributes:
-        rates: by key.
+        rates: of what is measured over windows, by key.
+        mutations: the tokens of controller_mutation_rate, and `mutation_limits` what they are by.
         mutes: the connections that wait.
+        arrivals: those that wait before they are let in (connection_creation_rate).
     """
 
     def __init__(self, shape: WindowShape, clock: Clock) -> None:
         self.clock = clock
         self.mutes = Mutes()
+        self.mutations = TokenQuota(shape)
+        self.mutation_limits = Limits({}, "")
+        self.arrivals = Arrivals(shape, clock)
         self.rates: Mapping[QuotaKey, RateQuota] = {
             QuotaKey.PRODUCER_BYTE_RATE: RateQuota(shape),
             QuotaKey.CONSUMER_BYTE_RATE: RateQuota(shape),
@@ -49,7 +58,17 @@ class ClientQuotas:
         """Go by these from now on. Rates stay; whoever is muted goes on, and is judged anew at its next request."""
         for key, rate in self.rates.items():
             rate.limits = Limits(quotas, key)
+        self.mutation_limits = Limits(quotas, QuotaKey.CONTROLLER_MUTATION_RATE)
+        self.arrivals.set(quotas)
         self.mutes.end_all()
+
+    def measures(self) -> Mapping[QuotaKey, RateQuota | TokenQuota]:
+        """All that is measured, by key, for the metrics."""
+        tokens = {
+            QuotaKey.CONTROLLER_MUTATION_RATE: self.mutations,
+            QuotaKey.CONNECTION_CREATION_RATE: self.arrivals.quota,
+        }
+        return {**self.rates, **tokens}
 
     def metered(
         self, connection: Connection, context: RequestContext, flexible_header: bool, frame_bytes: int
@@ -106,6 +125,16 @@ class MeteredExchange(Exchange):
     @property
     def fetch_bytes_max(self) -> float:
         return self._quotas.rates[QuotaKey.CONSUMER_BYTE_RATE].most_at_once(*self._client)
+
+    def charge(self, *, strict: bool) -> Charge:
+        share = self._quotas.mutation_limits.share(*self._client)
+        if share is None:
+            return FREE
+        return MutationCharge(self._quotas.mutations, share, self, self._quotas.clock, strict=strict)
+
+    def mute(self, throttle_ms: float) -> None:
+        """Say in the answer how long to wait, and read nothing of the connection for so long."""
+        self._mute(throttle_ms, self._quotas.clock.monotonic_ms())
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         return _Timed(work, self)

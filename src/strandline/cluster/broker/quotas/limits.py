@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from strandline.controller.metadata.quotas import QuotasImage
-from strandline.proto.quotas import DEFAULT, QuotaEntity
+from strandline.proto.quotas import DEFAULT, QuotaEntity, QuotaKey
 
 
 class Share(NamedTuple):
     """What a client may take, and who takes of it together.
 
     Attributes:
-        of: everybody that is in here shares `limit`: a user's clients, the users of a client.id, or both in one. A
-            default gives a share to each that it stands for, and is no share itself.
+        of: everybody that is in here shares `limit`: a user's clients, the users of a client.id, or both in one; the
+            connections of an ip. A default gives a share to each that it stands for, and is no share itself.
         limit: a second.
     """
 
@@ -37,6 +37,22 @@ class Limits:
             if limit is not None:
                 return Share(of, limit)
         return None
+
+
+class AddressLimits:
+    """The quotas of addresses (KIP-612)."""
+
+    def __init__(self, quotas: QuotasImage) -> None:
+        key = QuotaKey.CONNECTION_CREATION_RATE
+        self._values = {entity.ip: values[key] for entity, values in quotas.items() if key in values}
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def share(self, address: str) -> Share | None:
+        """The share of an address as `address_of` writes it, or "" for none; None: there is no bound."""
+        limit = self._values.get(address, self._values.get(DEFAULT))
+        return None if limit is None or not address else Share(QuotaEntity(ip=address), limit)
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:

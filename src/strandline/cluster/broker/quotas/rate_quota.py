@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from strandline.cluster.broker.quotas.limits import Limits
+from strandline.cluster.broker.quotas.recent import Recent
 from strandline.cluster.broker.quotas.windows import Rate, WindowShape
 from strandline.proto.quotas import QuotaEntity
-
-SHARES_MAX = 10_000
-"""Shares of which a rate is known: of more, those go that were not used for the longest time. A client that has another
-client.id at each request, and a quota for each, makes so many and no more."""
 
 THROTTLE_MS_MAX = 600_000.0
 """Nobody waits longer: the default of connections.max.idle.ms, after which a connection that is muted is closed."""
@@ -30,11 +27,14 @@ class Measured(NamedTuple):
     rate: float
     throttle_ms: float
 
+    @classmethod
+    def of_rate(cls, of: QuotaEntity, rate: Rate, now_ms: float) -> Self:
+        """What a rate says. What was taken back may outlive the window in which it was taken."""
+        return cls(of, max(rate.per_second(now_ms), 0.0), rate.mean_throttle_ms(now_ms))
+
 
 class RateQuota:
     """The quotas of one key, and the rates of those that have one.
-
-    Invariants: at most `SHARES_MAX` rates; none that nothing was recorded of for as long as windows are remembered.
 
     Attributes:
         throttles, throttled_ms: how often somebody was told to wait, and how long altogether.
@@ -43,8 +43,7 @@ class RateQuota:
     def __init__(self, shape: WindowShape, throttle_ms_max: float = THROTTLE_MS_MAX) -> None:
         self._shape = shape
         self._throttle_ms_max = throttle_ms_max
-        self._rates: dict[QuotaEntity, tuple[Rate, float]] = {}
-        """With the time of the last record; the one that was used last stands last."""
+        self._rates = Recent(lambda: Rate(shape))
         self.limits = Limits({}, "")
         self.throttles = 0
         self.throttled_ms = 0.0
@@ -68,7 +67,7 @@ class RateQuota:
         """So much was taken; it counts when more is taken."""
         share = self.limits.share(user, client_id)
         if share is not None:
-            self._rate(share.of, now_ms).record(value, now_ms, self._shape)
+            self._rates.use(share.of, now_ms).record(value, now_ms)
 
     def most_at_once(self, user: str, client_id: str) -> float:
         """Whoever takes more at once must wait even if it took nothing before (Kafka's `getMaxValueInQuotaWindow`)."""
@@ -77,9 +76,8 @@ class RateQuota:
 
     def measured(self, now_ms: float) -> Iterator[Measured]:
         """Each share that was used lately, the latest first."""
-        self._forget_idle(now_ms)
-        for of, (rate, _) in reversed(self._rates.items()):
-            yield Measured(of, rate.per_second(now_ms, self._shape), rate.mean_throttle_ms(now_ms, self._shape))
+        for of, rate in self._rates.latest_first(now_ms):
+            yield Measured.of_rate(of, rate, now_ms)
 
     def _record(
         self, user: str, client_id: str, value: float, now_ms: float, *, takes_back: bool
@@ -87,32 +85,16 @@ class RateQuota:
         share = self.limits.share(user, client_id)
         if share is None:
             return 0.0, True
-        rate, shape = self._rate(share.of, now_ms), self._shape
-        was_idle = rate.total(now_ms, shape) <= 0
-        rate.record(value, now_ms, shape)
-        throttle_ms = min(rate.throttle_ms(share.limit, now_ms, shape), self._throttle_ms_max)
+        rate = self._rates.use(share.of, now_ms)
+        was_idle = rate.total(now_ms) <= 0
+        rate.record(value, now_ms)
+        throttle_ms = min(rate.throttle_ms(share.limit, now_ms), self._throttle_ms_max)
         if throttle_ms <= 0:
             return 0.0, True
         self.throttles += 1
         self.throttled_ms += throttle_ms
-        rate.record_throttle(throttle_ms, now_ms, shape)
+        rate.record_throttle(throttle_ms, now_ms)
         if takes_back and not was_idle:
-            rate.record(-value, now_ms, shape)
+            rate.record(-value, now_ms)
             return throttle_ms, False
         return throttle_ms, True
-
-    def _rate(self, of: QuotaEntity, now_ms: float) -> Rate:
-        self._forget_idle(now_ms)
-        known = self._rates.pop(of, None)
-        rate = Rate() if known is None else known[0]
-        self._rates[of] = rate, now_ms
-        if len(self._rates) > SHARES_MAX:
-            del self._rates[next(iter(self._rates))]
-        return rate
-
-    def _forget_idle(self, now_ms: float) -> None:
-        while self._rates:
-            of = next(iter(self._rates))
-            if now_ms - self._rates[of][1] < self._shape.memory_ms:
-                return
-            del self._rates[of]

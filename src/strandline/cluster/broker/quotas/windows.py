@@ -47,62 +47,68 @@ class Rate:
     less than all whole windows and the part of the one under way: a first record is no burst.
     """
 
-    __slots__ = ("_windows",)
+    __slots__ = ("_shape", "_windows")
 
-    def __init__(self) -> None:
+    def __init__(self, shape: WindowShape) -> None:
+        self._shape = shape
         self._windows: deque[_Window] = deque()
 
-    def record(self, value: float, now_ms: float, shape: WindowShape) -> None:
+    def record(self, value: float, now_ms: float) -> None:
         """So much more was taken; less than 0 takes back what was recorded at this very time."""
-        window = self._current(now_ms, shape)
+        window = self._current(now_ms)
         window.total += value
         window.last_ms = now_ms
 
-    def record_throttle(self, throttle_ms: float, now_ms: float, shape: WindowShape) -> None:
+    def record_throttle(self, throttle_ms: float, now_ms: float) -> None:
         """The client waits so long for what was recorded just now."""
-        window = self._current(now_ms, shape)
+        window = self._current(now_ms)
         window.throttled_ms += throttle_ms
         window.throttles += 1
 
-    def total(self, now_ms: float, shape: WindowShape) -> float:
+    def total(self, now_ms: float) -> float:
         """What was taken in all windows that are remembered."""
-        self._forget(now_ms, shape)
+        self._forget(now_ms)
         return sum(window.total for window in self._windows)
 
-    def span_ms(self, now_ms: float, shape: WindowShape) -> float:
+    def span_ms(self, now_ms: float) -> float:
         """What the rate is over, in milliseconds."""
-        self._forget(now_ms, shape)
+        self._forget(now_ms)
         elapsed_ms = now_ms - self._windows[0].start_ms if self._windows else 0.0
-        missing = shape.windows - 1 - int(elapsed_ms / shape.size_ms)
-        return max(elapsed_ms + max(missing, 0) * shape.size_ms, 1.0)
+        missing = self._shape.windows - 1 - int(elapsed_ms / self._shape.size_ms)
+        return max(elapsed_ms + max(missing, 0) * self._shape.size_ms, 1.0)
 
-    def per_second(self, now_ms: float, shape: WindowShape) -> float:
+    def per_second(self, now_ms: float) -> float:
         """The rate."""
-        return self.total(now_ms, shape) * 1000 / self.span_ms(now_ms, shape)
+        return self.total(now_ms) * 1000 / self.span_ms(now_ms)
 
-    def throttle_ms(self, limit: float, now_ms: float, shape: WindowShape) -> float:
+    def throttle_ms(self, limit: float, now_ms: float) -> float:
         """How long until the rate is `limit` a second again if nothing is taken meanwhile; 0: it is no higher.
 
         With the rate O over the span W it is the X of O * W / (W + X) = T (Kafka's `QuotaUtils.throttleTime`).
         """
-        rate = self.per_second(now_ms, shape)
-        return 0.0 if rate <= limit else (rate - limit) / limit * self.span_ms(now_ms, shape)
+        rate = self.per_second(now_ms)
+        return 0.0 if rate <= limit else (rate - limit) / limit * self.span_ms(now_ms)
 
-    def mean_throttle_ms(self, now_ms: float, shape: WindowShape) -> float:
+    def mean_throttle_ms(self, now_ms: float) -> float:
         """Of the waits in all windows that are remembered."""
-        self._forget(now_ms, shape)
+        self._forget(now_ms)
         count = sum(window.throttles for window in self._windows)
         return sum(window.throttled_ms for window in self._windows) / count if count else 0.0
 
-    def _current(self, now_ms: float, shape: WindowShape) -> _Window:
+    def is_over(self, now_ms: float) -> bool:
+        """Nothing that was recorded counts any more."""
+        self._forget(now_ms)
+        return not self._windows
+
+    def _current(self, now_ms: float) -> _Window:
         windows = self._windows
-        if not windows or now_ms - windows[-1].start_ms >= shape.size_ms:
+        if not windows or now_ms - windows[-1].start_ms >= self._shape.size_ms:
             windows.append(_Window(now_ms))
-            if len(windows) > shape.windows + 1:
+            if len(windows) > self._shape.windows + 1:
                 windows.popleft()
         return windows[-1]
 
-    def _forget(self, now_ms: float, shape: WindowShape) -> None:
+    def _forget(self, now_ms: float) -> None:
         windows = self._windows
-        while windows and now_ms - windows[0].last_ms >= shape.memory_ms:
+        while windows and now_ms - windows[0].last_ms >= self._shape.memory_ms:
             windows.popleft()
