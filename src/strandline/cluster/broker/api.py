@@ -112,7 +112,7 @@ class Call(NamedTuple):
 
     context: RequestContext
     request: Any
-    charge: Callable[..., Charge]
+    charge: Callable[[], Charge]
 
 
 def part(**values: Any) -> dict[str, Any]:
@@ -185,7 +185,8 @@ class _SchemaApi:
             message = f"{self._api.title} is served in versions {self._first} to {self._last}"
             self._respond(exchange, self._refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))
         elif self.is_async:
-            exchange.connection.run(exchange, self._answer_later(exchange, call))
+            run = exchange.connection.run_alone if exchange.runs_alone else exchange.connection.run
+            run(exchange, self._answer_later(exchange, call))
         else:
             try:
                 message = self._answer(call)

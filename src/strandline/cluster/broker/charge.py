@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
+
+from strandline.proto.kafka.apis import Api
+
+STRICT_SINCE: Mapping[str, int] = {
+    Api.CREATE_TOPICS.title: 6,
+    Api.DELETE_TOPICS.title: 5,
+    Api.CREATE_PARTITIONS.title: 3,
+}
+"""Versions since which an API's clients know THROTTLING_QUOTA_EXCEEDED; from others nothing is refused for a quota."""
 
 
 class Charge:

@@ -100,9 +100,14 @@ class Exchange:
         """The same of a fetch with so many bytes of records; and whether they may be sent, or else none of them."""
         return 0, True
 
-    def charge(self, *, strict: bool) -> Charge:
-        """What its changes of the metadata cost; `strict`: those that the client may not have are refused."""
+    def charge(self) -> Charge:
+        """What its changes of the metadata cost."""
         return FREE
+
+    @property
+    def runs_alone(self) -> bool:
+        """Nothing behind it is taken before it is done: how long the client must wait is known then."""
+        return False
 
     @property
     def fetch_bytes_max(self) -> float:

@@ -218,7 +218,7 @@ class MetadataHandler:
         if unknown and not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             answers = self._authorizer.authorize(context, [(Operation.CREATE, topic(name)) for name in unknown])
             refused = {name for name, answer in zip(unknown, answers, strict=True) if not answer}
-        with exchange.charge(strict=False) as charge:
+        with exchange.charge() as charge:
             self._creation.create([name for name in unknown if name not in refused], charge)
         return [self._while_created(one, refused) for one in described]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.charge import FREE, Charge
+from strandline.cluster.broker.charge import FREE
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
@@ -31,15 +31,11 @@ from strandline.controller.metadata.image import MetadataImage, ResourceType, to
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
-from strandline.proto.kafka.apis import Api
 
 DETAILS_SINCE = 5
 """Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
 
 BY_ID_SINCE = 6
-
-STRICT_SINCE = {Api.CREATE_TOPICS: 6, Api.DELETE_TOPICS: 5, Api.CREATE_PARTITIONS: 3}
-"""Since then clients know THROTTLING_QUOTA_EXCEEDED (KIP-599); from others nothing is refused for a quota."""
 
 
 class TopicsHandler:
@@ -86,7 +82,7 @@ class TopicsHandler:
         refusals = named_twice([item.name for item in topics])
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
-        price = Price(_charge(call, Api.CREATE_TOPICS, dry_run=dry_run), self._to_create, _paid_for_created)
+        price = Price(FREE if dry_run else call.charge(), self._to_create, _paid_for_created)
         created = await each_paid_item(topics, refusals, refuse, ask, price)
         for item, outcome in zip(topics, created, strict=True):
             if outcome.error is ErrorCode.NONE and not dry_run:
@@ -168,9 +164,7 @@ class TopicsHandler:
 
         twice = named_twice([(ref.name, ref.topic_id) for ref in known])
         refusals = [twice[index] if fault is None else fault for index, fault in enumerate(faults)]
-        price: Price[TopicRef, TopicOutcome] = Price(
-            _charge(call, Api.DELETE_TOPICS), lambda ref: _partitions_of(image, ref), _paid_for
-        )
+        price: Price[TopicRef, TopicOutcome] = Price(call.charge(), lambda ref: _partitions_of(image, ref), _paid_for)
         return await each_paid_item(known, refusals, refuse, ask, price)
 
     def _undeletable(
@@ -216,7 +210,7 @@ class TopicsHandler:
 
         refusals = named_twice([item.name for item in topics])
         deny(self._authorizer, call.context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
-        charge = _charge(call, Api.CREATE_PARTITIONS, dry_run=dry_run)
+        charge = FREE if dry_run else call.charge()
         price: Price[PartitionsToAdd, TopicOutcome] = Price(
             charge, lambda item: _partitions_added(image, item), _paid_for
         )
@@ -235,10 +229,6 @@ class TopicsHandler:
             )
             wanted.append(PartitionsToAdd(one.name, one.count, assignments))
         return wanted
-
-
-def _charge(call: Call, api: Api, *, dry_run: bool = False) -> Charge:
-    return FREE if dry_run else call.charge(strict=call.context.version >= STRICT_SINCE[api])
 
 
 def _partitions_of(image: MetadataImage, ref: TopicRef) -> int:

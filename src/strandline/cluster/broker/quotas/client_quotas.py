@@ -7,10 +7,10 @@ by the records in its answer, and the time of any request when it is answered, a
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator, Mapping
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
-from strandline.cluster.broker.charge import FREE, Charge
+from strandline.cluster.broker.charge import FREE, STRICT_SINCE, Charge
 from strandline.cluster.broker.exchange import Connection, Exchange
 from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits
@@ -126,11 +126,21 @@ class MeteredExchange(Exchange):
     def fetch_bytes_max(self) -> float:
         return self._quotas.rates[QuotaKey.CONSUMER_BYTE_RATE].most_at_once(*self._client)
 
-    def charge(self, *, strict: bool) -> Charge:
+    def charge(self) -> Charge:
         share = self._quotas.mutation_limits.share(*self._client)
         if share is None:
             return FREE
-        return MutationCharge(self._quotas.mutations, share, self, self._quotas.clock, strict=strict)
+        return MutationCharge(self._quotas.mutations, share, self, self._quotas.clock, strict=self._is_strict)
+
+    @property
+    def runs_alone(self) -> bool:
+        if self.context.api not in STRICT_SINCE or self._is_strict:
+            return False
+        return self._quotas.mutation_limits.share(*self._client) is not None
+
+    @property
+    def _is_strict(self) -> bool:
+        return self.context.version >= STRICT_SINCE.get(self.context.api, inf)
 
     def mute(self, throttle_ms: float) -> None:
         """Say in the answer how long to wait, and read nothing of the connection for so long."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from strandline.cluster.broker.charge import Charge
-from strandline.cluster.broker.exchange import Connection
 from strandline.cluster.broker.quotas.limits import Share
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX
 from strandline.cluster.broker.quotas.token_quota import TokenQuota
@@ -14,8 +13,6 @@ from strandline.proto.ports import Clock
 
 class Request(Protocol):
     """The request that is charged (`strandline.cluster.broker.quotas.client_quotas`)."""
-
-    connection: Connection
 
     def mute(self, throttle_ms: float) -> None:
         """Say in the answer how long to wait, and read nothing of the connection for so long."""
@@ -35,7 +32,6 @@ class MutationCharge(Charge):
         self._clock = clock
         self._strict = strict
         self._refused = False
-        self._holds = False
 
     def admits(self, partitions: int) -> bool:
         if partitions <= 0:
@@ -45,10 +41,6 @@ class MutationCharge(Charge):
             self._refused = True
             return False
         self._quota.take(self._share, partitions, now_ms)
-        if not self._strict and not self._holds and self._quota.wait_ms(self._share, now_ms) > 0:
-            # More may be on its way behind it, and how long the client must wait is known when this is done.
-            self._holds = True
-            self._request.connection.hold()
         return True
 
     def correct(self, partitions: int) -> None:
@@ -56,9 +48,6 @@ class MutationCharge(Charge):
             self._quota.take(self._share, partitions, self._clock.monotonic_ms())
 
     def settle(self) -> None:
-        if self._holds:
-            self._holds = False
-            self._request.connection.let_go()
         if self._strict and not self._refused:
             return
         now_ms = self._clock.monotonic_ms()
