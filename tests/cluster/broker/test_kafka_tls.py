@@ -7,8 +7,9 @@ import ssl
 from pathlib import Path
 
 import pytest
-from kafka_node import KafkaNode, kafka_node
+from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import connect
+from quota_case import set_quota
 from test_kafka_fetch import append, committed, fetch
 from test_kafka_produce import batch
 
@@ -16,6 +17,7 @@ from strandline.cluster.broker.config import MIB, BrokerConfig, ListenerConfig
 from strandline.cluster.security.dev_certificates import DevCa
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.tls_door import ListenerTls, TlsDoor
+from strandline.proto.quotas import QuotaEntity
 from strandline.proto.system import SystemClock
 from strandline.proto.tls import TlsSettings, client_context, server_context
 
@@ -95,5 +97,30 @@ def test_a_closing_listener_lets_the_last_answers_leave(tmp_path: Path, ca: DevC
                     for question in asked[:answered]:
                         (result,) = (await client.receive(question)).responses[0].partitions
                         assert len(result.records) > ANSWER
+
+    asyncio.run(main())
+
+
+def test_a_connection_above_the_rate_of_its_address_waits_before_its_handshake(tmp_path: Path, ca: DevCa) -> None:
+    """Rule A21: a handshake is what costs (KIP-612). It is made when the connection is let in."""
+
+    async def main() -> None:
+        tls = listener(ca)
+        service = BrokerConfig(quota_windows=1, quota_window_ms=1000)
+        async with kafka_node(tmp_path, tls=tls, service=service) as node:
+            set_quota(node, QuotaEntity(ip=""), connection_creation_rate=1)
+            async with connect(node.listener.endpoint, trusting(ca)) as first:
+                assert (await first.ask("api_versions", 0)).api_keys
+                second = asyncio.ensure_future(shaken(node))
+                quotas = node.broker.quotas
+                assert quotas is not None
+                await until(lambda: len(quotas.arrivals) == 1)
+                await asyncio.sleep(0.05)
+                assert tls.door.handshakes == 0
+                await second
+
+    async def shaken(node: KafkaNode) -> None:
+        async with connect(node.listener.endpoint, trusting(ca)) as client:
+            assert (await client.ask("api_versions", 0)).api_keys
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from strandline.proto.quotas import QuotaKey
 
 ALICE_APP = QuotaEntity("alice", "app")
 US = QuotaEntity(None, "us")
+IPS = {"connection_creation_rate": 1000.0}
 
 
 def commands(bootstrap: str) -> None:
@@ -45,13 +47,45 @@ def commands(bootstrap: str) -> None:
     assert "alice" in table
     assert "(default)" in table
     one, two, three = json.loads(said("list", "--output", "json"))
-    assert one == {"user": "(default)", "client_id": "(default)", "quota": "consumer_byte_rate", "value": 5.0}
+    whom = {"user": "(default)", "client_id": "(default)", "ip": ""}
+    assert one == {**whom, "quota": "consumer_byte_rate", "value": 5.0}
     assert (two["value"], three["value"]) == (1048576.0, 12.5)
     assert "removed" in said("remove", "--user-defaults", "--client-defaults")
     assert "has no such quota" in said("remove", "--user-defaults")
     assert "whom is it for?" in said("set", "consumer_byte_rate=5", code=2)
-    assert "nothing would enforce it" in said("set", "controller_mutation_rate=5", "--user", "a", code=2)
+    of_ips(said)
     assert "a number is wanted" in said("set", "producer_byte_rate", "--user", "a", code=2)
+
+
+def of_ips(said: Callable[..., str]) -> None:
+    """Addresses have one key, and it is theirs alone."""
+    rate = "connection_creation_rate=20"
+    assert said("set", rate, "--ip", "2001:DB8::7").splitlines() == [
+        "connection_creation_rate of ip 2001:db8::7 is 20",
+    ]
+    said("set", "connection_creation_rate=100000", "--ip-defaults")
+    table = said("list")
+    assert "2001:db8::7" in table
+    listed = {(one["ip"], one["quota"], one["value"]) for one in json.loads(said("list", "--output", "json"))}
+    assert ("(default)", "connection_creation_rate", 100000.0) in listed
+    assert "removed" in said("remove", "--ip", "2001:db8:0::7")
+    assert "removed" in said("remove", "--ip-defaults", "connection_creation_rate")
+    assert "is not a valid IP" in said("set", rate, "--ip", "localhost", code=2)
+    assert "should not be used with user" in said("set", rate, "--ip-defaults", "--user", "a", code=2)
+    assert "--ip or the defaults" in said("set", rate, "--ip-defaults", "--ip", "10.0.0.1", code=2)
+    assert "possible for a user or a client-id" in said("set", rate, "--user", "a", code=2)
+    assert "possible for an ip" in said("set", "controller_mutation_rate=5", "--ip-defaults", code=2)
+
+
+def our_admin_waits(bootstrap: str) -> None:
+    """A topic above the quota is made when there is room for it; so is a connection, of whoever is next."""
+    with Admin(bootstrap, client_id="us") as admin:
+        admin.alter_client_quotas({US: {"controller_mutation_rate": 5}, QuotaEntity(ip=""): IPS})
+        admin.create_topics([NewTopic("large", 5 * 11 + 10, 1)])
+        began = time.monotonic()
+        admin.create_topics([NewTopic("small", 1, 1)])
+        assert time.monotonic() - began >= 0.5, "ten partitions are owed: 2 s, from the moment at which they were asked"
+        admin.alter_client_quotas({US: {"controller_mutation_rate": None}})
 
 
 def we_wait(bootstrap: str) -> None:
@@ -109,7 +143,13 @@ def test_quotas_from_end_to_end(tmp_path: Path) -> None:
         await in_thread(partial(commands, bootstrap))
         await in_thread(partial(we_wait, bootstrap))
         await in_thread(partial(librdkafka_is_told, bootstrap))
+        await in_thread(partial(our_admin_waits, bootstrap))
         page = await in_thread(partial(scraped, node))
+        assert 'kafka_server_controllermutation_mutation_rate{client_id="us",user=""}' in page
+        assert 'kafka_server_controllermutation_throttle_time{client_id="us",user=""}' in page
+        assert 'strandline_throttles_total{quota="controllermutation"} 1' in page
+        assert 'kafka_server_connection_accept_rate{ip="127.0.0.1"}' in page
+        assert "strandline_connections_waiting 0" in page
         assert 'kafka_server_produce_byte_rate{client_id="us",user=""}' in page
         assert 'kafka_server_produce_throttle_time{client_id="us",user=""}' in page
         assert 'strandline_throttles_total{quota="produce"}' in page
@@ -122,6 +162,7 @@ def test_quotas_from_end_to_end(tmp_path: Path) -> None:
         assert await in_thread(described) == {
             ALICE_APP: {"producer_byte_rate": 1048576.0, "request_percentage": 12.5},
             US: {"producer_byte_rate": 100_000.0, "consumer_byte_rate": 100_000.0},
+            QuotaEntity(ip=""): IPS,
         }
         assert node.broker is not None
         quotas = node.broker.kafka.quotas
