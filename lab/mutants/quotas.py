@@ -8,6 +8,9 @@ _RATES = "tests/cluster/broker/quotas/test_rates.py"
 _LIMITS = "tests/cluster/broker/quotas/test_limits.py"
 _WIRE = "tests/cluster/broker/test_kafka_quotas.py"
 _CONNECTIONS = "tests/cluster/broker/test_kafka_connection_limits.py"
+_TOKENS = "tests/cluster/broker/quotas/test_tokens.py"
+_MUTATIONS = "tests/cluster/broker/test_kafka_mutation_quotas.py"
+_ARRIVALS = "tests/cluster/broker/test_kafka_connection_rates.py"
 _MACHINE = "tests/controller/machine/test_quotas.py"
 _CLIENT = "tests/client/test_connection.py"
 
@@ -166,6 +169,97 @@ TABLE: tuple[Mutant, ...] = (
         "if throttle_ms <= 0:",
         "if True:",
         f"{_CLIENT}::test_a_client_that_is_throttled_waits_and_loses_nothing",
+    ),
+    one_change(
+        "debts-are-forgotten",
+        "A21: a share that owes is remembered until it owes no more",
+        "cluster.broker.quotas.token_quota:_Taken.is_over",
+        "self.bucket.is_full(now_ms) and ",
+        "",
+        f"{_TOKENS}::test_who_owes_is_remembered_until_it_owes_no_more",
+    ),
+    one_change(
+        "topics-above-the-quota-are-made",
+        "A21: a change of the metadata above the quota is refused",
+        "cluster.broker.quotas.mutations:MutationCharge.admits",
+        "self._strict and self._quota.wait_ms(self._share, now_ms) > 0",
+        "False",
+        f"{_MUTATIONS}::test_a_topic_above_the_quota_is_refused_and_is_not_made",
+        f"{_TOKENS}::test_a_strict_charge_admits_nothing_while_the_client_owes",
+    ),
+    one_change(
+        "older-versions-are-refused",
+        "A21: a client that does not know the error waits, and all that it asked for is done",
+        "cluster.broker.quotas.client_quotas:MeteredExchange._is_strict",
+        "self.context.version >= STRICT_SINCE.get(self.context.api, inf)",
+        "True",
+        f"{_MUTATIONS}::test_each_version_is_told_as_it_understands",
+    ),
+    one_change(
+        "older-versions-slip-through",
+        "A21: changes behind one whose client does not know the error wait until it is done",
+        "cluster.broker.quotas.client_quotas:MeteredExchange.runs_alone",
+        "is not None",
+        "is False",
+        f"{_MUTATIONS}::test_requests_of_an_older_version_on_their_way_do_not_slip_through",
+    ),
+    one_change(
+        "what-failed-is-paid-for",
+        "A21: a change of the metadata that was not made costs nothing",
+        "cluster.broker.each_item:each_paid_item",
+        "charge.correct(price.paid(outcome, cost) - cost)",
+        "pass",
+        f"{_MUTATIONS}::test_what_is_not_done_costs_nothing",
+    ),
+    one_change(
+        "timeouts-are-free",
+        "A21: what timed out is paid for: it may have been done",
+        "cluster.broker.handlers.topics:_paid",
+        "(ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT)",
+        "(ErrorCode.NONE,)",
+        f"{_MUTATIONS}::test_what_timed_out_is_paid_for",
+    ),
+    one_change(
+        "first-uses-are-free",
+        "A21: topics that are made by their first use count",
+        "cluster.broker.auto_creation:AutoCreation.create",
+        "if charge.admits(partitions)",
+        "if True",
+        f"{_MUTATIONS}::test_topics_that_are_made_by_their_first_use_count",
+    ),
+    one_change(
+        "connections-above-the-rate-are-let-in",
+        "A21: a connection above the rate of its address waits",
+        "cluster.broker.quotas.arrivals:Arrivals.delay_ms",
+        "if delay_ms <= 0:",
+        "if True:",
+        f"{_ARRIVALS}::test_connections_above_the_rate_wait_for_their_slots_and_are_served",
+        f"{_ARRIVALS}::test_a_default_gives_each_address_its_own_rate",
+    ),
+    one_change(
+        "connections-wait-without-number",
+        "A21: connections that wait are bounded in number",
+        "cluster.broker.quotas.arrivals:Arrivals.delay_ms",
+        "len(self._waiting) >= WAITING_MAX or self._of_address[arrival.address] >= WAITING_OF_ADDRESS_MAX",
+        "False",
+        f"{_ARRIVALS}::test_those_that_wait_are_bounded_in_number",
+    ),
+    one_change(
+        "waiting-connections-are-read",
+        "A21: of a connection that waits to be let in nothing is read",
+        "cluster.broker.quotas.arrivals:Arrival.connection_made",
+        "self._transport.pause_reading()",
+        "pass",
+        f"{_ARRIVALS}::test_of_a_connection_that_waits_nothing_is_read",
+    ),
+    one_change(
+        "any-key-for-anybody",
+        "A21: an ip has connection_creation_rate alone, and nothing else has it",
+        "proto.quotas:value_fault",
+        "allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS",
+        "allowed = tuple(QuotaKey)",
+        f"{_MACHINE}::test_an_ip_has_one_key_of_whole_numbers",
+        f"{_MACHINE}::test_damaged_quotas_stop_the_replay",
     ),
     one_change(
         "connections-of-an-address-without-number",
