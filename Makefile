@@ -8,15 +8,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+PYTHONS ?= python3.12 python3.13
+MATRIX_TESTS ?= tests/proto tests/log tests/replica tests/controller tests/client
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
+.PHONY: matrix supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
 	@echo "make test          the tests, save those that take minutes each"
 	@echo "make test-long     every test"
+	@echo "make matrix        the tests of the parts under every other Python that is supported and there; PYTHONS=python3.13: that one"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
 	@echo "make site          the pages as a web site, in site/: a link that leads nowhere fails"
@@ -53,6 +56,15 @@ test: setup
 
 test-long: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --long --timeout 900
+
+# One environment an interpreter, .venv-<name>; what a machine has not is left out, and said to be.
+matrix:
+	@for python in $(PYTHONS); do \
+	  if ! $$python -c '' 2>/dev/null; then echo "$$python: left out, it is not here"; continue; fi; \
+	  echo "$$python: $$($$python -VV)"; \
+	  $(MAKE) --no-print-directory setup PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; \
+	  .venv-$$(basename $$python)/bin/python -m pytest -q -n $(JOBS) --dist loadfile $(MATRIX_TESTS) || exit 1; \
+	done
 
 lint: setup
 	$(BIN)/ruff format --check src tests bench interop lab docs/*.py

@@ -161,11 +161,12 @@ def test_the_clients_of_an_event_loop_warn(cluster: DevCluster, topic: str) -> N
 
 
 FORKS = """
-import os, sys
+import os, sys, warnings
 from strandline.client import Producer
 
 producer = Producer(sys.argv[1], linger_ms=60_000)
 producer.send(sys.argv[2], b"the parent's")
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # from 3.12 on Python warns of any such fork
 child = os.fork()
 if child == 0:
     sys.exit(0)  # as Python ends a program: what is registered for the end is called
