@@ -27,6 +27,7 @@ def seeds(name: str) -> list[bytes]:
     from strandline.log.compression import Codec, compress
     from strandline.log.records import Record, build_batch
     from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION, answer, request
+    from tests.hostile.tls_target import client_hello
 
     records = [Record(0, 5, b"key", b"value", (("header", b"x"),)), Record(1, 6, None, b"w" * 40)]
     batches = [bytes(build_batch(records, codec=codec)) for codec in Codec]
@@ -61,6 +62,8 @@ def seeds(name: str) -> list[bytes]:
         ]
     if name == "quorum-state":
         return [b'{"leaderId":1,"leaderEpoch":2,"votedId":-1,"data_version":1}']
+    if name == "hand-over":
+        return [bytes([piece]) + client_hello() for piece in (255, 90, 3)] + [b"\xffGET / HTTP/1.1\r\n\r\n"]
     if name == "indexes":
         return [struct.pack(">IIII", 1, 2, 3, 4), struct.pack(">qI", 5, 6)]
     return [bytes([number]) + rng.randbytes(20) for number in range(8)]

@@ -46,6 +46,7 @@ from strandline.proto.scram import SaltedPasswords, ScramClient, ScramCredential
 from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
 from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION
+from tests.hostile.tls_target import hand_over
 
 UNPACKED_MAX = 1 << 20
 CORPUS = Path(__file__).parent / "corpus"
@@ -377,6 +378,7 @@ TARGETS: dict[str, Target] = {
     "metadata-record": Target(metadata_records.decode_record, (FatalError,)),
     "group-records": Target(_group_records, (ProtocolError,)),
     "login": Target(_login),
+    "hand-over": Target(hand_over),
     "token": Target(lambda data: _tokens().check(data), (TokenError,)),
     "scram-server": Target(_server_of_scram, (ScramError,)),
     "quorum-state": Target(decode_quorum_state, (ValueError, KeyError, TypeError)),
