@@ -17,10 +17,11 @@ from typing import Protocol
 
 from bench.clusters import cpu_seconds, rss_mb
 from bench.fetched import Unavailable, cache, need, run
-from bench.measures import Results
+from bench.measures import RATES, Results
 
 SOURCES = Path(__file__).parent / "driver"
 LOAD_S = 20.0
+HALF_LOAD_S = 10.0
 FIRST_S = 90.0
 SPARE_S = 60.0
 
@@ -137,12 +138,16 @@ def _produce(cluster: DrivenCluster, results: Results, scale: float) -> None:
         results.add(f"produce {size} B, records/s", told["acked"] / told["seconds"])
         results.add(f"produce {size} B, MB/s", megabytes / told["seconds"])
         results.add(f"produce {size} B, server CPU a node, ms/MB", spent * 1000 / len(cluster.pids()) / megabytes)
+    half = int(results.figures["produce 1000 B, records/s"] / 2)
+    told = operate(cluster, "paced", "load-1000", max(2.0, HALF_LOAD_S * scale), rate=half, size=1000)
+    results.add("ack 1000 B at half the rate carried, p50 ms", told["p50_ms"])
+    results.add("ack 1000 B at half the rate carried, p99 ms", told["p99_ms"])
     results.add("RSS a node after the load, MB", rss_mb(cluster.pids()))
 
 
 def _latency(cluster: DrivenCluster, results: Results, scale: float) -> None:
     limit_s = 15 * scale
-    for rate in (200, 1000):
+    for rate in RATES:
         told = operate(cluster, "paced", "latency", limit_s, rate=rate, size=1024)
         results.add(f"ack 1 KB at {rate}/s, p50 ms", told["p50_ms"])
         results.add(f"ack 1 KB at {rate}/s, p99 ms", told["p99_ms"])

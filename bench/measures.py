@@ -19,6 +19,7 @@ from bench.secured import librdkafka_settings
 
 PARTITIONS = 6
 DEADLINE_S = 120.0
+RATES = (200, 1000, 5000)
 WARM_UP_S = 2
 """Latencies of the first seconds are left out: the client connects and gets its producer id then."""
 
@@ -180,23 +181,37 @@ def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, siz
 
 
 def latency(cluster: Cluster, results: Results, seconds: float) -> None:
-    """Ack latency of 1 KB records: at two steady rates, and of one record at a time (row S124)."""
+    """Ack latency of 1 KB records, at steady rates and of one record at a time (row S124); what a record costs."""
     create_topic(cluster.bootstrap, "latency", PARTITIONS)
-    for rate in (200, 1000):
+    pids = cluster.pids()
+    for rate in RATES:
+        before = cpu_seconds(pids)
         times = ack_latency(cluster.bootstrap, "latency", rate, seconds)
+        spent = cpu_seconds(pids) - before
         results.add(f"ack 1 KB at {rate}/s, p50 ms", times[len(times) // 2])
         results.add(f"ack 1 KB at {rate}/s, p99 ms", times[int(len(times) * 0.99)])
-    times = one_after_the_other(cluster.bootstrap, "latency", seconds)
+        results.add(f"ack 1 KB at {rate}/s, CPU a node, ms a record", _each(spent, pids, rate * (seconds + WARM_UP_S)))
+    before = cpu_seconds(pids)
+    times, count = one_after_the_other(cluster.bootstrap, "latency", seconds)
+    spent = cpu_seconds(pids) - before
     results.add("ack 1 KB, one after the other, p50 ms", times[len(times) // 2])
     results.add("ack 1 KB, one after the other, p99 ms", times[int(len(times) * 0.99)])
+    results.add("ack 1 KB, one after the other, CPU a node, ms a record", _each(spent, pids, count))
 
 
-def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 1024) -> list[float]:
-    """Milliseconds from send to ack of records of partition 0, each sent when the one before it is acked, sorted."""
+def _each(cpu_s: float, pids: dict[int, int], records: float) -> float:
+    """Milliseconds of CPU that a record cost a node."""
+    return cpu_s * 1000 / len(pids) / records
+
+
+def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 1024) -> tuple[list[float], int]:
+    """Milliseconds from send to ack of records of partition 0, each sent when the one before it is acked, sorted; and
+    how many were sent, those of the warm-up included."""
     producer = Producer(producer_settings(bootstrap, **{"linger.ms": 0}))
     payload = bytes(size)
     latencies: list[float] = []
     acked: list[float] = []
+    count = 0
 
     def on_delivery(error: KafkaError | None, _message: Message) -> None:
         if error is not None:
@@ -206,13 +221,14 @@ def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 
     began = time.perf_counter()
     while (sent_at := time.perf_counter()) < began + WARM_UP_S + seconds:
         producer.produce(topic, payload, partition=0, on_delivery=on_delivery)
+        count += 1
         while not acked:
             if not producer.poll(30):
                 raise RuntimeError("no ack within 30 s")
         took = acked.pop() - sent_at
         if sent_at > began + WARM_UP_S:
             latencies.append(took * 1000)
-    return sorted(latencies)
+    return sorted(latencies), count
 
 
 def failover(cluster: Cluster, results: Results) -> None:

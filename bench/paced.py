@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from bench.measures import PARTITIONS, producer_settings
+from bench.clusters import Cluster
+from bench.measures import PARTITIONS, WARM_UP_S, Results, producer_settings
 
-TICK_S = 0.005
+TICK_S = 0.001
 FLUSH_S = 60.0
 NUMBER_BYTES = 8
 
@@ -83,3 +84,18 @@ class PacedLoad:
 def percentile_ms(seconds: list[float], share: float) -> float:
     """The time that this share of them did not exceed; infinite where there are none."""
     return sorted(seconds)[int(share * (len(seconds) - 1))] * 1000 if seconds else float("inf")
+
+
+def half_load(cluster: Cluster, results: Results, seconds: float) -> None:
+    """Ack latency at half of the rate that was carried (row S126), counted from when a record was due."""
+    carried = results.figures["produce 1000 B, records/s"]
+    load = PacedLoad(cluster.bootstrap, "load-1000", 1000, 20, **{"linger.ms": 1})
+    load.run(carried / 2, WARM_UP_S)
+    load.acks.clear()
+    load.run(carried / 2, seconds)
+    load.flush()
+    if load.errors or load.dropped:
+        raise RuntimeError(f"{load.dropped} records dropped, errors: {load.errors[:1]}")
+    times = [took for _, took in load.acks]
+    results.add("ack 1000 B at half the rate carried, p50 ms", percentile_ms(times, 0.5))
+    results.add("ack 1000 B at half the rate carried, p99 ms", percentile_ms(times, 0.99))
