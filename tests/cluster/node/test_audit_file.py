@@ -46,6 +46,19 @@ def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
         run(tmp_path, body, audit_log_path=str(tmp_path / "missing" / "audit.log"))
 
 
+def test_two_nodes_do_not_write_one_file(tmp_path: Path) -> None:
+    """The rotation of one would take the lines of the other; the file of a node that has ended is free."""
+    path = str(tmp_path / "audit.log")
+    first = AuditFile(path, max_bytes=200, files=3, clock=SystemClock())
+    for number in range(20):
+        first.add(f"line {number} of the first, so that it rotates")
+    with pytest.raises(ConfigError, match=r"audit\.log\.path.*this node alone; another process writes it"):
+        AuditFile(path, max_bytes=200, files=3, clock=SystemClock())
+    assert first.dropped == 0
+    first.close()
+    AuditFile(path, max_bytes=200, files=3, clock=SystemClock()).close()
+
+
 def test_it_is_as_large_as_the_settings_say(tmp_path: Path) -> None:
     """The oldest lines go; the file is for its user alone; a restart goes on in it."""
     path = tmp_path / "audit.log"

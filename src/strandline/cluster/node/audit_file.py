@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from io import TextIOWrapper
@@ -34,12 +35,20 @@ class AuditFile(RotatingFileHandler):
         self.dropped = 0
         try:
             super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+        except BlockingIOError as error:
+            raise ConfigError("audit.log.path", path, "a file of this node alone; another process writes it") from error
         except OSError as error:
             raise ConfigError("audit.log.path", path, f"a file that can be written ({error.strerror})") from error
 
     def _open(self) -> TextIOWrapper:
-        """Only the node's user may read it: it names topics, groups and principals."""
+        """Only the node's user may read it: it names topics, groups and principals. And only one node may write it: the
+        rotation of one would take the lines of others. Raises OSError."""
         file = open(self.baseFilename, self.mode, encoding=self.encoding, opener=_for_the_user)  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise
         return cast("TextIOWrapper", file)
 
     def add(self, line: str) -> None:

@@ -112,9 +112,9 @@ class Security:
     audit_log_path = string(
         "audit.log.path",
         "",
-        "A file that gets a line of JSON for each change that a client asks for (topics, settings, ACLs, credentials, "
-        "groups, elections, voters), for each login and for what is denied. Empty: no file; with an authorizer the "
-        "node's log has these lines.",
+        "A file of this node alone that gets a line of JSON for each change that a client asks for (topics, settings, "
+        "ACLs, credentials, groups, elections, voters), for each login and for what is denied. Empty: no file; with an "
+        "authorizer the node's log has these lines.",
     )
     audit_log_max_bytes = size(
         "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.", low=1024
