@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 
 import click
 
@@ -74,8 +73,9 @@ def format_(
     from strandline.cluster.node.format import format_directory, random_cluster_id
     from strandline.log.checkpoints import encode_id
     from strandline.log.real_disk import RealDisk
+    from strandline.proto.system import system_rng
 
-    rng = random.SystemRandom()
+    rng = system_rng()
     with plain_errors():
         config = load_config(config_path, overrides)
         made = format_directory(

@@ -23,7 +23,6 @@ from strandline.proto.scram import (
     ScramError,
     nonce_of,
 )
-from strandline.proto.system import unguessable_rng
 
 if TYPE_CHECKING:
     from strandline.client.tokens import Tokens
@@ -58,6 +57,8 @@ class Login:
     user: str
     password: str = field(repr=False)
     salted: SaltedPasswords = field(repr=False, compare=False)
+    rng: Rng = field(repr=False, compare=False)
+    """Draws the nonces of SCRAM."""
     tokens: Tokens | None = field(default=None, compare=False)
     """Of OAUTHBEARER, which has no user and no password here."""
 
@@ -85,7 +86,7 @@ def login_of(config: CommonConfig, clock: Clock, rng: Rng) -> Login | None:
         raise ConfigError("sasl.username", user, "a name and a password without NUL")
     if mechanism == PLAIN and protocol == "SASL_PLAINTEXT":
         logs.network.warning("sasl.mechanism=PLAIN without TLS: everybody on the way to the brokers reads the password")
-    return Login(mechanism, user, password, SaltedPasswords(password))
+    return Login(mechanism, user, password, SaltedPasswords(password), rng)
 
 
 def _bearer(config: CommonConfig, clock: Clock, rng: Rng) -> Login:
@@ -96,7 +97,7 @@ def _bearer(config: CommonConfig, clock: Clock, rng: Rng) -> Login:
     tokens = tokens_of(config, clock, rng)
     if config.security_protocol == "SASL_PLAINTEXT":
         logs.network.warning("sasl.mechanism=OAUTHBEARER without TLS: everybody on the way reads the token")
-    return Login(OAUTHBEARER, "", "", SaltedPasswords(""), tokens)
+    return Login(OAUTHBEARER, "", "", SaltedPasswords(""), rng, tokens)
 
 
 def _credentials(config: CommonConfig) -> tuple[str, str]:
@@ -136,7 +137,7 @@ async def authenticate(connection: Connection, login: Login, timeout_ms: float, 
     if login.mechanism == PLAIN:
         message = f"\0{login.user}\0{login.password}".encode()
         return (await _step(connection, login, message, timeout_ms)).lifetime_ms
-    nonce = nonce_of(unguessable_rng().getrandbits(NONCE_BITS))
+    nonce = nonce_of(login.rng.getrandbits(NONCE_BITS))
     scram = ScramClient(SCRAM_BY_TITLE[login.mechanism], login.user, login.salted, nonce)
     try:
         challenge = await _step(connection, login, scram.first(), timeout_ms)

@@ -21,10 +21,5 @@ class SystemClock:
 
 
 def system_rng() -> Rng:
-    """A generator seeded by the operating system."""
-    return random.Random()
-
-
-def unguessable_rng() -> Rng:
-    """The operating system's own generator, for nonces, salts and secrets: nobody can tell what comes next."""
+    """The operating system's own generator: nobody can tell what comes next, as nonces, salts and secrets need it."""
     return random.SystemRandom()

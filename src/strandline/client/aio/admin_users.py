@@ -18,7 +18,6 @@ from strandline.proto.scram import (
     ScramMechanism,
     salted_password,
 )
-from strandline.proto.system import unguessable_rng
 
 
 class UserAdmin(AdminBase):
@@ -63,7 +62,7 @@ class UserAdmin(AdminBase):
             ConfigError: an unknown mechanism, iterations out of bounds, an empty password.
             KafkaError: RESOURCE_NOT_FOUND for a credential that is not there, UNACCEPTABLE_CREDENTIAL.
         """
-        rng = unguessable_rng()
+        rng = self.session.rng
         deletions, upsertions = [], []
         for name, ones in changes.items():
             for one in ones:

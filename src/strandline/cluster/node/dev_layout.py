@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.system import system_rng
 
 HOST = "127.0.0.1"
 
@@ -120,7 +120,7 @@ class Layout:
         self._port_base = port_base
         self._ports = HeldPorts(HOST)
         self._host_of = host_of
-        self._rng = random.SystemRandom()
+        self._rng = system_rng()
         self.cluster_id = random_cluster_id(self._rng)
         self.places: dict[int, Place] = {}
         path = root / STATE_FILE

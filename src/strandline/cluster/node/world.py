@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from strandline.log.disk import Disk
 from strandline.proto.ports import Clock, Rng, Rpc
-from strandline.proto.system import SystemClock, unguessable_rng
+from strandline.proto.system import SystemClock, system_rng
 
 
 @dataclass(slots=True)
@@ -16,7 +16,7 @@ class World:
     disk: Disk
     rpc: Rpc
     clock: Clock = field(default_factory=SystemClock)
-    rng: Rng = field(default_factory=unguessable_rng)
+    rng: Rng = field(default_factory=system_rng)
 
 
 def system_world() -> World:

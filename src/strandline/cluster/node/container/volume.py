@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Mapping
 
@@ -12,6 +11,7 @@ from strandline.cluster.node.format import format_directory
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError
+from strandline.proto.system import system_rng
 
 
 def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
@@ -37,6 +37,6 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
         raise ConfigError(FORMAT, policy, expected)
     elif not cluster_id:
         raise ConfigError(CLUSTER_ID, "", f"the same id for all nodes, to format {config.log_dirs} with")
-    made = format_directory(disk, config, cluster_id=cluster_id, rng=random.SystemRandom(), ignore_formatted=True)
+    made = format_directory(disk, config, cluster_id=cluster_id, rng=system_rng(), ignore_formatted=True)
     if not made.already:
         print(f"strandline: formatted {config.log_dirs} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201
