@@ -40,6 +40,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_RULES}::test_nothing_is_allowed_that_no_entry_allows",
     ),
     one_change(
+        "everybody-is-allowed",
+        "A20: what no entry allows is forbidden",
+        "cluster.broker.standard_authorizer:StandardAuthorizer._decide",
+        "answer = self._why(question).allowed",
+        "answer = True",
+        _NOTHING,
+    ),
+    one_change(
         "answers-outlive-the-acls",
         "A20: what was decided is forgotten when an ACL changes",
         "cluster.broker.standard_authorizer:StandardAuthorizer._make_anew",

@@ -119,6 +119,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_LISTENER}::test_who_does_not_authenticate_is_closed",
     ),
     one_change(
+        "snapshot-without-credentials",
+        "A19: a snapshot holds the credentials",
+        "controller.metadata.snapshot:image_records",
+        "records.extend(image.scram.records())",
+        "pass",
+        f"{_MACHINE}::test_a_snapshot_keeps_them",
+    ),
+    one_change(
         "session-without-end",
         "A19: a session ends",
         "cluster.security.sasl:SaslSession.is_over",
@@ -165,6 +173,14 @@ TABLE: tuple[Mutant, ...] = (
         "if connection.session_ms:",
         "if False:",
         f"{_NODE}::test_a_session_is_renewed_behind_what_is_under_way",
+    ),
+    one_change(
+        "request-without-a-caller-is-not-out",
+        "A19: a session ends behind its last answer",
+        "client.connection:Connection.drain",
+        "if self._pending:",
+        "if any(not item.answer.done() for item in self._pending):",
+        "tests/client/test_connection.py::test_what_nobody_waits_for_is_drained_too",
     ),
     one_change(
         "token-of-another-issuer",

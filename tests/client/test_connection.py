@@ -149,6 +149,25 @@ def test_no_answer_in_time_ends_the_connection() -> None:
     meet(silent, visit)
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_nobody_waits_for_is_drained_too(answered: bool) -> None:
+    """A request whose caller was cancelled is out until its answer is there, or the time is over. Waiting for that
+    takes no turns of the loop: it did once, and the simulator stops what goes on in one instant."""
+
+    def maybe(key: int, version: int, correlation_id: int, body: bytes) -> bytes | None:
+        return polite(key, version, correlation_id, body) if answered or key == Api.API_VERSIONS else None
+
+    async def visit(connection: Connection) -> tuple[float, int]:
+        start = asyncio.get_running_loop().time()
+        connection.send(Api.LIST_OFFSETS, 1, [b"a"], 5_000).cancel()
+        await connection.drain(700)
+        return asyncio.get_running_loop().time() - start, connection.in_flight
+
+    waited_s, in_flight = meet(maybe, visit)
+    assert in_flight == (0 if answered else 1)
+    assert 0 < waited_s < 0.1 if answered else waited_s >= 0.7
+
+
 def test_an_answer_to_another_request_ends_the_connection() -> None:
     def confused(key: int, version: int, correlation_id: int, body: bytes) -> bytes | None:
         return polite(key, version, correlation_id + (0 if key == Api.API_VERSIONS else 7), body)

@@ -83,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()
+        self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._have = 0
@@ -185,10 +186,10 @@ class Connection(asyncio.BufferedProtocol):
         self._end(Disconnected(f"the connection to {self.endpoint} was closed here"))
 
     async def drain(self, timeout_ms: float) -> None:
-        """Return once what is out is answered, or the time is over."""
-        until = self._loop.time() + timeout_ms / 1000
-        while self._pending and (left_s := until - self._loop.time()) > 0:
-            await asyncio.wait([self._pending[-1].answer], timeout=left_s)
+        """Return once what is out is answered, or the time is over. What nobody waits for any more is out too."""
+        if self._pending:
+            self._drained = self._loop.create_future()
+            await asyncio.wait([self._drained], timeout=timeout_ms / 1000)
 
     def end_session(self) -> None:
         """Close, once what is written has left: the login does not hold any longer. What is out fails."""
@@ -295,6 +296,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(ProtocolError(f"{self.endpoint} answered request {correlation_id}, which is not the next one"))
             return
         pending = self._pending.popleft()
+        self._tell_drained()
         self._served = self._served or pending.api is not Api.API_VERSIONS
         try:
             body = response_body(frame, pending.flexible)
@@ -331,10 +333,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close() if flush else self._transport.abort()
         pending, self._pending = self._pending, deque()
+        self._tell_drained()
         for item in pending:
             self._fail(item, error)
         if self._on_lost is not None:
             self._on_lost(self)
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._pending and not self._drained.done():
+            self._drained.set_result(None)
 
     @staticmethod
     def _fail(pending: _Pending, error: StrandlineError) -> None:
