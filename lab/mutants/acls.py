@@ -12,6 +12,7 @@ _AUDIT = "tests/cluster/broker/test_audit.py"
 _TOPIC = "tests/cluster/node/test_audit_topic.py"
 _TAIL = "tests/cli/test_audit_tail.py"
 _MACHINE = "tests/controller/machine/test_acls.py"
+_SECURED = "seed:cluster:8"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -46,6 +47,7 @@ TABLE: tuple[Mutant, ...] = (
         "answer = self._why(question).allowed",
         "answer = True",
         _NOTHING,
+        _SECURED,
     ),
     one_change(
         "answers-outlive-the-acls",
@@ -54,6 +56,7 @@ TABLE: tuple[Mutant, ...] = (
         "self._remembered.clear()",
         "pass",
         f"{_WIRE}::test_rights_given_and_taken_count_at_once",
+        _SECURED,
     ),
     one_change(
         "one-principals-answer-for-all",
@@ -143,6 +146,7 @@ TABLE: tuple[Mutant, ...] = (
         "records.extend(AccessControlEntryRecord(binding) for binding in sorted(image.acls))",
         "pass",
         f"{_MACHINE}::test_a_snapshot_holds_them_and_a_delta_tells_of_them",
+        _SECURED,
     ),
     one_change(
         "damaged-acls-are-replayed",

@@ -13,6 +13,7 @@ _MUTATIONS = "tests/cluster/broker/test_kafka_mutation_quotas.py"
 _ARRIVALS = "tests/cluster/broker/test_kafka_connection_rates.py"
 _MACHINE = "tests/controller/machine/test_quotas.py"
 _CLIENT = "tests/client/test_connection.py"
+_SECURED = "seed:cluster:8"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -145,6 +146,7 @@ TABLE: tuple[Mutant, ...] = (
         "records.extend(quota_records(image.quotas))",
         "pass",
         f"{_MACHINE}::test_a_snapshot_keeps_every_quota",
+        _SECURED,
     ),
     one_change(
         "damaged-quotas-are-replayed",

@@ -11,6 +11,7 @@ _AGAIN = "tests/cluster/broker/test_kafka_reauthentication.py"
 _NODE = "tests/cluster/node/test_sasl.py"
 _TOKENS = "tests/cluster/security/test_tokens.py"
 _BEARERS = "tests/cluster/node/test_sasl_tokens.py"
+_SECURED = "seed:cluster:8"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -20,6 +21,7 @@ TABLE: tuple[Mutant, ...] = (
         "if key not in _BEFORE:",
         "if False:",
         f"{_LISTENER}::test_nothing_else_is_served_before",
+        _SECURED,
     ),
     one_change(
         "any-proof-is-a-proof",
@@ -29,6 +31,7 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         f"{_SCRAM}::test_a_wrong_password_proves_nothing",
         f"{_LISTENER}::test_a_wrong_password_and_an_unknown_user_look_the_same",
+        _SECURED,
     ),
     one_change(
         "nonce-of-another-exchange",
@@ -125,6 +128,7 @@ TABLE: tuple[Mutant, ...] = (
         "records.extend(image.scram.records())",
         "pass",
         f"{_MACHINE}::test_a_snapshot_keeps_them",
+        _SECURED,
     ),
     one_change(
         "session-without-end",

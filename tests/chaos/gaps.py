@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.chaos.options import override
-from strandline.chaos.scenario import ScenarioOptions, ScenarioRun
+from strandline.chaos.scenario import ScenarioRun
+from strandline.chaos.scenario_options import ScenarioOptions
 
 
 def gaps_ms(seed: int, options: dict[str, Any], fault: str) -> list[float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab import selftest
-from strandline.chaos.scenario import ScenarioOptions
+from strandline.chaos.scenario_options import ScenarioOptions
 
 PROCESSES = 20
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,13 @@ def with_services() -> int:
     return next(seed for seed, services in drawn if services is not None and services.copy and services.anew)
 
 
-@pytest.mark.parametrize("seed", [1, with_services()])
+def secured() -> int:
+    """A seed whose brokers ask, with quotas and sessions that end."""
+    drawn = ((seed, ScenarioOptions.draw(seed).secured) for seed in count())
+    return next(seed for seed, asking in drawn if asking is not None and asking.quotas and asking.session_ms)
+
+
+@pytest.mark.parametrize("seed", [1, with_services(), secured()])
 def test_the_cluster_too(seed: int) -> None:
     """The production nodes, clients, listeners and logs: nothing of the process they run in reaches the run."""
     seen = traces(["lab.selftest", str(seed), "cluster"], processes=4)

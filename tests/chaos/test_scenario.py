@@ -8,7 +8,8 @@ import pytest
 
 from lab.mutants import without
 from strandline.chaos.runner import run_seeds
-from strandline.chaos.scenario import SEESAW_SHARE, ScenarioOptions, ScenarioRun
+from strandline.chaos.scenario import ScenarioRun
+from strandline.chaos.scenario_options import SEESAW_SHARE, ScenarioOptions
 
 CATCHERS = {
     "count-before-sync": (0, 2, 3),

@@ -14,7 +14,8 @@ from strandline.chaos.checkers.handled import Ledger, check_copied
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.nemesis.kinds import DESTRUCTIVE
 from strandline.chaos.runner import run_seeds
-from strandline.chaos.scenario import BESIDE_SERVICES, SERVICES_SHARE, ScenarioOptions, ScenarioRun
+from strandline.chaos.scenario import ScenarioRun
+from strandline.chaos.scenario_options import BESIDE_SERVICES, SERVICES_SHARE, ScenarioOptions
 from strandline.chaos.services.options import ServiceOptions, is_poison
 from strandline.chaos.services.shared import Shared
 from strandline.client.errors import ClientTimeout
@@ -112,7 +113,7 @@ def test_a_copy_has_each_record_once() -> None:
 
 def test_errors_of_clients_are_counted_and_others_are_not_hidden() -> None:
     """A cancellation is what the services are for; an assertion, or a violation, ends the run."""
-    shared = Shared("n1:9092", ServiceOptions.draw(random.Random(1)))
+    shared = Shared("n1:9092", ServiceOptions.draw(random.Random(1)), {})
     shared.end_task(None)
     shared.end_task(asyncio.CancelledError())
     shared.end_task(ClientTimeout("late"))

@@ -34,7 +34,8 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 
         run = QuorumRun(seed, override(QuorumOptions.draw(seed), changes))
     else:
-        from strandline.chaos.scenario import ScenarioOptions, ScenarioRun
+        from strandline.chaos.scenario import ScenarioRun
+        from strandline.chaos.scenario_options import ScenarioOptions
 
         run = ScenarioRun(seed, override(ScenarioOptions.draw(seed), changes))
     if trace_file is not None:

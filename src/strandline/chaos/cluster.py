@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -69,9 +69,10 @@ class SimCluster:
         size: int = 3,
         split: bool = False,
         controllers: int | None = None,
+        users: Sequence[str] = (),
     ) -> None:
         """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
-        and as many brokers."""
+        and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in."""
         self.world = world
         self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
         self.controllers = self.names[:size] if controllers is None else self.names[:controllers]
@@ -96,6 +97,9 @@ class SimCluster:
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
         self._settings = dict(settings)
+        self._users = tuple(users)
+        self._born: dict[str, None] = {}
+        """Machines that were formatted once: the users of a cluster come with its first format."""
         for name in self.names:
             world.add_machine(name)
 
@@ -107,7 +111,8 @@ class SimCluster:
     def config(self, name: str) -> NodeConfig:
         """One node's configuration."""
         kinds = {"broker": self.brokers, "controller": self.controllers}
-        client = f"PLAINTEXT://{name}:{CLIENT_PORT}," if name in self.brokers else ""
+        protocol = "SASL_PLAINTEXT" if self._users else "PLAINTEXT"
+        client = f"{protocol}://{name}:{CLIENT_PORT}," if name in self.brokers else ""
         return NodeConfig(
             {
                 "node.id": name[1:],
@@ -192,7 +197,9 @@ class SimCluster:
             rng=rng,
             ignore_formatted=advised,
             without_vote=name in self.controllers and (wipes % 2 == 1 or advised),
+            add_scram=self._users if name in self.controllers and name not in self._born else (),
         )
+        self._born[name] = None
         self.without_vote.pop(name, None)
 
     def stop(self, name: str) -> None:

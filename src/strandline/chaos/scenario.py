@@ -8,7 +8,7 @@ and histories and replicas are judged.
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from strandline.chaos.checkers.anomalies import judge, realtime_lag_ms
@@ -16,31 +16,28 @@ from strandline.chaos.checkers.copies import ConsistentRead
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
+from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
 from strandline.chaos.cluster import DATA, SimCluster
 from strandline.chaos.logs import LogCapture
-from strandline.chaos.nemesis.kinds import DESTRUCTIVE, FAULTS, NODE_KINDS
+from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator
-from strandline.chaos.nemesis.options import FaultOptions
-from strandline.chaos.options import override
 from strandline.chaos.preload import preload
-from strandline.chaos.services.options import NODE, ServiceOptions
+from strandline.chaos.scenario_options import ScenarioOptions
+from strandline.chaos.secured.options import PLAIN_CLIENTS, USERS
+from strandline.chaos.secured.secured import Secured
 from strandline.chaos.services.services import Services
-from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
-from strandline.chaos.sim.world import World, WorldConfig
-from strandline.chaos.workload import Workload, WorkloadOptions
-from strandline.log.config import INT64_MAX
+from strandline.chaos.sim.world import World
+from strandline.chaos.workload import Workload
 from strandline.proto import marks
 
 CLIENT = "client"
 SERVICES = "services"
+SECURED = "secured"
 
 READY_MS = 30_000
-FURIOUS_MS = 8_000
-"""Longest storm of faults every few milliseconds: a hundred restarts teach no more than fifty."""
 PROGRESS_MS = 60_000
 """After healing, so much virtual time for: every node unfenced, acks again, every replica in sync, everything read."""
 
@@ -49,123 +46,6 @@ _ACKS = 10
 
 LASTING_SHARE = 0.25
 """Of the seeds: once all is whole, one machine is broken and stays so, and the others must acknowledge without it."""
-
-SEESAW_SHARE = 0.02
-"""Of the seeds: two brokers lead in turn and never hear each other (`SEESAW`). No other fault is injected there."""
-
-SEESAW: dict[str, Any] = {
-    "split_layout": True,
-    "duration_ms": 50_000,
-    "kill_clients": False,
-    "faults": {"kinds": ["seesaw"], "gap_min_ms": 1_500, "gap_max_ms": 2_000, "first": 1},
-    "workload": {
-        "topics": {"alpha": 2},
-        "lanes": [0, 3, 4],
-        "send_gap_ms": 60.0,
-        "topic_configs": {"min.insync.replicas": "2"},
-        "producer": {
-            "request_timeout_ms": 1_000,
-            "delivery_timeout_ms": 15_000,
-            "socket_connection_setup_timeout_ms": 300,
-            "reconnect_backoff_max_ms": 200,
-        },
-    },
-    "node": {"broker.session.timeout.ms": "3000", "replica.lag.time.max.ms": "10000", "flush.policy": "ack"},
-}
-"""What those seeds have in common: each leader gets a tail of its own, so who comes back last finds that its log leaves
-the leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
-
-
-SERVICES_SHARE = 0.2
-"""Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
-
-BESIDE_SERVICES: dict[str, Any] = {
-    "workload": {"topics": {"alpha": 1}, "lanes": [0], "many": 60, "consumers": 1, "rewinds_max": 0},
-    "node": NODE,
-}
-"""What those seeds have in common: a seed is to cost what any other does."""
-
-
-@dataclass
-class ScenarioOptions:
-    """Everything that the seed decides, expanded: printed when a run fails."""
-
-    world: WorldConfig
-    faults: FaultOptions
-    workload: WorkloadOptions
-    node: dict[str, str]
-    """Settings of the nodes, by Kafka's names."""
-    duration_ms: int
-    kill_clients: bool
-    split_layout: bool = False
-    """Three controllers and three brokers instead of three combined nodes."""
-    services: ServiceOptions | None = None
-
-    @classmethod
-    def draw(cls, seed: int) -> ScenarioOptions:
-        rng = split(seed, "options")
-        network = NetworkConfig(
-            latency_min_us=50,
-            latency_max_us=rng.choice((300, 1_000, 10_000)),
-            loss_probability=rng.choice((0.0, 0.0, 0.002)),
-            fragment_probability=rng.choice((0.0, 0.05, 0.3)),
-            coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
-            give_up_us=rng.choice((2_000_000, 8_000_000)),
-            late_probability=rng.choice((0.0, 0.0, 0.01)),
-            repeat_probability=rng.choice((0.0, 0.0, 0.01)),
-        )
-        disk = DiskConfig(
-            sync_max_us=rng.choice((500, 4_000, 20_000)),
-            sector_bytes=rng.choice((512, 4096)),
-            cold_probability=rng.choice((0.0, 0.02)),
-        )
-        world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
-        workload = WorkloadOptions.draw(rng)
-        kinds = NODE_KINDS
-        if workload.topic_configs["min.insync.replicas"] == "1":
-            # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
-            kinds = tuple(kind for kind in NODE_KINDS if kind not in DESTRUCTIVE)
-        faults = FaultOptions.draw(rng, kinds)
-        node = {
-            "controller.quorum.election.timeout.ms": rng.choice(("200", "1000")),
-            "controller.quorum.fetch.timeout.ms": rng.choice(("500", "2000")),
-            "metadata.log.segment.bytes": rng.choice(("2048", "65536", "67108864")),
-            "metadata.log.max.record.bytes.between.snapshots": rng.choice(("2000", "20000", "20971520")),
-            "broker.session.timeout.ms": rng.choice(("3000", "9000")),
-            "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
-        }
-        needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
-        if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
-            # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
-            # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
-            node["flush.policy"] = "replicate"
-        # Machines' clocks are hours apart here: clients of one may be of the future to another.
-        node["log.message.timestamp.after.max.ms"] = str(INT64_MAX)
-        # A generator of its own: what is drawn besides stays as it is.
-        node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
-        node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
-        # Half of the runs look for rot where nobody reads; in the others what rots is met by readers, or by nobody.
-        node["log.scrub.interval.ms"] = split(seed, "scrub").choice(("1500", "604800000"))
-        duration_ms = rng.choice((5_000, 10_000, 20_000))
-        drawn = cls(
-            world,
-            faults,
-            workload,
-            node,
-            duration_ms=min(duration_ms, FURIOUS_MS) if faults.gap_max_ms <= 200 else duration_ms,
-            kill_clients=rng.random() < 0.3,
-            split_layout=rng.random() < 0.2,
-        )
-        # Generators of their own: what all other seeds draw stays as it is.
-        if split(seed, "seesaw").random() < SEESAW_SHARE:
-            return override(drawn, SEESAW)
-        rng = split(seed, "services")
-        if rng.random() < SERVICES_SHARE:
-            drawn = override(drawn, BESIDE_SERVICES)
-            drawn.services = ServiceOptions.draw(rng)
-            destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
-            drawn.services.lowers_min_isr = not destroys
-        return drawn
 
 
 class ScenarioRun:
@@ -177,16 +57,21 @@ class ScenarioRun:
         self.seed = seed
         self.options = options or ScenarioOptions.draw(seed)
         self.world = World(seed, self.options.world)
-        self.cluster = SimCluster(self.world, self.options.node, split=self.options.split_layout)
+        asking = self.options.secured
+        users, login = (USERS, PLAIN_CLIENTS) if asking is not None else ((), {})
+        self.cluster = SimCluster(self.world, self.options.node, split=self.options.split_layout, users=users)
         self.world.add_machine(CLIENT)
         self.history = History()
-        self.workload = Workload(self.cluster.bootstrap, self.options.workload, self.history, lambda: self.world.now_ms)
+        bootstrap = self.cluster.bootstrap
+        self.workload = Workload(bootstrap, self.options.workload, self.history, self._now_ms, login=login)
         self.services: Services | None = None
         if self.options.services is not None:
             self.world.add_machine(SERVICES)
-            self.services = Services(
-                self.cluster.bootstrap, self.options.services, self.history, lambda: self.world.now_ms
-            )
+            self.services = Services(bootstrap, self.options.services, self.history, self._now_ms, login)
+        self.secured: Secured | None = None
+        if asking is not None:
+            self.world.add_machine(SECURED)
+            self.secured = Secured(bootstrap, asking, self._now_ms)
         self.nemesis = Nemesis(
             self.world,
             split(seed, "faults"),
@@ -214,17 +99,31 @@ class ScenarioRun:
             self.nemesis.start_again,
         )
         self._reads = ConsistentRead()
-        self._logs = LogCapture(lambda: self.world.now_ms)
+        self._logs = LogCapture(self._now_ms)
         self._turns = 0
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 16
 
+    def _now_ms(self) -> float:
+        return self.world.now_ms
+
     def _observe(self) -> None:
         self.cluster.observe()
+        if self.secured is not None:
+            self.secured.check()
         self._reads.check(self.history.polls)
         self._turns += 1
         if self._turns % 200 == 0:
             self.cluster.inspect()
+            self._inspect_rights()
+
+    def _inspect_rights(self) -> None:
+        """Of what is committed, and of the clients whose rights stay. Raises InvariantViolated."""
+        image = self.cluster.newest_image()
+        if self.secured is not None and image is not None:
+            self.secured.check_image("the newest", image)
+            check_not_denied(self.workload.errors)
+            check_not_denied({} if self.services is None else self.services.shared.errors)
 
     def expanded(self) -> dict[str, Any]:
         return asdict(self.options)
@@ -246,6 +145,8 @@ class ScenarioRun:
             self.cluster.start(name)
         operating = self.world.loop.create_task(self.operator.work())
         await self.cluster.wait_ready(READY_MS)
+        if self.secured is not None:
+            await self._prepare_secured(self.secured)
         self._start_clients()
         await self.cluster.wait_for("the topics exist", READY_MS, lambda: self.workload.topics_exist)
         self.nemesis.note("topics exist: faults begin")
@@ -258,10 +159,22 @@ class ScenarioRun:
         self.nemesis.heal()
         if self.services is not None:
             self.services.calm = True
+        if self.secured is not None:
+            self.secured.admin.calm = True
         await self._recover()
         await self._finish()
         operating.cancel()
         self._judge()
+
+    async def _prepare_secured(self, secured: Secured) -> None:
+        self.world.spawn(SECURED, secured.main)
+
+        def known() -> bool:
+            return all(secured.is_known_to(live.node.publisher.image) for live in self.cluster.nodes())
+
+        await self.cluster.wait_for("every node knows the users and their rights", READY_MS, known)
+        self.nemesis.note("brokers ask: clients log in by SCRAM, and have rights and quotas")
+        await self.world.sleep_ms(LATE_PROMPT_MS)  # then all of it may be changed
 
     def _start_clients(self) -> None:
         self.world.spawn(CLIENT, self.workload.main)
@@ -330,6 +243,8 @@ class ScenarioRun:
         main.result()
         if self.services is not None:
             await self._finish_services(self.services)
+        if self.secured is not None:
+            await self._finish_secured(self.secured)
         await self.cluster.wait_in_sync(PROGRESS_MS)
         await self.world.sleep_ms(2_000)  # followers hear of the last high watermark
         self.cluster.inspect()
@@ -346,6 +261,18 @@ class ScenarioRun:
         main = self.world.spawn(SERVICES, services.look_at_the_end).main
         assert main is not None
         await self.cluster.wait_for("the services' topics are read", PROGRESS_MS, main.done)
+        main.result()
+
+    async def _finish_secured(self, secured: Secured) -> None:
+        """Every change is answered, and every node has it; then each broker is asked by everybody."""
+        await self.cluster.wait_for("the admin's changes are answered", PROGRESS_MS, lambda: secured.admin.done)
+        await self.world.sleep_ms(1_000)  # brokers hear of the last change
+        for live in self.cluster.nodes():
+            secured.check_image(f"n{live.number}", live.node.publisher.image)
+        self.world.kill(SECURED)
+        main = self.world.spawn(SECURED, secured.look_at_the_end).main
+        assert main is not None
+        await self.cluster.wait_for("everybody has tried to get in", PROGRESS_MS, main.done)
         main.result()
 
     def _judge(self) -> None:
@@ -381,6 +308,7 @@ class ScenarioRun:
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
             **({} if self.services is None else {"services": self.services.figures()}),
+            **({} if self.secured is None else {"secured": self.secured.figures()}),
         }
 
 

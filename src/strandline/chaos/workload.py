@@ -22,7 +22,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ports import Clock, Rng
 
-READS = {"auto_offset_reset": "earliest", "check_crcs": False}
+READS: dict[str, Any] = {"auto_offset_reset": "earliest", "check_crcs": False}
 """From the beginning, and as most clients read: brokers check what they serve, so nothing that rotted is polled."""
 
 
@@ -129,6 +129,8 @@ class Workload:
     now_ms: Callable[[], float]
     prefix: str = ""
     """What this process's values begin with, where several processes write into one history."""
+    login: dict[str, Any] = field(default_factory=dict)
+    """Settings of all clients: as whom they log in."""
     topics_exist: bool = False
     sending: bool = True
     acked: Counter[Partition] = field(default_factory=Counter)
@@ -163,7 +165,7 @@ class Workload:
     # --- topics ---
 
     async def _create_topics(self, ports: Ports) -> None:
-        async with Admin(self.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+        async with Admin(self.bootstrap, clock=ports.clock, rng=ports.rng, **self.login) as admin:
             for topic, partitions in self.options.topics.items():
                 while True:
                     try:
@@ -183,7 +185,7 @@ class Workload:
     # --- producing ---
 
     async def _produce(self, ports: Ports, lane: Lane, name: str) -> None:
-        settings = self.options.producer | lane.settings
+        settings = self.options.producer | lane.settings | self.login
         producer = lane.kind(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = self.partitions
         while self.sending:
@@ -232,7 +234,7 @@ class Workload:
 
     async def _consume(self, ports: Ports, name: str) -> None:
         """Reads everything from the beginning; sometimes seeks back, and goes on."""
-        settings = self.options.consumer | READS
+        settings = self.options.consumer | READS | self.login
         consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         consumer.assign([(where.topic, where.number) for where in self.partitions])
         generation = 0
@@ -262,7 +264,7 @@ class Workload:
 
     async def read_everything(self, ports: Ports) -> None:
         """The last phase: a fresh client from the beginning past the highest offsets there are."""
-        settings = self.options.consumer | READS
+        settings = self.options.consumer | READS | self.login
         consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = [(where.topic, where.number) for where in self.partitions]
         consumer.assign(partitions)

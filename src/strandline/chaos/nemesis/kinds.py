@@ -62,7 +62,7 @@ _NODE_ALONE = (
 )
 
 BY_NAME_ALONE = ("seesaw",)
-"""Never among others: it needs its time and options of its own (`chaos/scenario.py`, `SEESAW`)."""
+"""Never among others: it needs its time and options of its own (`chaos/scenario_options.py`, `SEESAW`)."""
 
 NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
 """Those that a whole node is asked to survive."""

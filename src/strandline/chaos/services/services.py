@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 from uuid import UUID
 
 from strandline.chaos.checkers.handled import check_copied
@@ -44,9 +45,12 @@ class Services:
         calm: nothing is cancelled any more.
     """
 
-    def __init__(self, bootstrap: str, options: ServiceOptions, history: History, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, bootstrap: str, options: ServiceOptions, history: History, now_ms: Callable[[], float],
+        login: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self.calm = False
-        self.shared = Shared(bootstrap, options)
+        self.shared = Shared(bootstrap, options, login)
         self._options = options
         self._history = history
         self._now_ms = now_ms
@@ -145,7 +149,7 @@ class Services:
     # --- the copy ---
 
     def _engine(self, ports: Ports, *, follow: bool) -> Engine:
-        settings = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 20_000}
+        settings = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 20_000, **self.shared.login}
         return Engine(
             self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=Wish(partitions=2, configs=SAFE), transform=None,
             follow=follow, accept_deleted=False, settings=settings, on_progress=lambda _done, _all: None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from strandline.chaos.checkers.handled import Ledger
@@ -24,8 +24,10 @@ class Shared:
         cancelled: so many tasks were.
     """
 
-    def __init__(self, bootstrap: str, options: ServiceOptions) -> None:
+    def __init__(self, bootstrap: str, options: ServiceOptions, login: Mapping[str, Any]) -> None:
+        """`login`: settings of all clients: as whom they log in."""
         self.bootstrap = bootstrap
+        self.login = login
         self.options = options
         self.ledger = Ledger(is_poison if "run" in options.members else lambda _: False)
         self.errors: Counter[str] = Counter()
@@ -41,17 +43,17 @@ class Shared:
     def admin(self, ports: Ports) -> Admin:
         """For topics."""
         settings: dict[str, Any] = {"request_timeout_ms": 5_000, "default_api_timeout_ms": 10_000}
-        return Admin(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
+        return Admin(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings, **self.login)
 
     def producer(self, ports: Ports) -> Producer:
         """Idempotent, acks=all."""
         settings: dict[str, Any] = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 20_000, "max_block_ms": 10_000}
-        return Producer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
+        return Producer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings, **self.login)
 
     def consumer(self, ports: Ports, **settings: Any) -> Consumer:
         """Begins at the beginning."""
         given = self.options.consumer | {"auto_offset_reset": "earliest"} | settings
-        return Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **given)
+        return Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **given, **self.login)
 
     # --- tasks ---
 

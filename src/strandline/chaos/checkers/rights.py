@@ -1,0 +1,206 @@
+"""What brokers that ask must hold: an admin's changes stay, who may come in does, and nobody else.
+
+| violation | says |
+|---|---|
+| NobodyIsKeptOut | a password or a right that stays is refused; once faults have ended, one that changed too |
+| NobodyGetsIn | what was never set opens, what was never given serves; once faults have ended, what was taken too |
+| AnsweredRightsStay | a node's ACLs, credentials or quotas are not those that were answered |
+
+While faults strike a broker that is cut off from the controllers goes on by the metadata that it has, and may so let in
+who was shut out long ago. So what was taken back is judged when every node has caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
+
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.proto.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+
+PASSWORD = "password"
+
+PROMPT_MS = 1_500.0
+"""An answer that came so soon is that of the only call there was: nodes repeat one after 2 s."""
+
+LATE_PROMPT_MS = 6_000.0
+"""So long after a prompt answer its call may be carried out once more: networks repeat one within 3.4 s, and the node
+that does it may be paused."""
+
+LATE_MS = 30_000.0
+"""So long after it was given up, or answered late, a call may still be under way: cut off for as long as connections
+last, held by a paused broker, repeated by it while `request.timeout.ms` lasts, repeated by the network."""
+
+DENIALS = frozenset(
+    {
+        "SASL_AUTHENTICATION_FAILED",
+        "ILLEGAL_SASL_STATE",
+        "UNSUPPORTED_SASL_MECHANISM",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    }
+)
+"""Answers that a client with all rights never gets."""
+
+
+class Key(NamedTuple):
+    """What is changed: a user's password, one of its rights, one of its quotas."""
+
+    kind: str
+    who: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.who}"
+
+
+Value = str | float | bool | None
+"""A password, a quota, a right (True); None: there is none."""
+
+
+@dataclass
+class Change:
+    """One attempt to give a key a value."""
+
+    key: Key
+    value: Value
+    invoked_ms: float
+    ended_ms: float = inf
+    answered: bool = False
+
+    @property
+    def until_ms(self) -> float:
+        """When it can take place no more."""
+        prompt = self.answered and self.ended_ms - self.invoked_ms < PROMPT_MS
+        return self.ended_ms + (LATE_PROMPT_MS if prompt else LATE_MS)
+
+
+@dataclass
+class Rights:
+    """What an admin asked for and was answered; what users tried, and what came of it.
+
+    The admin changes a key by one call after the other.
+    """
+
+    super_users: tuple[str, ...] = ()
+    changes: dict[Key, list[Change]] = field(default_factory=dict)
+    stored: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(partition, offset) -> value: acknowledged."""
+    denied: dict[str, None] = field(default_factory=dict)
+    """Values that were refused for want of a right, by the only attempt."""
+
+    def ask(self, key: Key, value: Value, now_ms: float) -> Change:
+        """An attempt begins."""
+        change = Change(key, value, now_ms)
+        self.changes.setdefault(key, []).append(change)
+        return change
+
+    def is_quiet(self, key: Key, now_ms: float) -> bool:
+        """No attempt of the past can take place any more."""
+        return all(change.until_ms <= now_ms for change in self.changes.get(key, ()))
+
+    def last(self, key: Key) -> Change | None:
+        """The latest attempt."""
+        changes = self.changes.get(key)
+        return changes[-1] if changes else None
+
+    @property
+    def unanswered(self) -> list[Key]:
+        """Keys whose latest attempt has no answer."""
+        return [key for key, changes in self.changes.items() if not changes[-1].answered]
+
+    def asked(self, key: Key) -> list[Value]:
+        """All values that it was to have, each once, the latest last."""
+        return list(dict.fromkeys(change.value for change in reversed(self.changes.get(key, ()))))[::-1]
+
+    def may_be(self, key: Key) -> list[Value]:
+        """What a key may be now: what was answered last, what was asked for since, and what may have come late."""
+        changes = self.changes.get(key, [])
+        answered = [number for number, change in enumerate(changes) if change.answered]
+        if not answered:
+            return list(dict.fromkeys([None, *(change.value for change in changes)]))
+        newest = changes[answered[-1]]
+        late = [change.value for change in changes[: answered[-1]] if change.until_ms > newest.invoked_ms]
+        return list(dict.fromkeys([newest.value, *late, *(change.value for change in changes[answered[-1] + 1 :])]))
+
+    def certain(self, key: Key) -> tuple[Value] | None:
+        """The one value that it must have; None: there are several."""
+        values = self.may_be(key)
+        return (values[0],) if len(values) == 1 else None
+
+    # --- what is judged at once ---
+
+    def check_opened(self, user: str, password: str) -> None:
+        """A login succeeded. Raises InvariantViolated."""
+        if password not in self.asked(Key(PASSWORD, user)):
+            raise InvariantViolated("NobodyGetsIn", "a password opens that was never set", user=user, tried=password)
+
+    def check_used(self, user: str, right: str, **facts: object) -> None:
+        """A record was stored, or shown. Raises InvariantViolated."""
+        if user not in self.super_users and True not in self.asked(Key(right, user)):
+            raise InvariantViolated("NobodyGetsIn", f"{user} did without any right to {right}", **facts)
+
+    # --- what is judged of a node's metadata ---
+
+    def check_held(self, node: str, holds: Callable[[Key, Value], bool]) -> None:
+        """A node that has caught up holds what was answered. Raises InvariantViolated."""
+        for key in self.changes:
+            values = self.may_be(key)
+            if not any(holds(key, value) for value in values):
+                facts = {"node": node, "key": str(key), "wanted": values, "asked": self.history(key)}
+                raise InvariantViolated("AnsweredRightsStay", "a node has another value, or none", **facts)
+
+    def history(self, key: Key) -> list[str]:
+        """A key's attempts, for a violation."""
+        return [
+            f"{change.value} at {change.invoked_ms:.0f} ms, "
+            + (f"answered at {change.ended_ms:.0f}" if change.answered else "unanswered")
+            for change in self.changes.get(key, ())
+        ]
+
+    # --- what is judged of the records in the end ---
+
+    def check_records(self, records: Mapping[tuple[int, int], str]) -> None:
+        """All records of the guarded topic, as (partition, offset) -> value; a value begins with its user. Raises
+        InvariantViolated."""
+        for where, value in sorted(self.stored.items()):
+            if records.get(where) != value:
+                facts = {"partition": where[0], "offset": where[1], "acked": value, "found": records.get(where)}
+                raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)
+        for (partition, offset), value in sorted(records.items()):
+            self.check_used(value.partition(":")[0], "write", value=value, partition=partition, offset=offset)
+            if value in self.denied:
+                facts = {"value": value, "partition": partition, "offset": offset}
+                raise InvariantViolated("NobodyGetsIn", "a record was refused, and is stored", **facts)
+
+
+def check_not_denied(errors: Mapping[str, int]) -> None:
+    """`errors`: what clients met whose password and rights stay, counted by name. Raises InvariantViolated."""
+    denials = {name: count for name, count in errors.items() if name in DENIALS}
+    if denials:
+        raise InvariantViolated("NobodyIsKeptOut", "a client was denied what it has a right to", **denials)
+
+
+def is_password(credential: ScramCredential | None, password: Value) -> bool:
+    """Whether a credential is that of a password; None: there is none."""
+    if credential is None or password is None:
+        return credential is None and password is None
+    made = _made(str(password), credential.salt, credential.iterations)
+    return (made.stored_key, made.server_key) == (credential.stored_key, credential.server_key)
+
+
+@lru_cache(1024)
+def _made(password: str, salt: bytes, iterations: int) -> ScramCredential:
+    mechanism = ScramMechanism.SHA_256
+    return credential_of(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
+
+
+def superseded(rights: Rights, user: str) -> Iterator[str]:
+    """Passwords that a user once was to have, and certainly has no more."""
+    key = Key(PASSWORD, user)
+    kept = rights.may_be(key)
+    yield from (str(value) for value in rights.asked(key) if value is not None and value not in kept)

@@ -1,0 +1,143 @@
+"""What a seed of the cluster scenario draws: its world, its faults, what its clients do, the settings of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
+from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.options import override
+from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
+from strandline.chaos.services.options import NODE, ServiceOptions
+from strandline.chaos.sim.disk import DiskConfig
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.seeds import split
+from strandline.chaos.sim.world import WorldConfig
+from strandline.chaos.workload import WorkloadOptions
+from strandline.log.config import INT64_MAX
+
+FURIOUS_MS = 8_000
+"""Longest storm of faults every few milliseconds: a hundred restarts teach no more than fifty."""
+
+SEESAW_SHARE = 0.02
+"""Of the seeds: two brokers lead in turn and never hear each other (`SEESAW`). No other fault is injected there."""
+
+SEESAW: dict[str, Any] = {
+    "split_layout": True,
+    "duration_ms": 50_000,
+    "kill_clients": False,
+    "faults": {"kinds": ["seesaw"], "gap_min_ms": 1_500, "gap_max_ms": 2_000, "first": 1},
+    "workload": {
+        "topics": {"alpha": 2},
+        "lanes": [0, 3, 4],
+        "send_gap_ms": 60.0,
+        "topic_configs": {"min.insync.replicas": "2"},
+        "producer": {
+            "request_timeout_ms": 1_000,
+            "delivery_timeout_ms": 15_000,
+            "socket_connection_setup_timeout_ms": 300,
+            "reconnect_backoff_max_ms": 200,
+        },
+    },
+    "node": {"broker.session.timeout.ms": "3000", "replica.lag.time.max.ms": "10000", "flush.policy": "ack"},
+}
+"""What those seeds have in common: each leader gets a tail of its own, so who comes back last finds that its log leaves
+the leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
+
+
+SERVICES_SHARE = 0.2
+"""Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
+
+BESIDE_SERVICES: dict[str, Any] = {
+    "workload": {"topics": {"alpha": 1}, "lanes": [0], "many": 60, "consumers": 1, "rewinds_max": 0},
+    "node": NODE,
+}
+"""What those seeds have in common: a seed is to cost what any other does."""
+
+
+@dataclass
+class ScenarioOptions:
+    """Everything that the seed decides, expanded: printed when a run fails."""
+
+    world: WorldConfig
+    faults: FaultOptions
+    workload: WorkloadOptions
+    node: dict[str, str]
+    """Settings of the nodes, by Kafka's names."""
+    duration_ms: int
+    kill_clients: bool
+    split_layout: bool = False
+    """Three controllers and three brokers instead of three combined nodes."""
+    services: ServiceOptions | None = None
+    secured: SecuredOptions | None = None
+
+    @classmethod
+    def draw(cls, seed: int) -> ScenarioOptions:
+        rng = split(seed, "options")
+        network = NetworkConfig(
+            latency_min_us=50,
+            latency_max_us=rng.choice((300, 1_000, 10_000)),
+            loss_probability=rng.choice((0.0, 0.0, 0.002)),
+            fragment_probability=rng.choice((0.0, 0.05, 0.3)),
+            coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
+            give_up_us=rng.choice((2_000_000, 8_000_000)),
+            late_probability=rng.choice((0.0, 0.0, 0.01)),
+            repeat_probability=rng.choice((0.0, 0.0, 0.01)),
+        )
+        disk = DiskConfig(
+            sync_max_us=rng.choice((500, 4_000, 20_000)),
+            sector_bytes=rng.choice((512, 4096)),
+            cold_probability=rng.choice((0.0, 0.02)),
+        )
+        world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
+        workload = WorkloadOptions.draw(rng)
+        kinds = NODE_KINDS
+        if workload.topic_configs["min.insync.replicas"] == "1":
+            # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
+            kinds = tuple(kind for kind in NODE_KINDS if kind not in DESTRUCTIVE)
+        faults = FaultOptions.draw(rng, kinds)
+        node = {
+            "controller.quorum.election.timeout.ms": rng.choice(("200", "1000")),
+            "controller.quorum.fetch.timeout.ms": rng.choice(("500", "2000")),
+            "metadata.log.segment.bytes": rng.choice(("2048", "65536", "67108864")),
+            "metadata.log.max.record.bytes.between.snapshots": rng.choice(("2000", "20000", "20971520")),
+            "broker.session.timeout.ms": rng.choice(("3000", "9000")),
+            "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
+        }
+        needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
+        if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
+            # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
+            # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
+            node["flush.policy"] = "replicate"
+        # Machines' clocks are hours apart here: clients of one may be of the future to another.
+        node["log.message.timestamp.after.max.ms"] = str(INT64_MAX)
+        # A generator of its own: what is drawn besides stays as it is.
+        node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
+        node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
+        # Half of the runs look for rot where nobody reads; in the others what rots is met by readers, or by nobody.
+        node["log.scrub.interval.ms"] = split(seed, "scrub").choice(("1500", "604800000"))
+        duration_ms = rng.choice((5_000, 10_000, 20_000))
+        drawn = cls(
+            world,
+            faults,
+            workload,
+            node,
+            duration_ms=min(duration_ms, FURIOUS_MS) if faults.gap_max_ms <= 200 else duration_ms,
+            kill_clients=rng.random() < 0.3,
+            split_layout=rng.random() < 0.2,
+        )
+        # Generators of their own: what all other seeds draw stays as it is.
+        if split(seed, "seesaw").random() < SEESAW_SHARE:
+            return override(drawn, SEESAW)
+        rng = split(seed, "services")
+        if rng.random() < SERVICES_SHARE:
+            drawn = override(drawn, BESIDE_SERVICES)
+            drawn.services = ServiceOptions.draw(rng)
+            destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
+            drawn.services.lowers_min_isr = not destroys
+        rng = split(seed, "secured")
+        if rng.random() < SECURED_SHARE:
+            drawn.secured = SecuredOptions.draw(rng)
+            drawn.node |= drawn.secured.node
+        return drawn
