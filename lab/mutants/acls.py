@@ -56,7 +56,6 @@ TABLE: tuple[Mutant, ...] = (
         "self._remembered.clear()",
         "pass",
         f"{_WIRE}::test_rights_given_and_taken_count_at_once",
-        _SECURED,
     ),
     one_change(
         "one-principals-answer-for-all",

@@ -30,7 +30,7 @@ ANN = Key(PASSWORD, "ann")
 
 CATCHERS = {
     "everybody-is-allowed": ("NobodyGetsIn", (8, 19)),
-    "answers-outlive-the-acls": ("NobodyGetsIn NobodyIsKeptOut", (8, 105)),
+    "answers-outlive-the-acls": ("NobodyGetsIn NobodyIsKeptOut", (91, 107)),
     "any-proof-is-a-proof": ("NobodyGetsIn", (8, 19)),
     "served-before-the-authentication": ("NobodyGetsIn", (8, 19)),
     "snapshot-without-acls": ("AnsweredRightsStay NobodyIsKeptOut", (8, 83)),
