@@ -87,7 +87,7 @@ def percentile_ms(seconds: list[float], share: float) -> float:
 
 
 def half_load(cluster: Cluster, results: Results, seconds: float) -> None:
-    """Ack latency at half of the rate that was carried (row S126), counted from when a record was due."""
+    """Ack latency at half of the rate that was carried, counted from when a record was due."""
     carried = results.figures["produce 1000 B, records/s"]
     load = PacedLoad(cluster.bootstrap, "load-1000", 1000, 20, **{"linger.ms": 1})
     load.run(carried / 2, WARM_UP_S)
