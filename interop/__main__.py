@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from rich.console import Console
 
 from interop.clients import CLIENTS, Client
 from interop.features import Feature
+from interop.logins import admin_login, tls_context
 from interop.results import FAILED, SIGNS, Result, as_json, differences, reasons, run_client, table
+from interop.security import LEVELS, SecuredCluster, SecuredKafkaCluster
 from interop.suite import eventually
 
 START_TIMEOUT_S = 180.0
@@ -24,16 +27,22 @@ START_TIMEOUT_S = 180.0
 NO_TYPOS = {"auto.create.topics.enable": "false"}
 """Strandline's default; Kafka's own is to create a topic whose name somebody mistyped."""
 
-CLUSTERS: dict[str, Callable[[], Cluster]] = {
-    "strandline": StrandlineCluster,
-    "kafka": lambda: KafkaCluster(NO_TYPOS),
+CLUSTERS: dict[tuple[str, bool], Callable[[str], Cluster]] = {
+    ("strandline", False): lambda _: StrandlineCluster(),
+    ("strandline", True): SecuredCluster,
+    ("kafka", False): lambda _: KafkaCluster(NO_TYPOS),
+    ("kafka", True): lambda _: SecuredKafkaCluster(NO_TYPOS),
 }
+"""By name, and whether it asks who comes in; made for a level of security."""
 
 
-def api_keys(bootstrap: str) -> frozenset[int]:
-    """The API keys that a broker advertises, asked with ApiVersions 0."""
+def api_keys(bootstrap: str, context: ssl.SSLContext | None = None) -> frozenset[int]:
+    """The API keys that a broker advertises, asked with ApiVersions 0, before any login."""
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), 10))
+        if context is not None:
+            connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
         connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
         with connection.makefile("rb") as answers:
             (length,) = struct.unpack(">i", answers.read(4))
@@ -50,8 +59,10 @@ def listens(address: str) -> bool:
     return False
 
 
-def run_cluster(name: str, clients: list[Client], wanted: Callable[[Feature], bool], console: Console) -> list[Result]:
-    """Start a cluster, try every client on it, and stop it."""
+def run_cluster(
+    name: str, level: str, clients: list[Client], wanted: Callable[[Feature], bool], console: Console
+) -> list[Result]:
+    """Start a cluster at this level of security, try every client on it, and stop it."""
 
     def say(result: Result) -> None:
         seconds = f"{result.seconds:.1f} s"
@@ -59,15 +70,17 @@ def run_cluster(name: str, clients: list[Client], wanted: Callable[[Feature], bo
         if result.outcome == FAILED:
             console.print(f"    {result.reason}", highlight=False, markup=False)
 
-    cluster = CLUSTERS[name]()
+    cluster = CLUSTERS[name, level != "none"](level)
     try:
         cluster.start()
         wait_ready(cluster.bootstrap, START_TIMEOUT_S)
         eventually(lambda: all(map(listens, cluster.bootstrap.split(","))), START_TIMEOUT_S)
-        served = api_keys(cluster.bootstrap)
+        served = api_keys(cluster.bootstrap, tls_context(admin_login()))
+        authority = cluster.authority() if isinstance(cluster, SecuredCluster | SecuredKafkaCluster) else None
         results = []
-        for client in clients:
-            results += run_client(name, client, list(filter(wanted, client.features)), cluster.bootstrap, served, say)
+        for client in [each.at(level) for each in clients]:
+            features = list(filter(wanted, client.features))
+            results += run_client(name, client, features, cluster.bootstrap, served, say, authority)
         return results
     finally:
         cluster.stop()
@@ -77,9 +90,12 @@ def run_cluster(name: str, clients: list[Client], wanted: Callable[[Feature], bo
 @click.option("--only", multiple=True, type=click.Choice([each.name for each in CLIENTS]), help="These clients alone.")
 @click.option("--feature", "words", multiple=True, help="Features whose name holds this text alone.")
 @click.option("--against", type=click.Choice(["strandline", "kafka", "both"]), default="strandline", show_default=True)
+@click.option("--security", "level", type=click.Choice(LEVELS), default="none", show_default=True)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(only: tuple[str, ...], words: tuple[str, ...], against: str, output: str) -> None:
+def main(only: tuple[str, ...], words: tuple[str, ...], against: str, level: str, output: str) -> None:
     """Exit code 1 where a client failed against Strandline."""
+    if against != "strandline" and level not in ("none", "sasl"):
+        raise click.UsageError(f"--against {against} goes with --security none or sasl, not {level}")
     clients = [each for each in CLIENTS if not only or each.name in only]
     end_as_asked()
 
@@ -90,7 +106,7 @@ def main(only: tuple[str, ...], words: tuple[str, ...], against: str, output: st
     results: list[Result] = []
     for name in ("strandline", "kafka") if against == "both" else (against,):
         try:
-            results += run_cluster(name, clients, wanted, console)
+            results += run_cluster(name, level, clients, wanted, console)
         except Unavailable as reason:
             console.print(f"{name}: skipped: {reason}")
     show(results, output)

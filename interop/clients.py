@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bench.fetched import need
+from bench.fetched import Unavailable, need
 
-from interop import install
+from interop import access, install
 from interop.connect import ConnectWorker
 from interop.driver import Driver, ProcessDriver
-from interop.features import CONNECT, FEATURES, REPLICAS, Feature
+from interop.features import CONNECT, FEATURES, GROUP_KEYS, REPLICAS, Feature
 from interop.kcat import KcatDriver
+from interop.logins import Login
 from interop.tools import KafkaTools
 
-Starter = Callable[[str], Driver]
-"""From bootstrap addresses to a running client."""
+Starter = Callable[[str, Login], Driver]
+"""From bootstrap addresses, and what the client shows there, to a running client."""
 
 
 def program(command: list[str]) -> Starter:
-    return lambda bootstrap: ProcessDriver([*command, bootstrap], {"GOMAXPROCS": "2"})
+    return lambda bootstrap, login: ProcessDriver([*command, bootstrap], {"GOMAXPROCS": "2", **login.environment()})
 
 
 @dataclass(frozen=True)
 class Client:
     """One column of the table.
 
-    `get` installs it and returns how to start it; it raises Unavailable with the reason.
+    `get` installs it and returns how to start it; it raises Unavailable with the reason. `open_alone`: why it is not
+    measured where clusters ask who comes in.
     """
 
     name: str
     get: Callable[[], Starter]
     features: tuple[Feature, ...] = FEATURES
+    open_alone: str = ""
+
+    def at(self, level: str) -> Client:
+        """The same at this level of security (`security.LEVELS`): with the features of access, if it is a client
+        of which these can be asked."""
+        if level == "none":
+            return self
+        more = (
+            ()
+            if self.features == (CONNECT,)
+            else tuple(Feature(f"access: {name}", check, GROUP_KEYS) for name, check in access.checks(level).items())
+        )
+        get = self._unmeasured if self.open_alone else self.get
+        return replace(self, features=(*self.features, *more), get=get)
+
+    def _unmeasured(self) -> Starter:
+        raise Unavailable(f"not measured: {self.open_alone}")
 
 
 def kcat() -> Starter:
@@ -41,12 +60,12 @@ def kcat() -> Starter:
 
 def java_tools() -> Starter:
     command = [*install.java(), "Tools"]
-    return lambda bootstrap: KafkaTools(bootstrap, command)
+    return lambda bootstrap, login: KafkaTools(bootstrap, command, login)
 
 
 def connect_worker() -> Starter:
     jars = install.kafka_jars("connect-runtime", "connect-file")
-    return lambda bootstrap: ConnectWorker(bootstrap, jars)
+    return lambda bootstrap, login: ConnectWorker(bootstrap, jars, login)
 
 
 CLIENTS = (
@@ -62,6 +81,6 @@ CLIENTS = (
     Client("franz-go", lambda: program(install.go("franz"))),
     Client("sarama", lambda: program(install.go("sarama"))),
     Client("kafkajs", lambda: program(install.node("kafkajs"))),
-    Client("rskafka", lambda: program(install.rust("rskafka"))),
+    Client("rskafka", lambda: program(install.rust("rskafka")), open_alone="its driver speaks plaintext"),
     Client("connect", connect_worker, (CONNECT,)),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from bench.clusters import free_port
 
 from interop.driver import ClientError, ToolDriver
 from interop.install import JAVA
+from interop.logins import OPEN, Login, as_properties
 from interop.suite import World, eventually
 
 START_S = 120.0
@@ -29,8 +31,9 @@ LINES = 100
 class ConnectWorker(ToolDriver):
     """One worker process, told what to do through its REST interface."""
 
-    def __init__(self, bootstrap: str, jars: str) -> None:
+    def __init__(self, bootstrap: str, jars: str, login: Login = OPEN) -> None:
         self._jars = jars
+        self._environment = login.environment()
         self._port = free_port()
         self._root = Path(tempfile.mkdtemp(prefix="interop-connect-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,7 +51,9 @@ class ConnectWorker(ToolDriver):
             settings[f"{kind}.storage.replication.factor"] = "3"
             if kind != "config":
                 settings[f"{kind}.storage.partitions"] = "2"
-        (self._root / "worker.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        for part in ("", "producer.", "consumer."):  # of the worker, and of its connectors
+            settings |= {f"{part}{name}": value for name, value in login.java().items()}
+        (self._root / "worker.properties").write_text(as_properties(settings))
 
     def op_start(self) -> None:
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
@@ -57,6 +62,7 @@ class ConnectWorker(ToolDriver):
                 [*JAVA, "-cp", self._jars, main, str(self._root / "worker.properties")],
                 stdout=output,
                 stderr=output,
+                env={**os.environ, **self._environment},
                 start_new_session=True,
             )
         eventually(self._works, START_S, 0.2)

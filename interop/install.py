@@ -57,7 +57,7 @@ def python(name: str, packages: Sequence[str]) -> list[str]:
 def go(name: str) -> list[str]:
     """The Go driver `name`, built."""
     need("go", what_for=name)
-    sources = [DRIVERS / name / "main.go", DRIVERS / name / "go.mod", DRIVERS / "loop.go"]
+    sources = [*sorted((DRIVERS / name).glob("*.go")), DRIVERS / name / "go.mod", *sorted(DRIVERS.glob("*.go"))]
     place, whole = folder(name, ["go"], sources)
     if not whole:
         run(["go", "mod", "tidy"], place, "go mod tidy")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from interop.driver import ClientError, NotSupported, ToolDriver
+from interop.logins import OPEN, Login, as_properties
 
 KCAT_TIMEOUT_S = 30
 CODES = {
@@ -18,6 +20,10 @@ CODES = {
     "Unknown partition": 3,
     "Message size too large": 10,
     "Offset out of range": 1,
+    "Topic authorization failed": 29,
+    "Group authorization failed": 30,
+    "Authentication failure": 58,
+    "authentication error": 58,
 }
 
 
@@ -26,17 +32,32 @@ def code_in(text: str) -> int:
     return next((code for words, code in CODES.items() if words.lower() in text.lower()), -1)
 
 
+def version() -> str:
+    """The line that also names what its librdkafka was built with."""
+    said = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout
+    return next(line for line in said.splitlines() if "Version" in line)
+
+
 class KcatDriver(ToolDriver):
     """kcat -P, -C, -G, -Q and -L."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, login: Login = OPEN) -> None:
         self._bootstrap = bootstrap
+        self._directory: Path | None = None
+        self._login: list[str] = []
+        if login.token_url and "oidc" not in version():
+            raise NotSupported("its librdkafka fetches no tokens")
+        if login != OPEN:
+            self._directory = Path(tempfile.mkdtemp(prefix="interop-kcat-"))
+            settings = self._directory / "kcat.conf"
+            settings.write_text(as_properties(login.librdkafka()))
+            self._login = ["-F", str(settings)]
         self._group: list[str] = []
 
     def _run(self, *arguments: str, stdin: bytes = b"") -> str:
         try:
             done = subprocess.run(
-                ["kcat", "-b", self._bootstrap, *arguments],
+                ["kcat", *self._login, "-b", self._bootstrap, *arguments],
                 input=stdin,
                 capture_output=True,
                 timeout=KCAT_TIMEOUT_S,
@@ -48,9 +69,12 @@ class KcatDriver(ToolDriver):
             raise ClientError(code_in(done.stderr.decode()), done.stderr.decode().strip()[-300:])
         return done.stdout.decode(errors="replace")
 
+    def stop(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
     def op_hello(self) -> dict[str, Any]:
-        said = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout
-        return {"version": next(line for line in said.splitlines() if "Version" in line)}
+        return {"version": version()}
 
     def op_describe_topic(self, topic: str) -> dict[str, Any]:
         [found] = json.loads(self._run("-L", "-J", "-t", topic))["topics"]

@@ -12,12 +12,13 @@ from rich.table import Table
 from interop.clients import Client
 from interop.driver import NotSupported
 from interop.features import Feature
+from interop.security import Authority
 from interop.suite import World
 
 OK, FAILED, NOT_SUPPORTED, SKIPPED = "ok", "failed", "not supported", "skipped"
 SIGNS = {OK: "[green]ok[/]", FAILED: "[bold red]FAILED[/]", NOT_SUPPORTED: "-", SKIPPED: "[yellow]skipped[/]"}
 
-CLIENT_TIMEOUT_S = 600.0
+CLIENT_TIMEOUT_S = 900.0
 """How long one client may take over all features together; the rest are failures."""
 
 
@@ -40,6 +41,7 @@ def run_client(
     bootstrap: str,
     served: frozenset[int],
     say: Callable[[Result], None],
+    authority: Authority | None = None,
 ) -> list[Result]:
     """Each feature with one client; a fresh process of it for each."""
     try:
@@ -48,7 +50,7 @@ def run_client(
         return [Result(against, client.name, each.name, SKIPPED, str(reason)) for each in features]
     results = []
     deadline = time.monotonic() + CLIENT_TIMEOUT_S
-    world = World(bootstrap, served, lambda: start(bootstrap))
+    world = World(bootstrap, served, lambda login: start(bootstrap, login), authority)
     for feature in features:
         if time.monotonic() > deadline:
             result = Result(against, client.name, feature.name, FAILED, f"no time left of {CLIENT_TIMEOUT_S:.0f} s")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from interop.driver import ClientError, Driver
+from interop.logins import OPEN, Login, admin_settings
+from interop.security import Authority
 
 Record = dict[str, Any]
 
@@ -22,10 +24,13 @@ ERROR_NAMES = {
     3: "UNKNOWN_TOPIC_OR_PARTITION",
     10: "MESSAGE_TOO_LARGE",
     17: "INVALID_TOPIC_EXCEPTION",
+    29: "TOPIC_AUTHORIZATION_FAILED",
+    30: "GROUP_AUTHORIZATION_FAILED",
     36: "TOPIC_ALREADY_EXISTS",
     37: "INVALID_PARTITIONS",
     38: "INVALID_REPLICATION_FACTOR",
     40: "INVALID_CONFIG",
+    58: "SASL_AUTHENTICATION_FAILED",
     68: "NON_EMPTY_GROUP",
     69: "GROUP_ID_NOT_FOUND",
 }
@@ -40,7 +45,9 @@ class World:
     bootstrap: str
     served: frozenset[int]
     """The API keys that the cluster advertises."""
-    new_driver: Callable[[], Driver]
+    new_driver: Callable[[Login], Driver]
+    authority: Authority | None = None
+    """Gives out what clients show; None: the cluster asks nobody."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _first: Driver | None = None
 
@@ -51,9 +58,11 @@ class World:
             self._first = self.another()
         return self._first
 
-    def another(self) -> Driver:
-        """One more process of the same client."""
-        driver = self.new_driver()
+    def another(self, login: Login | None = None) -> Driver:
+        """One more process of the same client, which comes in by `login`, or as the first one does."""
+        if login is None:
+            login = OPEN if self.authority is None else self.authority.main()
+        driver = self.new_driver(login)
         self._stack.callback(driver.stop)
         return driver
 
@@ -67,7 +76,7 @@ class World:
         from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
         name = self.name("topic")
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient(admin_settings(self.bootstrap))
         named = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 3, config=named)])[name].result(30)
         eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == partitions)
@@ -87,7 +96,7 @@ class World:
         """The topics there are, as librdkafka is told."""
         from confluent_kafka.admin import AdminClient
 
-        return set(AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=10).topics)
+        return set(AdminClient(admin_settings(self.bootstrap)).list_topics(timeout=10).topics)
 
     def name(self, what: str) -> str:
         """A name nobody has used."""
@@ -97,11 +106,7 @@ class World:
         self, topic: str, records: Sequence[Record], *, acks: str = "all", codec: str = "none", idempotent: bool = False
     ) -> list[dict[str, int]]:
         """Send with the client; where each record went."""
-        told = self.client.call(
-            "produce", topic=topic, records=list(records), acks=acks, codec=codec, idempotent=idempotent
-        )
-        sent: list[dict[str, int]] = told["sent"]
-        return sent
+        return send(self.client, topic, records, acks=acks, codec=codec, idempotent=idempotent)
 
     def fetch(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Record]:
         """Read with the client from one partition, from a position on."""
@@ -111,6 +116,28 @@ class World:
         records: list[Record] = told["records"]
         assert len(records) >= count, f"{len(records)} of {count} records within 15 s"
         return records
+
+
+def send(
+    driver: Driver,
+    topic: str,
+    records: Sequence[Record],
+    *,
+    acks: str = "all",
+    codec: str = "none",
+    idempotent: bool = False,
+    kept: bool = False,
+) -> list[dict[str, int]]:
+    """Send with this process; where each record went. `kept`: by the producer of the last call that said so, which a
+    tool that ends with each command does not have."""
+    given = {"topic": topic, "records": list(records), "acks": acks, "codec": codec, "idempotent": idempotent}
+    if kept:
+        driver.begin("produce", **given, kept=True)
+        told = driver.finish()
+    else:
+        told = driver.call("produce", **given)
+    sent: list[dict[str, int]] = told["sent"]
+    return sent
 
 
 def b64(data: bytes | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from interop.driver import ClientError, DriverGone, NotSupported, ProcessDriver, ToolDriver
+from interop.logins import OPEN, Login, as_properties
 from interop.suite import ERROR_NAMES
 
 VERIFY_TIMEOUT_S = 60.0
@@ -45,6 +47,11 @@ EXCEPTIONS = {
     "does not exist as expected": 3,
     "not present in metadata": 3,
     "RecordTooLargeException": 10,
+    "Could not match any topic-partitions": 3,
+    "TopicAuthorizationException": 29,
+    "Not authorized to access topics": 29,
+    "GroupAuthorizationException": 30,
+    "SaslAuthenticationException": 58,
     "GroupNotEmptyException": 68,
     "GroupIdNotFoundException": 69,
 }
@@ -59,9 +66,11 @@ def code_in(text: str) -> int:
 class KafkaTools(ToolDriver):
     """kafka-topics.sh and its siblings, each a main class of Kafka's jars."""
 
-    def __init__(self, bootstrap: str, command: Sequence[str]) -> None:
+    def __init__(self, bootstrap: str, command: Sequence[str], login: Login = OPEN) -> None:
         self._bootstrap = bootstrap
         self._command = command
+        self._login = login
+        self._settings: Path | None = None
         self._java: ProcessDriver | None = None
         self._group: list[str] = []
 
@@ -88,18 +97,31 @@ class KafkaTools(ToolDriver):
     def _start(self, tool: str, *arguments: str, stdin: bytes) -> dict[str, Any]:
         """Run a tool's main method in the one Java process of this client."""
         if self._java is None:
-            self._java = ProcessDriver(self._command, {})
-        given = [*arguments] if tool in OFFLINE else ["--bootstrap-server", self._bootstrap, *arguments]
+            self._java = ProcessDriver(self._command, self._login.environment())
+        given = [*arguments] if tool in OFFLINE else [*self._reached_by(), *arguments]
         try:
             return self._java.call("run", main=CLASSES[tool], arguments=given, stdin=base64.b64encode(stdin).decode())
         except DriverGone:
             self.stop()
             raise
 
+    def _reached_by(self) -> list[str]:
+        """The arguments of every tool that asks a broker."""
+        where = ["--bootstrap-server", self._bootstrap]
+        if self._login == OPEN:
+            return where
+        if self._settings is None:
+            self._settings = Path(tempfile.mkdtemp(prefix="interop-tools-"), "client.properties")
+            self._settings.write_text(as_properties(self._login.java()))
+        return [*where, "--command-config", str(self._settings)]
+
     def stop(self) -> None:
         if self._java is not None:
             self._java.stop()
             self._java = None
+        if self._settings is not None:
+            shutil.rmtree(self._settings.parent, ignore_errors=True)
+            self._settings = None
 
     close = stop
 
@@ -209,6 +231,8 @@ class KafkaTools(ToolDriver):
     def op_verify_replicas(self, topic: str, end: int) -> dict[str, Any]:
         """Run kafka-replica-verification until it has compared every replica up to `end`; what it printed. It goes on
         for ever, so it is a process of its own, and killed."""
+        if self._login != OPEN:
+            raise NotSupported("kafka-replica-verification takes no settings of a client")
         tool = "org.apache.kafka.tools.ReplicaVerificationTool"
         given = ("--broker-list", self._bootstrap, "--topics-include", topic, "--time", "-2")
         compared = f"max lag is 0 for partition {topic}-"

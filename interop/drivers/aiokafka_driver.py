@@ -9,14 +9,22 @@ from typing import Any
 
 import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError, for_code
-from loop import Unsupported, record, serve, unpacked
+from loop import LOGIN, Unsupported, login_settings, record, serve, unpacked
 
-BOOTSTRAP = sys.argv[1]
 WAIT_S = 20
+
+
+class Token(AbstractTokenProvider):
+    async def token(self) -> str:
+        return str(LOGIN["token"])
+
+
+CLUSTER: dict[str, Any] = {"bootstrap_servers": sys.argv[1], **login_settings(Token())}
 
 
 def check(response: Any) -> None:
@@ -31,10 +39,11 @@ class Driver:
     def __init__(self) -> None:
         self.admin: AIOKafkaAdminClient | None = None
         self.consumer: AIOKafkaConsumer | None = None
+        self.kept: AIOKafkaProducer | None = None
 
     async def _admin(self) -> AIOKafkaAdminClient:
         if self.admin is None:
-            self.admin = AIOKafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+            self.admin = AIOKafkaAdminClient(**CLUSTER)
             await self.admin.start()
         return self.admin
 
@@ -79,7 +88,7 @@ class Driver:
 
     async def offset_at(self, topic: str, partition: int, at: str | int) -> dict[str, Any]:
         where = TopicPartition(topic, partition)
-        async with AIOKafkaConsumer(bootstrap_servers=BOOTSTRAP) as consumer:
+        async with AIOKafkaConsumer(**CLUSTER) as consumer:
             if at == "earliest":
                 return {"offset": (await consumer.beginning_offsets([where]))[where]}
             if at == "latest":
@@ -90,10 +99,26 @@ class Driver:
     # Records
 
     async def produce(
-        self, topic: str, records: list[dict[str, Any]], acks: str, codec: str, idempotent: bool
+        self,
+        topic: str,
+        records: list[dict[str, Any]],
+        acks: str,
+        codec: str,
+        idempotent: bool,
+        kept: bool = False,
     ) -> dict[str, Any]:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=BOOTSTRAP,
+        if kept:
+            if self.kept is None:
+                self.kept = self._producer(acks, codec, idempotent)
+                await self.kept.start()
+            return await self._send(self.kept, topic, records)
+        async with self._producer(acks, codec, idempotent) as producer:
+            return await self._send(producer, topic, records)
+
+    @staticmethod
+    def _producer(acks: str, codec: str, idempotent: bool) -> AIOKafkaProducer:
+        return AIOKafkaProducer(
+            **CLUSTER,
             acks="all" if acks == "all" else int(acks),
             compression_type=None if codec == "none" else codec,
             enable_idempotence=idempotent,
@@ -101,24 +126,26 @@ class Driver:
             linger_ms=20,
             request_timeout_ms=3_000,
         )
-        async with producer:
-            futures = [
-                await producer.send(
-                    topic,
-                    unpacked(each.get("value")),
-                    key=unpacked(each.get("key")),
-                    partition=each.get("partition"),
-                    timestamp_ms=each.get("timestamp"),
-                    headers=[(name, unpacked(data)) for name, data in each.get("headers", [])],
-                )
-                for each in records
-            ]
-            told = [await future for future in futures]
+
+    @staticmethod
+    async def _send(producer: AIOKafkaProducer, topic: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+        futures = [
+            await producer.send(
+                topic,
+                unpacked(each.get("value")),
+                key=unpacked(each.get("key")),
+                partition=each.get("partition"),
+                timestamp_ms=each.get("timestamp"),
+                headers=[(name, unpacked(data)) for name, data in each.get("headers", [])],
+            )
+            for each in records
+        ]
+        told = [await future for future in futures]
         return {"sent": [{"partition": each.partition, "offset": each.offset} for each in told if each is not None]}
 
     async def fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
         where = TopicPartition(topic, partition)
-        async with AIOKafkaConsumer(bootstrap_servers=BOOTSTRAP, auto_offset_reset="none") as consumer:
+        async with AIOKafkaConsumer(**CLUSTER, auto_offset_reset="none") as consumer:
             consumer.assign([where])
             consumer.seek(where, offset)
             return {"records": await self._take(consumer, count, timeout_ms)}
@@ -143,7 +170,7 @@ class Driver:
             raise Unsupported("has eager assignors alone" if protocol == "classic" else "has no KIP-848 protocol")
         self.consumer = AIOKafkaConsumer(
             *topics,
-            bootstrap_servers=BOOTSTRAP,
+            **CLUSTER,
             group_id=group,
             group_instance_id=instance,
             enable_auto_commit=False,
@@ -191,7 +218,7 @@ class Driver:
 
     async def reset_group(self, group: str, topic: str, offsets: dict[str, int]) -> None:
         wanted = {TopicPartition(topic, int(partition)): offset for partition, offset in offsets.items()}
-        async with AIOKafkaConsumer(bootstrap_servers=BOOTSTRAP, group_id=group, enable_auto_commit=False) as consumer:
+        async with AIOKafkaConsumer(**CLUSTER, group_id=group, enable_auto_commit=False) as consumer:
             consumer.assign(list(wanted))
             await consumer.commit(wanted)
 

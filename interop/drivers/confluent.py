@@ -25,17 +25,35 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from loop import Refused, record, serve, unpacked
+from loop import LOGIN, Refused, record, serve, unpacked
 
 BOOTSTRAP = sys.argv[1]
 WAIT_S = 20
-COMMON = {"bootstrap.servers": BOOTSTRAP, "log_level": 0}
+COMMON: dict[str, Any] = {"bootstrap.servers": BOOTSTRAP, "log_level": 0, **LOGIN.get("librdkafka", {})}
+
+WRONG_LOGIN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+refusals: list[KafkaError] = []
+"""librdkafka tells a wrong login to its application's callback; what waits for it times out."""
+
+
+def note(error: KafkaError) -> None:
+    if error.code() in WRONG_LOGIN:
+        refusals.append(error)
+
+
+if LOGIN:
+    COMMON["error_cb"] = note
+
+
+def why(error: KafkaError) -> KafkaException:
+    return KafkaException(refusals[-1] if refusals else error)
 
 
 class Driver:
     def __init__(self) -> None:
         self.admin = AdminClient(COMMON)
         self.consumer: Consumer | None = None
+        self.kept: Producer | None = None
 
     def hello(self) -> dict[str, Any]:
         return {"version": f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"}
@@ -83,21 +101,16 @@ class Driver:
     # Records
 
     def produce(
-        self, topic: str, records: list[dict[str, Any]], acks: str, codec: str, idempotent: bool
+        self,
+        topic: str,
+        records: list[dict[str, Any]],
+        acks: str,
+        codec: str,
+        idempotent: bool,
+        kept: bool = False,
     ) -> dict[str, Any]:
-        producer = Producer(
-            {
-                **COMMON,
-                "acks": acks,
-                "compression.type": codec,
-                "enable.idempotence": idempotent,
-                "partitioner": "murmur2_random",  # by default librdkafka hashes keys with CRC32 (consistent_random)
-                "linger.ms": 20,
-                "message.max.bytes": 8_000_000,
-                "message.timeout.ms": 15_000,
-                "topic.metadata.propagation.max.ms": 1_000,
-            }
-        )
+        producer = self.kept if kept and self.kept is not None else self._producer(acks, codec, idempotent)
+        self.kept = producer if kept else self.kept
         sent: list[dict[str, int]] = [{} for _ in records]
         failures: list[KafkaError] = []
 
@@ -118,8 +131,24 @@ class Driver:
             )
         producer.flush(WAIT_S)
         if failures:
-            raise KafkaException(failures[0])
+            raise why(failures[0])
         return {"sent": sent}
+
+    @staticmethod
+    def _producer(acks: str, codec: str, idempotent: bool) -> Producer:
+        return Producer(
+            {
+                **COMMON,
+                "acks": acks,
+                "compression.type": codec,
+                "enable.idempotence": idempotent,
+                "partitioner": "murmur2_random",  # by default librdkafka hashes keys with CRC32 (consistent_random)
+                "linger.ms": 20,
+                "message.max.bytes": 8_000_000,
+                "message.timeout.ms": 15_000,
+                "topic.metadata.propagation.max.ms": 1_000,
+            }
+        )
 
     def fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
         consumer = Consumer({**COMMON, "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error"})
@@ -203,6 +232,7 @@ class Driver:
 LOCAL = {
     KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION: KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
 }
 
 

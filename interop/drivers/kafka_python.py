@@ -12,20 +12,29 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
-from loop import Unsupported, record, serve, unpacked
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from loop import LOGIN, Unsupported, login_settings, record, serve, unpacked
 
-BOOTSTRAP = sys.argv[1].split(",")
 WAIT_S = 20
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+
+
+class Token(AbstractTokenProvider):
+    def token(self) -> str:
+        return str(LOGIN["token"])
+
+
+CLUSTER: dict[str, Any] = {"bootstrap_servers": sys.argv[1].split(","), **login_settings(Token())}
 
 
 class Driver:
     def __init__(self) -> None:
         self._admin: KafkaAdminClient | None = None
         self.consumer: KafkaConsumer | None = None
+        self.kept: KafkaProducer | None = None
 
     def _client(self) -> KafkaAdminClient:
-        self._admin = self._admin or KafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+        self._admin = self._admin or KafkaAdminClient(**CLUSTER)
         return self._admin
 
     def hello(self) -> dict[str, Any]:
@@ -63,7 +72,7 @@ class Driver:
 
     def offset_at(self, topic: str, partition: int, at: str | int) -> dict[str, Any]:
         where = TopicPartition(topic, partition)
-        consumer = KafkaConsumer(bootstrap_servers=BOOTSTRAP)
+        consumer = KafkaConsumer(**CLUSTER)
         try:
             if at == "earliest":
                 return {"offset": consumer.beginning_offsets([where])[where]}
@@ -77,17 +86,16 @@ class Driver:
     # Records
 
     def produce(
-        self, topic: str, records: list[dict[str, Any]], acks: str, codec: str, idempotent: bool
+        self,
+        topic: str,
+        records: list[dict[str, Any]],
+        acks: str,
+        codec: str,
+        idempotent: bool,
+        kept: bool = False,
     ) -> dict[str, Any]:
-        producer = KafkaProducer(
-            bootstrap_servers=BOOTSTRAP,
-            acks="all" if acks == "all" else int(acks),
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            max_request_size=8_000_000,
-            linger_ms=20,
-            max_block_ms=5_000,
-        )
+        producer = self.kept if kept and self.kept is not None else self._producer(acks, codec, idempotent)
+        self.kept = producer if kept else self.kept
         try:
             futures = [
                 producer.send(
@@ -102,12 +110,25 @@ class Driver:
             ]
             told = [future.get(WAIT_S) for future in futures]
         finally:
-            producer.close(5)
+            if not kept:
+                producer.close(5)
         return {"sent": [{"partition": each.partition, "offset": each.offset} for each in told]}
+
+    @staticmethod
+    def _producer(acks: str, codec: str, idempotent: bool) -> KafkaProducer:
+        return KafkaProducer(
+            **CLUSTER,
+            acks="all" if acks == "all" else int(acks),
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=idempotent,
+            max_request_size=8_000_000,
+            linger_ms=20,
+            max_block_ms=5_000,
+        )
 
     def fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
         where = TopicPartition(topic, partition)
-        consumer = KafkaConsumer(bootstrap_servers=BOOTSTRAP, auto_offset_reset="none")
+        consumer = KafkaConsumer(**CLUSTER, auto_offset_reset="none")
         try:
             consumer.assign([where])
             consumer.seek(where, offset)
@@ -134,7 +155,7 @@ class Driver:
             raise Unsupported("has no KIP-848 protocol")
         self.consumer = KafkaConsumer(
             *topics,
-            bootstrap_servers=BOOTSTRAP,
+            **CLUSTER,
             group_id=group,
             group_instance_id=instance,
             enable_auto_commit=False,

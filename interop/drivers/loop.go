@@ -34,6 +34,7 @@ type command struct {
 	Acks        string            `json:"acks"`
 	Codec       string            `json:"codec"`
 	Idempotent  bool              `json:"idempotent"`
+	Kept        bool              `json:"kept"`
 	Offset      int64             `json:"offset"`
 	Count       int               `json:"count"`
 	TimeoutMs   int               `json:"timeout_ms"`

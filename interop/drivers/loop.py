@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
+import os
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+LOGIN: dict[str, Any] = json.loads(os.environ.get("INTEROP_LOGIN", "{}"))
+"""What this client shows to come in (interop/logins.py); empty where the cluster asks nobody."""
 
 
 class Unsupported(Exception):
@@ -45,6 +51,36 @@ def record(partition: int, offset: int, timestamp: int, key: Any, value: Any, he
     }
 
 
+def login_settings(token_provider: Any) -> dict[str, Any]:
+    """For aiokafka and kafka-python, which have the same names. `token_provider` gives LOGIN's token."""
+    if not LOGIN:
+        return {}
+    context = ssl.create_default_context(cafile=LOGIN["ca"])
+    if LOGIN["keystore"]:
+        context.load_cert_chain(LOGIN["keystore"])
+    found = {"security_protocol": LOGIN["protocol"], "ssl_context": context}
+    if LOGIN["mechanism"] == "OAUTHBEARER":
+        found |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": token_provider}
+    elif LOGIN["mechanism"]:
+        found["sasl_mechanism"] = LOGIN["mechanism"]
+        found |= {"sasl_plain_username": LOGIN["user"], "sasl_plain_password": LOGIN["secret"]}
+    return found
+
+
+class Heard(logging.Handler):
+    """Keeps what a client logged as wrong first: some say there alone why they were refused."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = self.text or record.getMessage()
+
+
+heard = Heard(logging.WARNING)
+if LOGIN:
+    logging.getLogger().addHandler(heard)
+
+
 def answer(call: Callable[[], dict[str, Any] | None], code_of: Callable[[Exception], int]) -> dict[str, Any]:
     try:
         return {"ok": call() or {}}
@@ -52,13 +88,15 @@ def answer(call: Callable[[], dict[str, Any] | None], code_of: Callable[[Excepti
         return {"unsupported": str(lacking)}
     except Exception as error:
         code = error.code if isinstance(error, Refused) else code_of(error)
-        return {"error": code, "text": f"{type(error).__name__}: {error}"[:300]}
+        text = f"{type(error).__name__}: {error}"[:300]
+        return {"error": code, "text": f"{text}; it logged: {heard.text[:300]}" if heard.text else text}
 
 
 def serve(ops: Mapping[str, Callable[..., dict[str, Any] | None]], code_of: Callable[[Exception], int]) -> None:
     """Answer commands until the input ends."""
     for line in sys.stdin:
         command = json.loads(line)
+        heard.text = ""
         op = ops.get(command.pop("op"))
         if op is None:
             told: dict[str, Any] = {"unsupported": "no such call in this client"}

@@ -26,12 +26,14 @@ type driver struct {
 	brokers  []string
 	admin    *kadm.Client
 	member   *kgo.Client
+	kept     *kgo.Client
 	lock     sync.Mutex
 	assigned map[string]map[int32]bool
 }
 
 func (d *driver) client(options ...kgo.Opt) *kgo.Client {
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(d.brokers...)}, options...)...)
+	reached := append([]kgo.Opt{kgo.SeedBrokers(d.brokers...)}, loginOptions()...)
+	client, err := kgo.NewClient(append(reached, options...)...)
 	if err != nil {
 		panic(err)
 	}
@@ -203,7 +205,10 @@ func (d *driver) groups(ctx context.Context, c *command) (answer, error) {
 	return nil, unsupported("no such call in this client")
 }
 
-func (d *driver) produce(ctx context.Context, c *command) (answer, error) {
+func (d *driver) producer(c *command) *kgo.Client {
+	if c.Kept && d.kept != nil {
+		return d.kept
+	}
 	acks := map[string]kgo.Acks{"0": kgo.NoAck(), "1": kgo.LeaderAck(), "all": kgo.AllISRAcks()}[c.Acks]
 	options := []kgo.Opt{
 		kgo.RequiredAcks(acks), kgo.ProducerBatchCompression(codecs[c.Codec]), kgo.ProducerLinger(20 * time.Millisecond),
@@ -215,8 +220,18 @@ func (d *driver) produce(ctx context.Context, c *command) (answer, error) {
 	if c.Records[0].Partition != nil {
 		options = append(options, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	}
-	client := d.client(options...)
-	defer client.Close()
+	made := d.client(options...)
+	if c.Kept {
+		d.kept = made
+	}
+	return made
+}
+
+func (d *driver) produce(ctx context.Context, c *command) (answer, error) {
+	client := d.producer(c)
+	if !c.Kept {
+		defer client.Close()
+	}
 	records := []*kgo.Record{}
 	for _, each := range c.Records {
 		made := &kgo.Record{Topic: c.Topic, Key: plain(each.Key), Value: plain(each.Value)}
@@ -234,7 +249,7 @@ func (d *driver) produce(ctx context.Context, c *command) (answer, error) {
 		records = append(records, made)
 	}
 	if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
-		return nil, err
+		return nil, whyNot(client, err)
 	}
 	sent := []answer{}
 	for _, each := range records {

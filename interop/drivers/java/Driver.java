@@ -43,15 +43,21 @@ public class Driver {
 
     final String bootstrap;
     final Admin admin;
+    final Map<String, String> login;
+    KafkaProducer<byte[], byte[]> kept;
 
-    Driver(String bootstrap) {
+    /** The environment has what this client shows to come in (interop/logins.py); nothing where nobody is asked. */
+    Driver(String bootstrap) throws Exception {
         this.bootstrap = bootstrap;
+        String told = System.getenv("INTEROP_LOGIN");
+        this.login = told == null ? Map.of() : strings(JSON.readTree(told).get("java"));
         this.admin = Admin.create(settings());
     }
 
     Properties settings() {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
+        settings.putAll(login);
         return settings;
     }
 
@@ -170,6 +176,16 @@ public class Driver {
     }
 
     Map<String, Object> produce(String topic, JsonNode given) throws Exception {
+        if (given.path("kept").asBoolean()) {
+            kept = kept == null ? producer(given) : kept;
+            return send(kept, topic, given);
+        }
+        try (var producer = producer(given)) {
+            return send(producer, topic, given);
+        }
+    }
+
+    KafkaProducer<byte[], byte[]> producer(JsonNode given) {
         Properties settings = settings();
         settings.put("acks", given.get("acks").asText());
         settings.put("compression.type", given.get("codec").asText());
@@ -177,20 +193,22 @@ public class Driver {
         settings.put("linger.ms", "20");
         settings.put("max.request.size", "8000000");
         settings.put("max.block.ms", "10000");
+        return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    static Map<String, Object> send(KafkaProducer<byte[], byte[]> producer, String topic, JsonNode given) throws Exception {
         List<Map<String, Object>> sent = new ArrayList<>();
-        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
-            List<Future<RecordMetadata>> futures = new ArrayList<>();
-            for (JsonNode each : given.get("records")) {
-                Integer partition = each.has("partition") ? each.get("partition").asInt() : null;
-                Long timestamp = each.has("timestamp") ? each.get("timestamp").asLong() : null;
-                var record = new ProducerRecord<>(topic, partition, timestamp, bytes(each.get("key")), bytes(each.get("value")));
-                each.path("headers").forEach(header -> record.headers().add(header.get(0).asText(), bytes(header.get(1))));
-                futures.add(producer.send(record));
-            }
-            for (Future<RecordMetadata> future : futures) {
-                RecordMetadata told = get(future);
-                sent.add(Map.of("partition", told.partition(), "offset", told.offset()));
-            }
+        List<Future<RecordMetadata>> futures = new ArrayList<>();
+        for (JsonNode each : given.get("records")) {
+            Integer partition = each.has("partition") ? each.get("partition").asInt() : null;
+            Long timestamp = each.has("timestamp") ? each.get("timestamp").asLong() : null;
+            var record = new ProducerRecord<>(topic, partition, timestamp, bytes(each.get("key")), bytes(each.get("value")));
+            each.path("headers").forEach(header -> record.headers().add(header.get(0).asText(), bytes(header.get(1))));
+            futures.add(producer.send(record));
+        }
+        for (Future<RecordMetadata> future : futures) {
+            RecordMetadata told = get(future);
+            sent.add(Map.of("partition", told.partition(), "offset", told.offset()));
         }
         return Map.of("sent", sent);
     }

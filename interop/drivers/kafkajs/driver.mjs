@@ -1,5 +1,6 @@
 // Driver of kafkajs. Codecs other than gzip are plug-ins; snappy is one in pure JavaScript, the others are not given.
 
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import readline from "node:readline";
 
@@ -16,14 +17,31 @@ CompressionCodecs[CompressionTypes.Snappy] = () => ({
 
 class Unsupported extends Error {}
 
+// What this client shows to come in (interop/logins.py); nothing where the cluster asks nobody.
+function loginSettings() {
+  const login = JSON.parse(process.env.INTEROP_LOGIN ?? "null");
+  if (login === null) return {};
+  const shown = login.keystore === "" ? null : readFileSync(login.keystore);
+  const settings = { ssl: { ca: readFileSync(login.ca), ...(shown && { key: shown, cert: shown }) } };
+  const mechanism = login.mechanism.toLowerCase();
+  if (mechanism === "oauthbearer") {
+    settings.sasl = { mechanism, oauthBearerProvider: async () => ({ value: login.token }) };
+  } else if (mechanism !== "") {
+    settings.sasl = { mechanism, username: login.user, password: login.secret };
+  }
+  return settings;
+}
+
 const kafka = new Kafka({
   clientId: "interop",
   brokers: process.argv[2].split(","),
   logLevel: logLevel.NOTHING,
   retry: { retries: 3, initialRetryTime: 100 },
+  ...loginSettings(),
 });
 const admin = kafka.admin();
 const connected = admin.connect();
+connected.catch(() => {}); // told to whoever waits for it
 const codecs = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.Snappy };
 
 const bytes = (text) => (text === null || text === undefined ? null : Buffer.from(text, "base64"));
@@ -40,6 +58,7 @@ const told = (partition, message) => ({
 });
 
 let member = null;
+let kept = null;
 
 // One consumer that keeps what it is handed until it is polled. kafkajs joins a group with every consumer.
 class Member {
@@ -141,9 +160,12 @@ const ops = {
     const found = (await admin.fetchTopicOffsets(topic)).find((each) => each.partition === partition);
     return { offset: Number(at === "latest" ? found.high : found.low) };
   },
-  produce: async ({ topic, records, acks, codec, idempotent }) => {
+  produce: async (given) => {
+    const { topic, records, acks, codec, idempotent } = given;
     if (!(codec in codecs)) throw new Unsupported(`${codec} needs a native plug-in`);
-    const producer = kafka.producer({ idempotent, createPartitioner: kafkajs.Partitioners.DefaultPartitioner });
+    const made = () => kafka.producer({ idempotent, createPartitioner: kafkajs.Partitioners.DefaultPartitioner });
+    const producer = (given.kept && kept) || made();
+    if (given.kept) kept = producer;
     await producer.connect();
     try {
       const messages = records.map((each) => {
@@ -165,7 +187,7 @@ const ops = {
       const partition = messages[0].partition ?? sent[0].partition;
       return { sent: messages.map((_, number) => ({ partition, offset: base + number })) };
     } finally {
-      await producer.disconnect();
+      if (!given.kept) await producer.disconnect();
     }
   },
   fetch: async ({ topic, partition, offset, count, timeout_ms }) => {

@@ -21,6 +21,7 @@ type driver struct {
 	brokers []string
 	admin   sarama.ClusterAdmin
 	client  sarama.Client
+	kept    sarama.SyncProducer
 	member  *member
 }
 
@@ -35,21 +36,21 @@ func config() *sarama.Config {
 	made.Consumer.Offsets.AutoCommit.Enable = false
 	made.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
 	made.Consumer.Group.Session.Timeout = 30 * time.Second
-	return made
-}
-
-func must[T any](made T, err error) T {
-	if err != nil {
-		panic(err)
-	}
+	logIn(made)
 	return made
 }
 
 func main() {
 	d := &driver{brokers: strings.Split(os.Args[1], ",")}
-	d.client = must(sarama.NewClient(d.brokers, config()))
-	d.admin = must(sarama.NewClusterAdminFromClient(d.client))
-	serve(d.run, codeOf)
+	var err error
+	if d.client, err = sarama.NewClient(d.brokers, config()); err == nil {
+		d.admin, err = sarama.NewClusterAdminFromClient(d.client)
+	}
+	run := d.run
+	if err != nil { // every call tells why it cannot come in
+		run = func(*command) (answer, error) { return nil, err }
+	}
+	serve(run, codeOf)
 }
 
 func codeOf(err error) int {
@@ -204,7 +205,10 @@ func (d *driver) groups(c *command) (answer, error) {
 	return nil, unsupported("no such call in this client")
 }
 
-func (d *driver) produce(c *command) (answer, error) {
+func (d *driver) producer(c *command) (sarama.SyncProducer, error) {
+	if c.Kept && d.kept != nil {
+		return d.kept, nil
+	}
 	settings := config()
 	settings.Producer.RequiredAcks = map[string]sarama.RequiredAcks{
 		"0": sarama.NoResponse, "1": sarama.WaitForLocal, "all": sarama.WaitForAll,
@@ -219,11 +223,21 @@ func (d *driver) produce(c *command) (answer, error) {
 	} else if c.Records[0].Key != nil {
 		return nil, unsupported("its hash of keys is FNV-1a, not Kafka's murmur2")
 	}
-	producer, err := sarama.NewSyncProducer(d.brokers, settings)
+	made, err := sarama.NewSyncProducer(d.brokers, settings)
+	if c.Kept {
+		d.kept = made
+	}
+	return made, err
+}
+
+func (d *driver) produce(c *command) (answer, error) {
+	producer, err := d.producer(c)
 	if err != nil {
 		return nil, err
 	}
-	defer producer.Close()
+	if !c.Kept {
+		defer producer.Close()
+	}
 	messages := []*sarama.ProducerMessage{}
 	for _, each := range c.Records {
 		made := &sarama.ProducerMessage{Topic: c.Topic}
@@ -299,6 +313,7 @@ type member struct {
 	messages chan *sarama.ConsumerMessage
 	sessions chan sarama.ConsumerGroupSession
 	session  sarama.ConsumerGroupSession
+	refusals chan error
 }
 
 func (d *driver) join(c *command) error {
@@ -321,17 +336,19 @@ func (d *driver) join(c *command) error {
 	d.member = &member{
 		group: group, stop: stop, done: make(chan struct{}),
 		messages: make(chan *sarama.ConsumerMessage), sessions: make(chan sarama.ConsumerGroupSession, 100),
+		refusals: make(chan error, 1),
 	}
 	go func(m *member) {
 		defer close(m.done)
 		for ctx.Err() == nil {
-			m.group.Consume(ctx, c.Topics, m)
+			m.note(m.group.Consume(ctx, c.Topics, m))
 		}
 	}(d.member)
-	go func() {
-		for range group.Errors() {
+	go func(m *member) {
+		for err := range group.Errors() {
+			m.note(err)
 		}
-	}()
+	}(d.member)
 	return nil
 }
 
@@ -369,6 +386,8 @@ func (m *member) poll(c *command) (answer, error) {
 		case each := <-m.messages:
 			records = append(records, told(each))
 		case m.session = <-m.sessions:
+		case err := <-m.refusals:
+			return nil, err
 		case <-timeout:
 			open = false
 		}
