@@ -25,7 +25,7 @@ help:
 	@echo "make site          the pages as a web site, in site/: a link that leads nowhere fails"
 	@echo "make docs-run      every command and program of the pages, as typed in a fresh environment; PAGE=client: one page"
 	@echo "make bench         measure speed and memory, beside each peer that can be had"
-	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
+	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature; SECURITY=sasl, oauth or mtls"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one, BREAK=NAME takes a rule out"
 	@echo "make explore       every state of the quorum and of a partition, within bounds; EXPLORE='--minutes 5' ends each sooner"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
@@ -105,7 +105,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 interop: setup
-	$(BIN)/python -m interop $(if $(ONLY),--only $(ONLY)) --against $(or $(AGAINST),strandline)
+	$(BIN)/python -m interop $(if $(ONLY),--only $(ONLY)) --against $(or $(AGAINST),strandline) --security $(or $(SECURITY),none)
 
 sim: setup
 	$(BIN)/$(if $(BREAK),python -m lab.sim --break $(BREAK),strandline sim) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks

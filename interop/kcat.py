@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench.fetched import Unavailable
+
 from interop.driver import ClientError, NotSupported, ToolDriver
 from interop.logins import OPEN, Login, as_properties
 
@@ -46,7 +48,7 @@ class KcatDriver(ToolDriver):
         self._directory: Path | None = None
         self._login: list[str] = []
         if login.token_url and "oidc" not in version():
-            raise NotSupported("its librdkafka fetches no tokens")
+            raise Unavailable("its librdkafka fetches no tokens (oidc)")
         if login != OPEN:
             self._directory = Path(tempfile.mkdtemp(prefix="interop-kcat-"))
             settings = self._directory / "kcat.conf"

@@ -74,6 +74,8 @@ def run_feature(against: str, client: Client, feature: Feature, world: World) ->
         outcome = OK
     except NotSupported as lacking:
         outcome, reason = NOT_SUPPORTED, str(lacking)
+    except Unavailable as missing:
+        outcome, reason = SKIPPED, str(missing)
     except Exception as failure:  # whatever a client or its tool does, the next feature is tried
         reason = f"{type(failure).__name__}: {failure}"
     if outcome != OK:

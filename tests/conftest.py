@@ -44,6 +44,7 @@ LONG = {
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_sample.py",
+    "interop/test_secured_sample.py",
     "acceptance/test_compacted_files_in_apache_kafka.py",
     "acceptance/test_acls_by_kafkas_tools.py",
     "acceptance/test_audit_of_a_cluster.py",

@@ -31,14 +31,13 @@ BOOTSTRAP = sys.argv[1]
 WAIT_S = 20
 COMMON: dict[str, Any] = {"bootstrap.servers": BOOTSTRAP, "log_level": 0, **LOGIN.get("librdkafka", {})}
 
-WRONG_LOGIN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-refusals: list[KafkaError] = []
-"""librdkafka tells a wrong login to its application's callback; what waits for it times out."""
+notes: list[KafkaError] = []
+"""librdkafka tells an application's callback why it cannot come in; what waits meanwhile times out."""
 
 
 def note(error: KafkaError) -> None:
-    if error.code() in WRONG_LOGIN:
-        refusals.append(error)
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:
+        notes.append(error)
 
 
 if LOGIN:
@@ -46,7 +45,7 @@ if LOGIN:
 
 
 def why(error: KafkaError) -> KafkaException:
-    return KafkaException(refusals[-1] if refusals else error)
+    return KafkaException(notes[-1] if notes and error.code() == KafkaError._MSG_TIMED_OUT else error)
 
 
 class Driver:

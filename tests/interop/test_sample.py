@@ -53,7 +53,7 @@ def worlds(cluster: DevCluster) -> Iterator[dict[str, World]]:
     served = api_keys(cluster.bootstrap)
     starts = {name: local(name).get() for name in DRIVER_FILES}
     made = {
-        name: World(cluster.bootstrap, served, lambda start=start: start(cluster.bootstrap))  # type: ignore[misc]
+        name: World(cluster.bootstrap, served, lambda login, start=start: start(cluster.bootstrap, login))  # type: ignore[misc]
         for name, start in starts.items()
     }
     yield made

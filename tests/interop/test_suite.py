@@ -71,7 +71,7 @@ def test_cells() -> None:
     def lacking(world: World) -> None:
         world.client.call("anything")
 
-    client = Client("none", lambda: lambda bootstrap: ToolDriver())
+    client = Client("none", lambda: lambda bootstrap, login: ToolDriver())
     features = [
         Feature("right", lambda world: None),
         Feature("wrong", wrong),
@@ -81,7 +81,9 @@ def test_cells() -> None:
     results = run_client("strandline", client, features, "127.0.0.1:1", frozenset({3}), lambda result: None)
     assert [each.outcome for each in results] == [OK, FAILED, NOT_SUPPORTED, SKIPPED]
     assert "another value came back" in results[1].reason
-    late = run_feature("strandline", client, features[3], World("127.0.0.1:1", frozenset({68}), ToolDriver))
+    late = run_feature(
+        "strandline", client, features[3], World("127.0.0.1:1", frozenset({68}), lambda login: ToolDriver())
+    )
     assert late.outcome == FAILED
 
 
