@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bench.clusters import admin_client
+
 from interop import groups
 from interop.driver import ClientError, Driver, NotSupported
 from interop.logins import Login
@@ -33,7 +35,6 @@ def rights(world: World) -> Rights:
 
 def end_of(world: World, topic: str) -> int:
     """How many records partition 0 holds, as librdkafka is told."""
-    from bench.clusters import admin_client
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 

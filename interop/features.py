@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.secured import librdkafka_settings
+
 from interop import connect, groups
 from interop.driver import ClientError, NotSupported
-from interop.logins import admin_settings
 from interop.suite import OWN_CHECK, UNKNOWN_TOPIC, Record, World, b64, eventually, refused, same, values
 
 DAY_MS = 86_400_000
@@ -118,7 +119,13 @@ def by_librdkafka(world: World, topic: str, count: int) -> list[Record]:
     """What another client reads of partition 0."""
     from confluent_kafka import Consumer, TopicPartition
 
-    settings = {**admin_settings(world.bootstrap), "group.id": "none", "enable.auto.commit": False}
+    settings = {
+        "bootstrap.servers": world.bootstrap,
+        **librdkafka_settings(),
+        "group.id": "none",
+        "log_level": 0,
+        "enable.auto.commit": False,
+    }
     consumer = Consumer(settings)
     found: list[Record] = []
     try:

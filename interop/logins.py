@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.secured import librdkafka_settings, own_settings
+from bench.secured import own_settings
 
 from strandline.proto.jaas import parse_jaas
 
@@ -128,8 +128,3 @@ def tls_context(login: Login) -> ssl.SSLContext | None:
     if login.keystore:
         context.load_cert_chain(login.keystore)
     return context
-
-
-def admin_settings(bootstrap: str) -> dict[str, Any]:
-    """Of librdkafka, as that user: what the suite itself asks the cluster with."""
-    return {"bootstrap.servers": bootstrap, "log_level": 0, **librdkafka_settings()}

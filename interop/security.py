@@ -196,7 +196,7 @@ class Rights:
     authority: Authority
 
     def allow(self, name: str, topic: str, group: str, *operations: str) -> None:
-        """These operations on the topic, and READ of the group; returns when this user's login sees the topic."""
+        """These operations on the topic, and READ of the group."""
         bindings = [self._binding(name, "GROUP", group, "READ")]
         bindings += [self._binding(name, "TOPIC", topic, each) for each in operations]
         admin = admin_client(self.bootstrap)

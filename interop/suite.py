@@ -11,8 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.clusters import admin_client
+
 from interop.driver import ClientError, Driver
-from interop.logins import OPEN, Login, admin_settings
+from interop.logins import OPEN, Login
 from interop.security import Authority
 
 Record = dict[str, Any]
@@ -73,10 +75,10 @@ class World:
     def topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic, made by librdkafka, so that a client without an admin part can be tried too."""
         from confluent_kafka import KafkaException, TopicPartition
-        from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.admin import NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
         name = self.name("topic")
-        admin = AdminClient(admin_settings(self.bootstrap))
+        admin = admin_client(self.bootstrap)
         named = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 3, config=named)])[name].result(30)
         eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == partitions)
@@ -94,9 +96,7 @@ class World:
 
     def topics(self) -> set[str]:
         """The topics there are, as librdkafka is told."""
-        from confluent_kafka.admin import AdminClient
-
-        return set(AdminClient(admin_settings(self.bootstrap)).list_topics(timeout=10).topics)
+        return set(admin_client(self.bootstrap).list_topics(timeout=10).topics)
 
     def name(self, what: str) -> str:
         """A name nobody has used."""
