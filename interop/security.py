@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from bench.clusters import KafkaCluster, StrandlineCluster, admin_client
 from bench.secured import own_settings
 
-from interop.logins import Login, admin_login
+from interop.logins import SCRAM, Login, admin_login
 from interop.tokens import TokenIssuer
 from strandline.cluster.security.dev_certificates import DevCa
 
@@ -182,7 +182,9 @@ class SecuredKafkaCluster(KafkaCluster):
     """Apache Kafka with SCRAM and its authorizer."""
 
     def __init__(self, settings: dict[str, str]) -> None:
-        super().__init__({**settings, **AUTHORIZED}, sasl=True)
+        both = {"sasl.enabled.mechanisms": f"{SHA_256},{SHA_512}"}
+        both[f"listener.name.clients.{SHA_256.lower()}.sasl.jaas.config"] = f"{SCRAM} required;"
+        super().__init__({**settings, **AUTHORIZED, **both}, sasl=True)
 
     def authority(self) -> Authority:
         return Passwords(self.bootstrap)
