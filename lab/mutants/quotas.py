@@ -19,7 +19,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-first-record-is-a-burst",
         "A21: a rate is over all windows, also when the first has just begun",
-        "cluster.broker.quotas.windows:Rate.span_ms",
+        "proto.rates:Rate.span_ms",
         "max(missing, 0) * self._shape.size_ms",
         "0",
         f"{_RATES}::test_the_rate_is_kafkas",
@@ -28,7 +28,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "windows-are-never-forgotten",
         "A21: what was taken long ago does not count",
-        "cluster.broker.quotas.windows:Rate._forget",
+        "proto.rates:Rate._forget",
         "now_ms - windows[0].last_ms >= self._shape.memory_ms",
         "False",
         f"{_RATES}::test_the_rate_is_kafkas",

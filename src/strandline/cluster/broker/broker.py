@@ -41,7 +41,6 @@ from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsH
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
-from strandline.cluster.broker.quotas.windows import WindowShape
 from strandline.cluster.broker.request import AllowAll, Authorizer
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -52,6 +51,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.proto.ports import Clock, Rpc
+from strandline.proto.rates import WindowShape
 from strandline.replica.manager import ReplicaManager
 
 

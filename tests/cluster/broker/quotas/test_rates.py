@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strandline.cluster.broker.quotas import recent
 from strandline.cluster.broker.quotas.limits import Limits
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota
-from strandline.cluster.broker.quotas.windows import Rate, WindowShape
 from strandline.proto.quotas import QuotaEntity
+from strandline.proto.rates import Rate, WindowShape
 
 SHAPE = WindowShape(11, 1000.0)
 KEY = "producer_byte_rate"

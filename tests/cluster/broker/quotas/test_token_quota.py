@@ -10,9 +10,9 @@ from strandline.cluster.broker.quotas import recent
 from strandline.cluster.broker.quotas.limits import AddressLimits, Share
 from strandline.cluster.broker.quotas.mutations import MutationCharge
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX
-from strandline.cluster.broker.quotas.token_quota import TokenBucket, TokenQuota
-from strandline.cluster.broker.quotas.windows import WindowShape
+from strandline.cluster.broker.quotas.token_quota import TokenQuota
 from strandline.proto.quotas import QuotaEntity
+from strandline.proto.rates import TokenBucket, WindowShape
 
 SHAPE = WindowShape(11, 1000.0)
 ALICE = QuotaEntity("alice")

@@ -13,10 +13,10 @@ from typing import Protocol, cast
 
 from strandline.cluster.broker.quotas.limits import AddressLimits, Share
 from strandline.cluster.broker.quotas.token_quota import TokenQuota
-from strandline.cluster.broker.quotas.windows import WindowShape
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.ids import address_of
 from strandline.proto.ports import Clock
+from strandline.proto.rates import WindowShape
 
 WAITING_OF_ADDRESS_MAX = 100
 """Connections of one address that wait; one more is closed. So none waits longer than a hundred slots of its rate take:

@@ -18,12 +18,12 @@ from strandline.cluster.broker.quotas.mutations import MutationCharge
 from strandline.cluster.broker.quotas.muting import Mutes
 from strandline.cluster.broker.quotas.rate_quota import RateQuota
 from strandline.cluster.broker.quotas.token_quota import TokenQuota
-from strandline.cluster.broker.quotas.windows import WindowShape
 from strandline.cluster.broker.request import RequestContext
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
 from strandline.proto.quotas import NAME_CHARS_MAX, QuotaKey
+from strandline.proto.rates import WindowShape
 
 EXEMPT = frozenset({Api.SASL_HANDSHAKE.title, Api.SASL_AUTHENTICATE.title})
 """A client proves who it is for nothing, at the start and again (KIP-368): it is nobody's request."""

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 from strandline.cluster.broker.quotas.limits import Limits
 from strandline.cluster.broker.quotas.recent import Recent
-from strandline.cluster.broker.quotas.windows import Rate, WindowShape
 from strandline.proto.quotas import QuotaEntity
+from strandline.proto.rates import Rate, WindowShape
 
 THROTTLE_MS_MAX = 600_000.0
 """Nobody waits longer: the default of connections.max.idle.ms, after which a connection that is muted is closed."""

@@ -1,44 +1,13 @@
-"""Tokens of a share: Kafka's `TokenBucket`, for what comes in bursts (KIP-599, KIP-612). Pure: the time comes in."""
+"""Tokens of shares, for what comes in bursts (KIP-599, KIP-612). Pure: the time comes in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 
 from strandline.cluster.broker.quotas.limits import Share
 from strandline.cluster.broker.quotas.rate_quota import Measured
 from strandline.cluster.broker.quotas.recent import Recent
-from strandline.cluster.broker.quotas.windows import Rate, WindowShape
-
-
-class TokenBucket:
-    """The tokens of one share: `limit` more a second, up to the burst, which is what all windows take.
-
-    It starts full. It may owe: what is larger than the burst is had all the same, and waited for afterwards.
-    """
-
-    __slots__ = ("_full_ms", "_last_ms", "_shape", "_tokens")
-
-    def __init__(self, shape: WindowShape) -> None:
-        self._shape = shape
-        self._tokens = inf
-        self._last_ms = self._full_ms = 0.0
-
-    def take(self, count: float, limit: float, now_ms: float) -> None:
-        """So many are gone; less than 0: given back."""
-        burst = limit * self._shape.memory_ms / 1000
-        self._tokens = min(self.tokens(limit, now_ms) - count, burst)
-        self._last_ms = now_ms
-        self._full_ms = now_ms + (burst - self._tokens) / limit * 1000
-
-    def tokens(self, limit: float, now_ms: float) -> float:
-        """How many there are; below 0: owed."""
-        burst = limit * self._shape.memory_ms / 1000
-        return min(self._tokens + limit * (now_ms - self._last_ms) / 1000, burst)
-
-    def is_full(self, now_ms: float) -> bool:
-        """By the limit of the last time."""
-        return now_ms >= self._full_ms
+from strandline.proto.rates import Rate, TokenBucket, WindowShape
 
 
 class _Taken:

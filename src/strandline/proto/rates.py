@@ -1,8 +1,10 @@
-"""Rates over sampled windows, as Kafka's `Rate` and `SampledStat` measure them. Pure: the time comes in."""
+"""Rates over sampled windows, as Kafka's `Rate` and `SampledStat` measure them, and its `TokenBucket`. Pure: the time
+comes in."""
 
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import NamedTuple
 
 
@@ -112,3 +114,33 @@ class Rate:
         windows = self._windows
         while windows and now_ms - windows[0].last_ms >= self._shape.memory_ms:
             windows.popleft()
+
+
+class TokenBucket:
+    """The tokens of one share: `limit` more a second, up to the burst, which is what all windows take.
+
+    It starts full. It may owe: what is larger than the burst is had all the same, and waited for afterwards.
+    """
+
+    __slots__ = ("_full_ms", "_last_ms", "_shape", "_tokens")
+
+    def __init__(self, shape: WindowShape) -> None:
+        self._shape = shape
+        self._tokens = inf
+        self._last_ms = self._full_ms = 0.0
+
+    def take(self, count: float, limit: float, now_ms: float) -> None:
+        """So many are gone; less than 0: given back."""
+        burst = limit * self._shape.memory_ms / 1000
+        self._tokens = min(self.tokens(limit, now_ms) - count, burst)
+        self._last_ms = now_ms
+        self._full_ms = now_ms + (burst - self._tokens) / limit * 1000
+
+    def tokens(self, limit: float, now_ms: float) -> float:
+        """How many there are; below 0: owed."""
+        burst = limit * self._shape.memory_ms / 1000
+        return min(self._tokens + limit * (now_ms - self._last_ms) / 1000, burst)
+
+    def is_full(self, now_ms: float) -> bool:
+        """By the limit of the last time."""
+        return now_ms >= self._full_ms
