@@ -30,6 +30,7 @@ from strandline.replica.rot import RotWatch
 from strandline.replica.shared import Delayed, Shared
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, ReplicaStatus, Role
 from strandline.replica.streams import Streams
+from strandline.replica.throttle import Throttle
 
 NOW_MS = 0.0
 LONG_AGO_MS = float("-inf")
@@ -263,6 +264,8 @@ class Broker:
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
             checkpoints=CHECKPOINTS,
+            leader_throttle=Throttle(CLOCK),
+            follower_throttle=Throttle(CLOCK),
             rot=ROT,
             on_change=nothing,
             on_fatal=refuse,

@@ -94,6 +94,8 @@ MARKS: dict[str, str] = {
     "rotten-log-set-aside": "a log that recovery had refused was set aside and fetched again",
     "scrubbed": "a broker has read all its logs and looked for rot",
     "rot-healed": "a log that had rotted is whole again",
+    "replication-throttled-at-the-follower": "a replica out of the ISR was fetched no more until the quota had room",
+    "replication-throttled-at-the-leader": "a replica out of the ISR was sent nothing until the quota had room",
     "rot-stays": "a leader could not give a replica what had rotted there",
     "rot-mended": "what had rotted in a log was written anew with the leader's batches",
     "log-offline": "a partition went offline because its log cannot be used",

@@ -20,6 +20,7 @@ from strandline.replica.subscription import Subscription
 class CatchUp:
     """The lagging subscriptions of one stream.
 
+    `allowance(subscription)` says how many bytes may be read for one now: none, and it waits until `resume`.
     `take(subscription, read)` queues what was read for the follower, and `failed(subscription, error)` gets what a
     read raised; `wake` says that there may be more to send; `fatal` gets errors that nobody foresaw.
 
@@ -35,13 +36,17 @@ class CatchUp:
         failed: Callable[[Subscription, KafkaError | StorageError], None],
         wake: Callable[[], None],
         fatal: Report,
+        *,
+        allowance: Callable[[Subscription], int],
     ) -> None:
         self._chunk_bytes = chunk_bytes
+        self._allowance = allowance
         self._take = take
         self._failed = failed
         self._wake = wake
         self._fatal = fatal
         self._lagging: deque[Subscription] = deque()
+        self._held: dict[Subscription, None] = {}
         self._in_pieces: Subscription | None = None
         self._cold_read: asyncio.Task[None] | None = None
 
@@ -55,20 +60,44 @@ class CatchUp:
         self._lagging.append(subscription)
         self._wake()
 
+    def drop(self, subscription: Subscription) -> None:
+        """Its follower wants nothing of it any more."""
+        self._held.pop(subscription, None)
+
+    def resume(self) -> None:
+        """Those that were allowed nothing get their turn again."""
+        if self._held:
+            self._lagging.extend(self._held)
+            self._held.clear()
+            self._wake()
+
+    def resume_one(self, subscription: Subscription) -> None:
+        """As `resume`, if it is one of those."""
+        if subscription in self._held:
+            del self._held[subscription]
+            self._lagging.append(subscription)
+            self._wake()
+
     def close(self) -> None:
         """Read nothing more."""
         if self._cold_read is not None:
             self._cold_read.cancel()
         self._lagging.clear()
+        self._held.clear()
 
     def turn(self, credit: int) -> None:
         """Read one chunk, or as much as the credit allows, for the subscription whose turn it is. Those whose bytes are
-        cold are passed over, and so are those whose next batch must wait until another's has gone in pieces."""
-        room = max(1, min(self._chunk_bytes, credit))
+        cold are passed over, and so are those that are allowed nothing, or whose next batch must wait until another's
+        has gone in pieces."""
         for _ in range(len(self._lagging)):
             subscription = self._lagging.popleft()
             if not subscription.live:
                 continue
+            allowance = self._allowance(subscription)
+            if allowance <= 0:
+                self._held[subscription] = None
+                continue
+            room = max(1, min(self._chunk_bytes, credit, allowance))
             try:
                 read = self._read(subscription, room)
             except (KafkaError, StorageError) as error:

@@ -10,6 +10,7 @@ import structlog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset
+from strandline.proto.marks import mark
 from strandline.proto.ports import Rng, Rpc, RpcError, RpcRejected, Stream
 from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
@@ -34,6 +35,9 @@ class Fetcher:
 
     An answer counts only for the subscription it names and only while that is the partition's latest; the position
     cannot have moved since the FETCH, because data come only after it was accepted.
+
+    What is throttled (KIP-73) is fetched no more once the follower's quota is used up, and anew when there is room.
+    What the leader had sent by then, no more than the stream's credit, is kept and owed.
     """
 
     def __init__(self, shared: Shared, rpc: Rpc, rng: Rng, leader_id: NodeId, endpoint: Endpoint) -> None:
@@ -47,6 +51,7 @@ class Fetcher:
         self._by_channel: dict[int, Following] = {}
         self._next_id = 0
         self._waiting: dict[Following, None] = {}
+        self._held: dict[Following, None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
         self._requests: deque[bytes] = deque()
         self._in_pieces = Pieces()
@@ -221,6 +226,8 @@ class Fetcher:
         self._by_id.clear()
         self._by_channel.clear()
         self._waiting.clear()
+        self._held.clear()
+        self._shared.follower_throttle.forget(self._fetch_held)
         self._acks.clear()
         self._requests.clear()
         if self._retry_timer is not None:
@@ -283,6 +290,7 @@ class Fetcher:
         self._by_channel.pop(following.channel, None)
         self._acks.pop(following, None)
         self._waiting.pop(following, None)
+        self._held.pop(following, None)
         self._in_pieces.drop(following)
         following.id = following.channel = -1
 
@@ -319,6 +327,32 @@ class Fetcher:
         self._push(frames.pack_forget(following.id))
         self._waiting[following] = None
 
+    # The follower's quota (KIP-73)
+
+    def _hold(self) -> None:
+        """The quota is used up: forget what is throttled until there is room. Channels stay, so that what is on its way
+        is kept. A batch of which a part is here comes whole before that."""
+        for channel, following in list(self._by_channel.items()):
+            subscribed = following.id >= 0 and following.hole is None
+            if subscribed and following.is_throttled and not self._in_pieces.begun(following):
+                mark("replication-throttled-at-the-follower")
+                self._push(frames.pack_forget(following.id))
+                self._unsubscribe(following)
+                following.channel = channel
+                self._by_channel[channel] = following
+                self._held[following] = None
+        self._shared.follower_throttle.when_room(self._fetch_held)
+
+    def _fetch_held(self) -> None:
+        """There is room again, or some are throttled no longer: fetch them, first those that got something long ago."""
+        throttle = self._shared.follower_throttle
+        has_room = throttle.has_room
+        for following in list(self._held):
+            if has_room or not following.is_throttled:
+                self._fetch(following)
+        if self._held:
+            throttle.when_room(self._fetch_held)
+
     # What the leader says
 
     def on_welcome(self, node_id: NodeId, broker_epoch: BrokerEpoch) -> None:
@@ -352,8 +386,10 @@ class Fetcher:
     def on_piece(self, piece: frames.Piece) -> None:
         """Keep a part of a batch, and append the batch once it is whole (schedule 54)."""
         following = self._receiver(piece.channel, piece.leader_epoch, len(piece.part))
-        batch = None if following is None else self._in_pieces.take(following, piece)
-        if following is not None and batch is not None:
+        if following is None or following in self._held:  # the rest of what it begins will not come
+            return
+        batch = self._in_pieces.take(following, piece)
+        if batch is not None:
             self._append(following, frames.Data(*piece[:5], batch))
 
     def _receiver(self, channel: int, leader_epoch: int, size: int) -> Following | None:
@@ -367,6 +403,9 @@ class Fetcher:
                 f"{following.partition.topic_partition}: data of leader epoch {leader_epoch} came for a fetch in "
                 f"{following.core.leader_epoch}"
             )
+        if following is not None and following.is_throttled:
+            self._shared.follower_throttle.take(size)
+            self._by_channel[channel] = self._by_channel.pop(channel)  # behind those that got something longer ago
         return following
 
     def _append(self, following: Following, data: frames.Data) -> None:
@@ -387,6 +426,9 @@ class Fetcher:
                 error=str(error),
             )
             self._fetch_later(following)
+        else:
+            if following.is_throttled and not self._shared.follower_throttle.has_room:
+                self._hold()
 
     def _fill(self, following: Following, batches: memoryview) -> None:
         try:

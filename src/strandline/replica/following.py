@@ -53,6 +53,7 @@ class Following:
         cuts: truncations since the leader last accepted a fetch.
         retry_ms: when to fetch again after a refusal.
         log_start_due_ms: when to ask for the leader's log start while the disk is full.
+        leader_high_watermark: as it was told last; -1 before that.
         without_room: what came last, or a cut, found the disk full.
         hole: what has rotted in the log and is fetched now; None while it is fetched from the end of the log.
         heal_after_ms: not before then is it tried again.
@@ -71,6 +72,7 @@ class Following:
         "hole",
         "id",
         "last_epoch",
+        "leader_high_watermark",
         "log",
         "log_start_due_ms",
         "partition",
@@ -96,6 +98,7 @@ class Following:
         self.cuts = 0
         self.retry_ms = 0.0
         self.log_start_due_ms = 0.0
+        self.leader_high_watermark = -1
         self.without_room = False
         self.hole: tuple[Segment, Hole] | None = None
         self.heal_after_ms = float("-inf")
@@ -118,6 +121,14 @@ class Following:
     def end(self) -> None:
         """Follow no longer."""
         self._feed.unfollow(self)
+
+    @property
+    def is_throttled(self) -> bool:
+        """The follower's quota is for it (KIP-73): the topic says so, it is not in the ISR, and lacks what the leader
+        has committed. Else it may be about to join, and the leader waits for it."""
+        state = self.partition.state
+        lags = self.log.log_end_offset < self.leader_high_watermark
+        return lags and state.follower_throttled and self._shared.node_id not in state.isr
 
     # Healing (schedule 80)
 
@@ -209,6 +220,7 @@ class Following:
     def learn(self, leader_high_watermark: int, leader_log_start: int) -> None:
         """The leader gave its high watermark and its log start."""
         plog = self.log
+        self.leader_high_watermark = leader_high_watermark
         effects = self.core.learned(
             leader_high_watermark, leader_log_start, log_start=plog.log_start_offset, log_end=plog.log_end_offset
         )
@@ -330,6 +342,10 @@ class Pieces:
         batch = memoryview(self._batch)
         self._batch, self._following = bytearray(), None
         return batch
+
+    def begun(self, following: Following) -> bool:
+        """A part of a batch of it is here, and not the whole."""
+        return self._following is following
 
     def drop(self, following: Following) -> None:
         """The rest of its batch is not wanted, or will not come."""

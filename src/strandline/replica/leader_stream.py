@@ -57,7 +57,15 @@ class FollowerLink:
         self._signal = Signal()
         self._credit = 0
         chunk_bytes = shared.config.fetch_chunk_bytes
-        self._catch_up = CatchUp(chunk_bytes, self._queue_data, self._cannot_read, self._signal.set, shared.on_fatal)
+        self._chunk_bytes = chunk_bytes
+        self._catch_up = CatchUp(
+            chunk_bytes,
+            self._queue_data,
+            self._cannot_read,
+            self._signal.set,
+            shared.on_fatal,
+            allowance=self._allowance,
+        )
         self._catch_up_is_next = True
         self._entry_bytes_max = 2 * chunk_bytes
         self.now_ms = shared.clock.monotonic_ms()
@@ -105,6 +113,7 @@ class FollowerLink:
         self._stream.close()
         self._signal.set()
         self._catch_up.close()
+        self._shared.leader_throttle.forget(self._catch_up.resume)
         now_ms = self._shared.clock.monotonic_ms()
         subscriptions, self._subscriptions = self._subscriptions, {}
         for partition, subscription in subscriptions.values():
@@ -184,6 +193,7 @@ class FollowerLink:
                 f"{durable_offset}) after {sub.follower.fetch_offset}, and was sent what is below {sub.next_offset}"
             )
         partition.acked(sub, fetch_offset, durable_offset, self.now_ms)
+        self._catch_up.resume_one(sub)  # if the high watermark waits for it now, it is throttled no longer
 
     def on_forget(self, subscription: int) -> None:
         """The follower no longer wants it: it is not waited for, unless it is in the ISR."""
@@ -211,10 +221,12 @@ class FollowerLink:
         if subscription is not None and subscription.link is self:
             partition.unsubscribe(subscription)
             self._subscriptions.pop(subscription.id, None)
+            self._catch_up.drop(subscription)
             self._signal.set()  # others may have waited until its batch had gone in pieces
 
     def ended(self, subscription: Subscription, code: ErrorCode) -> None:
         """The leadership under a subscription is over."""
+        self._catch_up.drop(subscription)
         if self._subscriptions.pop(subscription.id, None) is not None:
             self.push(frames.pack_error(subscription.id, code))
 
@@ -222,12 +234,18 @@ class FollowerLink:
 
     def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> bool:
         """Whether an entry with these just appended batches shall be queued for this subscription: it is at the end of
-        the log and has credit, and they are no more than two chunks. If not, it catches up from the log later."""
+        the log and has credit, they are no more than two chunks, and if it is throttled the quota has room. If not, it
+        catches up from the log later."""
         if subscription.lagging:
             return False
         if self._credit <= 0 or subscription.next_offset != base_offset or size > self._entry_bytes_max:
             self._catch_up.add(subscription)
             return False
+        if self._is_throttled(subscription):
+            if not self._shared.leader_throttle.has_room:
+                self._catch_up.add(subscription)
+                return False
+            self._shared.leader_throttle.take(size)
         self._credit -= size
         self.bytes_out += size
         subscription.next_offset = next_offset
@@ -253,6 +271,26 @@ class FollowerLink:
             size += len(piece)
         return b"".join(pieces)
 
+    def _is_throttled(self, subscription: Subscription) -> bool:
+        """The leader's quota is for it: the topic says so, and no commit waits for it (KIP-73). One waits for the ISR,
+        and for who is about to join it: clients would wait, too."""
+        core, follower = subscription.core, subscription.follower
+        if follower.in_maximal_isr or not self._subscriptions[subscription.id][0].state.leader_throttled:
+            return False
+        return not core.waits_for(follower, self._shared.clock.monotonic_ms())
+
+    def _allowance(self, subscription: Subscription) -> int:
+        """How much may be read for it now: of what is throttled no more than the quota brings in a second, and nothing
+        while it is used up. A batch of which a part has gone goes to its end: others wait for that."""
+        if subscription.sent_bytes or not self._is_throttled(subscription):
+            return self._chunk_bytes
+        throttle = self._shared.leader_throttle
+        if throttle.has_room:
+            return throttle.limit
+        mark("replication-throttled-at-the-leader")
+        throttle.when_room(self._catch_up.resume)
+        return 0
+
     def _queue_data(self, subscription: Subscription, read: LogRead | BatchPart) -> None:
         """Queue whole batches, or a part of one, that were read for a follower that lags."""
         core, plog, size = subscription.core, subscription.log, len(read.data)
@@ -262,6 +300,8 @@ class FollowerLink:
             header = frames.pack_data_header(*place, **where)
         else:
             header = frames.pack_piece_header(*place, **where, batch_size=read.batch_size, position=read.position)
+        if self._is_throttled(subscription):
+            self._shared.leader_throttle.take(size)
         self._credit -= size
         self.bytes_out += size
         subscription.sent_high_watermark = core.high_watermark

@@ -47,6 +47,7 @@ from strandline.replica.states import (
     Role,
 )
 from strandline.replica.streams import Streams
+from strandline.replica.throttle import Throttle
 from strandline.replica.upkeep import Upkeep
 from strandline.replica.waiting import Append, AppendDone, DeletionDone, PendingDeletion
 
@@ -87,6 +88,7 @@ class ReplicaManager:
         self._on_fatal = on_fatal
         self.counters = ReplicaCounters()
         self.disk_room = DiskRoom(log_dir, clock, on_change, self._has_room, config.disk_reserve_bytes)
+        self.leader_throttle, self.follower_throttle = Throttle(clock), Throttle(clock)
         self._syncer = Syncer(disk, self._synced, self._sync_failed, self.fatal)
         self._shared = Shared(
             node_id=node_id,
@@ -100,6 +102,8 @@ class ReplicaManager:
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
             checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
+            leader_throttle=self.leader_throttle,
+            follower_throttle=self.follower_throttle,
             rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
@@ -136,6 +140,8 @@ class ReplicaManager:
         shared = self._shared
         shared.watermarks.stop()
         shared.rot.stop()
+        self.leader_throttle.stop()
+        self.follower_throttle.stop()
         self._scrub.stop()
         ending = [*self._streams.stop(), *self.compactor.stop()]
         if not clean:
@@ -206,6 +212,8 @@ class ReplicaManager:
         if self._set.apply(changes, deleted, brokers):
             self._streams.brokers_changed(self._set.brokers)
         self._streams.drop_idle()
+        self.leader_throttle.wake()  # topics may list others now
+        self.follower_throttle.wake()
 
     @property
     def brokers(self) -> Mapping[NodeId, BrokerState]:

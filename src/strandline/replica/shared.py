@@ -17,6 +17,7 @@ from strandline.replica.isr_changes import IsrChanges
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.rot import RotWatch
 from strandline.replica.states import ReplicaConfig, ReplicaCounters
+from strandline.replica.throttle import Throttle
 
 
 class Delayed:
@@ -78,6 +79,7 @@ class Shared:
         syncer: makes logs durable; it calls `Partition.synced` by way of the manager.
         watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
         checkpoints: makes log starts durable, and what else a start relies on.
+        leader_throttle, follower_throttle: what throttled replicas are sent, and fetch.
         rot: hears of batches on the disk that are not what was written.
         on_change: the controller is to hear at once of something that heartbeats say.
         on_fatal: the node has to stop.
@@ -94,6 +96,8 @@ class Shared:
     isr_changes: IsrChanges
     watermarks: Delayed
     checkpoints: Checkpoints
+    leader_throttle: Throttle
+    follower_throttle: Throttle
     rot: RotWatch
     on_change: Callable[[], None]
     on_fatal: Report

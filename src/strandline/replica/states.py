@@ -69,6 +69,8 @@ class PartitionState:
         log_config: the topic's log settings.
         unclean_leader_election: whether the topic allows unclean elections; like `recovering` it lets a follower
             truncate below its high watermark.
+        leader_throttled, follower_throttled: this broker's replica is listed: as leader it sends to replicas out of the
+            ISR within the leader's quota, as follower out of the ISR it fetches within the follower's (KIP-73).
     """
 
     topic: str
@@ -83,6 +85,8 @@ class PartitionState:
     min_insync_replicas: int = 1
     log_config: LogConfig = field(default_factory=LogConfig)
     unclean_leader_election: bool = False
+    leader_throttled: bool = False
+    follower_throttled: bool = False
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -15,7 +15,7 @@ from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
-from strandline.cluster.node.metrics_quotas import of_quotas
+from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.findings import LogCondition
@@ -70,6 +70,7 @@ class Metrics:
                     yield from of_authentications(node.broker)
                     yield from of_audit(node.broker)
                     yield from of_quotas(node.broker)
+                    yield from of_replication_quotas(node.broker)
 
         registry = CollectorRegistry()
         registry.register(OfNode())

@@ -26,6 +26,19 @@ _OF_IP = QuotaKey.CONNECTION_CREATION_RATE
 _OF = "of those that share a quota, lately"
 
 
+def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
+    """What throttled replicas take of this broker (KIP-73); 0 while none is throttled."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    replicas = broker.replicas
+    for side, throttle, verb in (
+        ("leader", replicas.leader_throttle, "sent to"),
+        ("follower", replicas.follower_throttle, "fetched for"),
+    ):
+        name = f"kafka_server_{side}replication_byte_rate"
+        yield GaugeMetricFamily(name, f"Bytes a second {verb} throttled replicas, lately.", value=throttle.byte_rate)
+
+
 def of_quotas(broker: BrokerRole) -> Iterator[Metric]:
     """Of each key and share; nothing while no quota is set."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

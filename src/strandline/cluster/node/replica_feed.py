@@ -41,6 +41,8 @@ class ReplicaFeed:
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply what a committed batch changed."""
+        self._replicas.leader_throttle.limit = self._resolver.throttled_rate(image, "leader")
+        self._replicas.follower_throttle.limit = self._resolver.throttled_rate(image, "follower")
         changes = [self._state(image, topic, info) for topic, info in self._changed(delta, image)]
         deleted = [
             TopicIdPartition(topic.topic_id, number)
@@ -92,6 +94,8 @@ class ReplicaFeed:
             min_insync_replicas=resolver.min_insync_replicas(image, topic.name, len(info.replicas)),
             log_config=resolver.log_config(image, topic.name),
             unclean_leader_election=resolver.unclean_election_enabled(image, topic.name),
+            leader_throttled=resolver.is_throttled(image, topic.name, info.partition, "leader"),
+            follower_throttled=resolver.is_throttled(image, topic.name, info.partition, "follower"),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from strandline.controller.metadata.config_key import ConfigKey, split_list
 from strandline.controller.metadata.image import (
@@ -67,6 +68,17 @@ def stored_codec(text: Callable[[str], str]) -> StoredCodec | None:
     codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
     level = f"compression.{name}.level"
     return StoredCodec(codec, int(text(level)) if level in TOPIC_CONFIGS else None)
+
+
+@lru_cache(maxsize=64)
+def _listed(replicas: str, node_id: NodeId | None) -> frozenset[int] | None:
+    """The partitions whose replica on a node is listed as partition:broker,...; None: all. Asked anew for each
+    partition of a topic, and a list may name them all."""
+    parts = split_list(replicas)
+    if parts == ["*"]:
+        return None
+    pairs = [part.split(":") for part in parts]
+    return frozenset(int(partition) for partition, broker in pairs if int(broker) == node_id)
 
 
 class ConfigResolver:
@@ -132,6 +144,15 @@ class ConfigResolver:
     def unclean_election_enabled(self, image: MetadataImage, topic: str) -> bool:
         """A replica that is not in sync may lead."""
         return self.topic_value(image, topic, "unclean.leader.election.enable") == "true"
+
+    def is_throttled(self, image: MetadataImage, topic: str, partition: int, side: str) -> bool:
+        """The replica on this node is listed as throttled, as "leader" or as "follower" (KIP-73)."""
+        listed = _listed(self.topic_value(image, topic, f"{side}.replication.throttled.replicas"), self._node_id)
+        return listed is None or partition in listed
+
+    def throttled_rate(self, image: MetadataImage, side: str) -> int:
+        """What this broker may send ("leader") or fetch ("follower") for throttled replicas, in bytes a second."""
+        return int(self.broker_value(image, f"{side}.replication.throttled.rate"))
 
     def log_config(self, image: MetadataImage, topic: str) -> LogConfig:
         """What the logs of a topic's partitions go by on this node."""

@@ -13,7 +13,6 @@ from strandline.controller.metadata.config_key import (
     boolean,
     integer,
     one_of,
-    throttled_replicas,
 )
 
 
@@ -36,20 +35,6 @@ IDLE_TOPIC_KEYS = (
         str(INT64_MAX),
         integer(0, INT64_MAX),
         "After so long the log is synced, in milliseconds.",
-    ),
-    _only_topics(
-        "follower.replication.throttled.replicas",
-        ConfigType.LIST,
-        "",
-        throttled_replicas,
-        "The replicas whose fetching is throttled, as partition:broker,...; *: all.",
-    ),
-    _only_topics(
-        "leader.replication.throttled.replicas",
-        ConfigType.LIST,
-        "",
-        throttled_replicas,
-        "The replicas that followers read throttled, as partition:broker,...; *: all.",
     ),
     _only_topics(
         "local.retention.bytes",
@@ -112,13 +97,10 @@ IDLE_TOPIC_KEYS = (
 
 _FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
 _TIERED = "there is no tiered storage"
-_THROTTLE = "replication is not throttled"
 
 _REASONS: Mapping[str, str] = {
     "flush.messages": _FLUSH,
     "flush.ms": _FLUSH,
-    "follower.replication.throttled.replicas": _THROTTLE,
-    "leader.replication.throttled.replicas": _THROTTLE,
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
     "preallocate": "files are allocated ahead of their data in steps that grow with the segment",

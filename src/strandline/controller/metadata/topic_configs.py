@@ -24,6 +24,7 @@ from strandline.controller.metadata.config_key import (
     list_of,
     one_of,
     ratio,
+    throttled_replicas,
 )
 from strandline.controller.metadata.idle_configs import IDLE_TOPIC_KEYS, with_reason
 from strandline.log.config import BATCH_BYTES_MAX
@@ -42,6 +43,20 @@ def _level(codec: str, default: str, allowed: Validator, more: str) -> ConfigKey
     name = f"compression.{codec}.level"
     doc = f"The level at which batches are packed where compression.type is {codec}{more}"
     return ConfigKey(name, ConfigType.INT, default, doc, allowed, name)
+
+
+def _throttled(side: str, doc: str) -> ConfigKey:
+    """A topic config without a default of the brokers: which replicas are throttled (KIP-73)."""
+    name = f"{side}.replication.throttled.replicas"
+    doc = f"{doc}, as partition:broker,...; *: all."
+    return ConfigKey(name, ConfigType.LIST, "", doc, throttled_replicas, "")
+
+
+def _throttled_rate(side: str, doc: str) -> ConfigKey:
+    name = f"{side}.replication.throttled.rate"
+    doc = f"{doc} of topics that say {side}.replication.throttled.replicas, in bytes a second."
+    because = " (at 0 a throttled replica would never catch up; without the config nothing is throttled)"
+    return ConfigKey(name, ConfigType.LONG, str(INT64_MAX), doc, integer(1, INT64_MAX, because), name, topic=False)
 
 
 _TOPIC_KEYS = (
@@ -78,6 +93,7 @@ _TOPIC_KEYS = (
         0,
         "How long a deleted segment's files stay on disk before they are unlinked, in milliseconds.",
     ),
+    _throttled("follower", "The replicas that fetch within follower.replication.throttled.rate while out of the ISR"),
     _int(
         "index.interval.bytes",
         "log.index.interval.bytes",
@@ -93,6 +109,9 @@ _TOPIC_KEYS = (
         "MiB) at most.",
         integer(0, BATCH_BYTES_MAX, " (96 MiB, which is what the default of socket.request.max.bytes lets in)"),
         "message.max.bytes",
+    ),
+    _throttled(
+        "leader", "The leading replicas that send within leader.replication.throttled.rate to those out of the ISR"
     ),
     _long(
         "max.compaction.lag.ms",
@@ -233,6 +252,8 @@ _BROKER_KEYS = (
         "flush.policy",
         topic=False,
     ),
+    _throttled_rate("follower", "What a broker fetches for throttled replicas"),
+    _throttled_rate("leader", "What a broker sends to throttled replicas"),
     ConfigKey(
         "num.partitions",
         ConfigType.INT,

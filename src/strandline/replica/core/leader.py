@@ -267,6 +267,10 @@ class LeaderCore:
         nodes = [follower.node_id for follower in self._followers if follower.durable_offset >= offset]
         return (self._me, *nodes) if self.durable_offset >= offset else tuple(nodes)
 
+    def waits_for(self, follower: FollowerProgress, now_ms: float) -> bool:
+        """The high watermark does not pass it: it is in the maximal ISR, or caught up and eligible to join."""
+        return follower.in_maximal_isr or self._about_to_join(follower, now_ms)
+
     def deleted_everywhere(self, durable_log_start: int) -> int:
         """The low watermark: no replica that may lead next has records before it. -1 if that cannot be said: a member
         of the maximal ISR has not given its log start yet, or members that left an ISR that is below `min_isr` may be
@@ -294,7 +298,7 @@ class LeaderCore:
             return
         offset = self.durable_offset if self._sync_before_ack else self.log_end_offset
         for follower in self._followers:
-            if follower.counted_offset < offset and (follower.in_maximal_isr or self._about_to_join(follower, now_ms)):
+            if follower.counted_offset < offset and self.waits_for(follower, now_ms):
                 offset = follower.counted_offset
         if offset <= self.high_watermark:
             return
