@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, one_change
+from lab.mutants.mutant import Mutant, Patch, one_change
 
 _RATES = "tests/cluster/broker/quotas/test_rates.py"
 _LIMITS = "tests/cluster/broker/quotas/test_limits.py"
@@ -14,6 +14,7 @@ _ARRIVALS = "tests/cluster/broker/test_kafka_connection_rates.py"
 _MACHINE = "tests/controller/machine/test_quotas.py"
 _CLIENT = "tests/client/test_connection.py"
 _SECURED = "seed:cluster:8"
+_THROTTLE = "tests/replica/test_throttle.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -279,5 +280,66 @@ TABLE: tuple[Mutant, ...] = (
         "self._broker.connection_limits.left(connection.peer.host)",
         "pass",
         f"{_CONNECTIONS}::test_one_connection_too_many_is_closed_and_the_others_stay",
+    ),
+    one_change(
+        "the-leaders-rate-holds-nobody",
+        "A21: a throttled replica is sent no more than the leader's rate",
+        "replica.leader_stream:FollowerLink._allowance",
+        "if throttle.has_room:",
+        "if True:",
+        f"{_THROTTLE}::test_a_replica_out_of_the_isr_catches_up_at_the_rate_and_nobody_waits_for_it[leader]",
+    ),
+    one_change(
+        "the-followers-rate-holds-nobody",
+        "A21: a throttled replica fetches no more than the follower's rate, and what was on its way",
+        "replica.fetcher:Fetcher._append",
+        "if following.is_throttled and not",
+        "if False and not",
+        f"{_THROTTLE}::test_a_replica_out_of_the_isr_catches_up_at_the_rate_and_nobody_waits_for_it[follower]",
+    ),
+    Mutant(
+        "the-isr-is-throttled",
+        "A21: a replica in the ISR is never throttled",
+        (
+            Patch("replica.leader_stream:FollowerLink._is_throttled", "follower.in_maximal_isr or not", "not"),
+            Patch(
+                "replica.leader_stream:FollowerLink._is_throttled",
+                "return not core.waits_for(follower, self._shared.clock.monotonic_ms())",
+                "return True",
+            ),
+        ),
+        (f"{_THROTTLE}::test_what_is_owed_for_long_holds_up_neither_the_isr_nor_an_operator[leader-list]",),
+    ),
+    one_change(
+        "who-is-about-to-join-is-throttled",
+        "A21: no commit waits for a replication quota",
+        "replica.leader_stream:FollowerLink._is_throttled",
+        "return not core.waits_for(follower, self._shared.clock.monotonic_ms())",
+        "return True",
+        f"{_THROTTLE}::test_who_is_about_to_join_is_not_throttled",
+    ),
+    one_change(
+        "what-is-on-its-way-is-dropped",
+        "A21: what the leader had sent when a follower's quota was used up is kept",
+        "replica.fetcher:Fetcher._hold",
+        "self._by_channel[channel] = following",
+        "pass",
+        f"{_THROTTLE}::test_a_replica_out_of_the_isr_catches_up_at_the_rate_and_nobody_waits_for_it[follower]",
+    ),
+    one_change(
+        "one-throttled-partition-takes-it-all",
+        "A21: throttled partitions have their turns",
+        "replica.fetcher:Fetcher._receiver",
+        "self._by_channel[channel] = self._by_channel.pop(channel)",
+        "pass",
+        f"{_THROTTLE}::test_of_many_throttled_partitions_none_is_left_behind[follower]",
+    ),
+    one_change(
+        "a-raised-rate-wakes-nobody",
+        "A21: another rate of replication counts at once, for those that wait as well",
+        "replica.throttle:Throttle.set_limit",
+        "self.wake()",
+        "pass",
+        f"{_THROTTLE}::test_what_is_owed_for_long_holds_up_neither_the_isr_nor_an_operator[leader-rate]",
     ),
 )

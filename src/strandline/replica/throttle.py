@@ -79,8 +79,8 @@ class Throttle:
         """Bytes a second."""
         return self._quota.limit
 
-    @limit.setter
-    def limit(self, limit: int) -> None:
+    def set_limit(self, limit: int) -> None:
+        """Another limit counts from now on, and who waits looks again."""
         if limit != self._quota.limit:
             self._quota.set_limit(limit, self._clock.monotonic_ms())
             self.wake()

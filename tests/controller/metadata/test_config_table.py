@@ -168,6 +168,27 @@ def test_a_record_waits_no_longer_than_max_compaction_lag() -> None:
 
 
 @pytest.mark.parametrize(
+    ("listed", "throttled"),
+    [("", []), ("*", [0, 1, 2]), ("0:3,1:4, 2:3", [0, 2]), ("00:03", [0]), ("0:33", [])],
+)
+def test_which_replicas_are_throttled(listed: str, throttled: list[int]) -> None:
+    """KIP-73: those of this broker that the topic lists, on the side that it lists them for."""
+    image = image_with((2, "t", "follower.replication.throttled.replicas", listed))
+    resolver = ConfigResolver({}, 3)
+    assert [number for number in range(3) if resolver.is_throttled(image, "t", number, "follower")] == throttled
+    assert not any(resolver.is_throttled(image, "t", number, "leader") for number in range(3))
+
+
+def test_the_rate_of_one_broker_is_its_own() -> None:
+    image = image_with(
+        (4, "3", "leader.replication.throttled.rate", "1000"), (4, "", "leader.replication.throttled.rate", "9")
+    )
+    assert ConfigResolver({}, 3).throttled_rate(image, "leader") == 1000
+    assert ConfigResolver({}, 4).throttled_rate(image, "leader") == 9
+    assert ConfigResolver({}, 4).throttled_rate(image, "follower") == 2**63 - 1, "Kafka's default: none"
+
+
+@pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
         ("segment.bytes", ["1024", "2147483647"], ["1023", "2147483648", "1e6", "", " 2000", "2_000"]),
@@ -183,6 +204,7 @@ def test_a_record_waits_no_longer_than_max_compaction_lag() -> None:
         ("compression.gzip.level", ["-1", "1", "9"], ["0", "10"]),
         ("compression.zstd.level", ["-131072", "22"], ["23"]),
         ("leader.replication.throttled.replicas", ["", "*", "0:1,12:3"], ["0", "0:1:2", "*,0:1", "a:1"]),
+        ("leader.replication.throttled.rate", ["1", "9223372036854775807"], ["0", "-1", "9223372036854775808"]),
         ("remote.storage.enable", ["false"], ["true"]),
         ("preallocate", ["true", "false"], ["yes"]),
     ],
