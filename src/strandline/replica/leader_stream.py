@@ -193,7 +193,8 @@ class FollowerLink:
                 f"{durable_offset}) after {sub.follower.fetch_offset}, and was sent what is below {sub.next_offset}"
             )
         partition.acked(sub, fetch_offset, durable_offset, self.now_ms)
-        self._catch_up.resume_one(sub)  # if the high watermark waits for it now, it is throttled no longer
+        if sub.lagging:  # if the high watermark waits for it now, it is throttled no longer
+            self._catch_up.resume_one(sub)
 
     def on_forget(self, subscription: int) -> None:
         """The follower no longer wants it: it is not waited for, unless it is in the ISR."""

@@ -140,10 +140,10 @@ class ReplicaManager:
         shared = self._shared
         shared.watermarks.stop()
         shared.rot.stop()
-        self.leader_throttle.stop()
-        self.follower_throttle.stop()
         self._scrub.stop()
         ending = [*self._streams.stop(), *self.compactor.stop()]
+        self.leader_throttle.stop()
+        self.follower_throttle.stop()
         if not clean:
             shared.checkpoints.abandon()  # the disk may be why, and wait for ever
         ending += [task for task in (shared.isr_changes.stop(), shared.checkpoints.stop()) if task is not None]
