@@ -302,6 +302,9 @@ class _Changes:
     def __init__(self) -> None:
         self.given: tuple[list[PartitionState], list[Any], dict[Any, BrokerState]] = ([], [], {})
 
+    def set_throttled_rates(self, leader: int, follower: int) -> None:
+        """Time stands still here, so nothing has a rate."""
+
     def apply(self, changes: list[PartitionState], deleted: list[Any], states: dict[Any, BrokerState]) -> None:
         self.given = (changes, deleted, states)
 

@@ -420,7 +420,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "newcomer-is-not-waited-for",
         "B4: high watermark: it waits for who is caught up and may join",
-        "replica.core.leader:LeaderCore._advance",
+        "replica.core.leader:LeaderCore.waits_for",
         " or self._about_to_join(follower, now_ms)",
         "",
         f"{_WATERMARK_TESTS}::test_a_caught_up_replica_that_may_join_is_waited_for",

@@ -102,6 +102,8 @@ class SimBroker:
 
     def _registered(self, epoch: BrokerEpoch) -> None:
         assert self.manager is not None
+        if (rate := self.cluster.throttled_rate) is not None:
+            self.manager.set_throttled_rates(2 * rate, rate)
         self.manager.set_broker_epoch(epoch)
         asyncio.get_running_loop().call_later(0.01, self.cluster.unfence, self.node)
 
@@ -162,7 +164,10 @@ class SimBroker:
 class SimCluster(Stage):
     """A few brokers; the scenario starts them."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, config: ReplicaConfig | None = None) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int = 3, config: ReplicaConfig | None = None, throttled_rate: int | None = None
+    ) -> None:
+        """`throttled_rate`: of followers, and half that of leaders, for all that `create` makes."""
         self.rng = split(seed, "scenario")
         world = WorldConfig(
             network=NetworkConfig(give_up_us=2_000_000),
@@ -177,6 +182,7 @@ class SimCluster(Stage):
             high_watermark_checkpoint_interval_ms=1_000,
             stream_timeout_ms=2_000,
         )
+        self.throttled_rate = throttled_rate
         self.controller = FakeController()
         self.brokers = {NodeId(node): SimBroker(self, node) for node in range(1, nodes + 1)}
         self.fatals: list[Exception] = []
@@ -201,6 +207,8 @@ class SimCluster(Stage):
                     replicas=replicas,
                     partition=number,
                     log_config=LogConfig(segment_bytes=4_000, index_interval_bytes=200),
+                    leader_throttled=self.throttled_rate is not None,
+                    follower_throttled=self.throttled_rate is not None,
                 )
             )
         return [TopicPartition("t", number) for number in range(partitions)]

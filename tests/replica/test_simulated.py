@@ -15,6 +15,7 @@ from strandline.log.batch import iter_batches
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, TopicPartition
+from strandline.proto.marks import counts
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import Role
 from strandline.replica.waiting import Append, AppendDone
@@ -228,8 +229,8 @@ def check(cluster: SimCluster, tps: list[TopicPartition], history: History) -> N
         assert found.get(place) == value, f"read {value!r} at {place}, which holds {found.get(place)!r}"
 
 
-def run(seed: int) -> History:
-    cluster = SimCluster(seed)
+def run(seed: int, throttled_rate: int | None = None) -> History:
+    cluster = SimCluster(seed, throttled_rate=throttled_rate)
     history = cluster.play(lambda cluster: scenario(cluster, seed))
     assert not cluster.fatals, cluster.fatals
     return history
@@ -242,3 +243,11 @@ def test_nothing_acked_is_lost(seed: int) -> None:
     history = run(seed)
     assert history.acked
     assert history.reads
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_nothing_acked_is_lost_while_replicas_are_throttled(seed: int) -> None:
+    """The same under replication quotas (KIP-73): who is behind catches up slowly, and does."""
+    before = counts()["replication-throttled-at-the-follower"]
+    assert run(seed, throttled_rate=50_000).acked
+    assert counts()["replication-throttled-at-the-follower"] > before

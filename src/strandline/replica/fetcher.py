@@ -386,7 +386,11 @@ class Fetcher:
     def on_piece(self, piece: frames.Piece) -> None:
         """Keep a part of a batch, and append the batch once it is whole (schedule 54)."""
         following = self._receiver(piece.channel, piece.leader_epoch, len(piece.part))
-        if following is None or following in self._held:  # the rest of what it begins will not come
+        if following is None:
+            return
+        if following in self._held:  # the rest of the batch may not come, and nothing behind it fits without it
+            del self._by_channel[following.channel]
+            following.channel = -1
             return
         batch = self._in_pieces.take(following, piece)
         if batch is not None:

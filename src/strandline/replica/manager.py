@@ -215,6 +215,11 @@ class ReplicaManager:
         self.leader_throttle.wake()  # topics may list others now
         self.follower_throttle.wake()
 
+    def set_throttled_rates(self, leader: int, follower: int) -> None:
+        """What this broker may send to throttled replicas, and fetch for its own, in bytes a second (KIP-73)."""
+        self.leader_throttle.set_limit(leader)
+        self.follower_throttle.set_limit(follower)
+
     @property
     def brokers(self) -> Mapping[NodeId, BrokerState]:
         """All registered brokers, by the latest `apply`."""

@@ -41,8 +41,8 @@ class ReplicaFeed:
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply what a committed batch changed."""
-        self._replicas.leader_throttle.set_limit(self._resolver.throttled_rate(image, "leader"))
-        self._replicas.follower_throttle.set_limit(self._resolver.throttled_rate(image, "follower"))
+        throttled_rate = self._resolver.throttled_rate
+        self._replicas.set_throttled_rates(throttled_rate(image, "leader"), throttled_rate(image, "follower"))
         changes = [self._state(image, topic, info) for topic, info in self._changed(delta, image)]
         deleted = [
             TopicIdPartition(topic.topic_id, number)
