@@ -327,6 +327,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_THROTTLE}::test_a_replica_out_of_the_isr_catches_up_at_the_rate_and_nobody_waits_for_it[follower]",
     ),
     one_change(
+        "what-follows-a-batch-that-is-not-whole-is-tried",
+        "A21: behind a batch that does not come whole nothing is taken of what was on its way",
+        "replica.fetcher:Fetcher.on_piece",
+        "del self._by_channel[following.channel]",
+        "return",
+        f"{_THROTTLE}::test_a_batch_in_pieces_comes_whole_and_holds_up_no_other[follower]",
+    ),
+    one_change(
         "one-throttled-partition-takes-it-all",
         "A21: throttled partitions have their turns",
         "replica.fetcher:Fetcher._receiver",

@@ -222,13 +222,18 @@ def test_any_rate_makes_progress(side: str) -> None:
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_batch_in_pieces_comes_whole_and_holds_up_no_other(side: str) -> None:
-    """Schedule 54: one batch at a time goes in pieces, so one that is throttled goes to its end."""
+def test_a_batch_in_pieces_comes_whole_and_holds_up_no_other(side: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Schedule 54: one batch at a time goes in pieces, so one that is throttled goes to its end. What is on its way behind
+    one that is not taken does not fit, and is not tried."""
 
     async def scenario(cluster: Catching) -> None:
         (throttled,), free = cluster.throttled, cluster.free
         await cluster.stand_up()
-        await cluster.fill(throttled, 8, size=30_000)
+        for _ in range(8):
+            await cluster.fill(throttled, 1, size=30_000)
+            await cluster.fill(throttled, 6, size=1_000)
+            await cluster.fill(throttled, 1, size=5_000)
+            await cluster.fill(throttled, 3, size=100)
         await cluster.fill(free, 8, size=30_000)
         await cluster.newcomer(10_000)
         await cluster.until(lambda: cluster.in_sync(free), "the free partition", within_ms=2_000)
@@ -236,6 +241,7 @@ def test_a_batch_in_pieces_comes_whole_and_holds_up_no_other(side: str) -> None:
         await cluster.until(lambda: cluster.in_sync(throttled), "the throttled partition", within_ms=60_000)
 
     Catching(side).play(scenario)
+    assert "cannot be appended" not in capsys.readouterr().out
 
 
 def test_who_is_about_to_join_is_not_throttled() -> None:
