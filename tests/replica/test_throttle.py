@@ -223,8 +223,8 @@ def test_any_rate_makes_progress(side: str) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_a_batch_in_pieces_comes_whole_and_holds_up_no_other(side: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Schedule 54: one batch at a time goes in pieces, so one that is throttled goes to its end. What is on its way behind
-    one that is not taken does not fit, and is not tried."""
+    """Schedule 54: one batch at a time goes in pieces, so one that is throttled goes to its end. What is on its way
+    behind one that is not taken does not fit, and is not tried."""
 
     async def scenario(cluster: Catching) -> None:
         (throttled,), free = cluster.throttled, cluster.free
