@@ -98,7 +98,7 @@ def test_the_readme_counts_the_heart_as_it_is() -> None:
 
 
 def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
-    """Each row of its table stands in docs/benchmarks.md, each cell as the median that stands there before its spread."""
+    """Each row of its table stands in docs/benchmarks.md, each cell as the median that stands before its spread."""
     table = (ROOT / "README.md").read_text().partition("| figure |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()[2:]]
     measured = (ROOT / "docs" / "benchmarks.md").read_text()
