@@ -235,6 +235,45 @@ def test_sessions_that_end_lose_no_record_and_no_order(tmp_path: Path) -> None:
         run(tmp_path, body, add_scram=FORMATTED, **settings(connections_max_reauth_ms="250"))
 
 
+def test_a_user_that_is_deleted_in_mid_stream_is_out_when_its_session_ends(tmp_path: Path) -> None:
+    """What it had acknowledged stays; its producer and its consumer say that the login failed, and go on no more."""
+
+    async def body(node: Node) -> None:
+        async with Admin(at(node, "PLAINTEXT")) as admin:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+            await admin.alter_scram_credentials({"carol": [ScramChange("SCRAM-SHA-256", PASSWORD)]})
+            carol = login("carol")
+            async with (
+                Producer(at(node, "CLEAR"), linger_ms=0, **carol) as producer,
+                Consumer(at(node, "CLEAR"), auto_offset_reset="earliest", **carol) as consumer,
+            ):
+                consumer.assign([("t", 0)])
+                acks = [await producer.send_and_wait("t", b"one")]
+                assert [record.value for record in await consumer.poll(5.0)] == [b"one"]
+                await admin.alter_scram_credentials({"carol": [ScramChange("SCRAM-SHA-256", None)]})
+
+                async def send() -> None:
+                    while True:
+                        acks.append(await producer.send_and_wait("t", b"more"))
+
+                async def read() -> None:
+                    while True:
+                        await consumer.poll(0.05)
+
+                async with asyncio.timeout(20.0):
+                    for stream in (send(), read()):
+                        with pytest.raises(AuthenticationFailed):
+                            await stream
+        async with Consumer(at(node, "PLAINTEXT"), auto_offset_reset="earliest") as reader:
+            reader.assign([("t", 0)])
+            kept = 0
+            while kept < len(acks):
+                kept += len(await reader.poll(5.0))
+
+    with capture_logs():
+        run(tmp_path, body, add_scram=FORMATTED, **settings(connections_max_reauth_ms="250"))
+
+
 def test_a_session_is_renewed_behind_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next connection opens once the last answer on this one is there, so requests never overtake each other; one
     that nobody uses is closed."""
