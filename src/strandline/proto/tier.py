@@ -1,0 +1,96 @@
+"""What of a partition lies in the object store: its tier (KIP-405).
+
+The closed segments that a leader has copied there, as the metadata log has them. The list of the metadata log is the
+truth: an object that it does not name is left over from an attempt, and nothing is read from it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+from strandline.proto.ids import LeaderEpoch, Offset, TopicId
+from strandline.proto.messages.fields import Int32, Int64, SInt64
+
+_FROM_THE_FIRST = Offset(0)
+AS_IT_IS = Offset(-1)
+"""In a change: the tier's start is left where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSegment:
+    """One segment in the object store.
+
+    Attributes:
+        segment_id: drawn anew for each attempt to copy it; the object's key has it (`strandline.log.tier.keys`).
+        base_offset: of its first batch.
+        end_offset: one past its last record; nothing at or beyond it counts, even where the object has more.
+        size_bytes: of its batches.
+        max_timestamp_ms: the largest of its records; -1: none has a time.
+        first_epoch, last_epoch: leader epochs of its first and last batch.
+        copied_ms: wall time at which its leader had copied it.
+    """
+
+    segment_id: Annotated[UUID, 1]
+    base_offset: Annotated[Offset, Int64(2)]
+    end_offset: Annotated[Offset, Int64(3)]
+    size_bytes: Annotated[int, Int64(4)]
+    max_timestamp_ms: Annotated[int, SInt64(5)]
+    first_epoch: Annotated[LeaderEpoch, Int32(6)]
+    last_epoch: Annotated[LeaderEpoch, Int32(7)]
+    copied_ms: Annotated[int, Int64(8)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The part of one partition that lies in the object store.
+
+    Invariants:
+    - each segment begins where the one before it ends;
+    - the first one reaches beyond `start_offset`.
+
+    Attributes:
+        start_offset: what lies below was deleted: the log start, as long as there are segments.
+        segments: in the order of their offsets.
+    """
+
+    start_offset: Offset = _FROM_THE_FIRST
+    segments: tuple[TieredSegment, ...] = ()
+
+    @property
+    def end_offset(self) -> Offset:
+        """One past the last record that was copied; `start_offset` where nothing is."""
+        return self.segments[-1].end_offset if self.segments else self.start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def find(self, offset: int) -> TieredSegment | None:
+        """The segment that holds `offset`; None: it is not in the tier."""
+        if not self.segments or not self.start_offset <= offset < self.end_offset:
+            return None
+        return self.segments[bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1]
+
+
+NO_TIER = Tier()
+"""Nothing was ever copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierChange:
+    """What a leader asks of the controller; see `strandline.controller.machine.tiers`.
+
+    Attributes:
+        add: segments that are in the store now, the first of them where the tier ends (anywhere, where it is empty).
+        start_offset: raise the tier's start to it, and forget the segments that lie wholly below; AS_IT_IS: leave it.
+    """
+
+    topic_id: Annotated[TopicId, 1]
+    partition: Annotated[int, Int32(2)]
+    leader_epoch: Annotated[LeaderEpoch, Int32(3)]
+    add: Annotated[tuple[TieredSegment, ...], 4] = ()
+    start_offset: Annotated[Offset, SInt64(5)] = AS_IT_IS
