@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId
 from strandline.proto.messages.fields import Int32, Int64, SInt64
 
@@ -20,16 +21,25 @@ AS_IT_IS = Offset(-1)
 
 
 @dataclass(frozen=True, slots=True)
+class EpochStart:
+    """A leader epoch, and the offset of its first record."""
+
+    epoch: Annotated[LeaderEpoch, Int32(1)]
+    start_offset: Annotated[Offset, Int64(2)]
+
+
+@dataclass(frozen=True, slots=True)
 class TieredSegment:
     """One segment in the object store.
 
     Attributes:
         segment_id: drawn anew for each attempt to copy it; the object's key has it (`strandline.log.tier.keys`).
-        base_offset: of its first batch.
-        end_offset: one past its last record; nothing at or beyond it counts, even where the object has more.
+        base_offset: of its first batch that counts. The object may begin before it: it is a whole segment of a leader
+            whose segments begin elsewhere than those of the one before.
+        end_offset: one past its last record.
         size_bytes: of its batches.
         max_timestamp_ms: the largest of its records; -1: none has a time.
-        first_epoch, last_epoch: leader epochs of its first and last batch.
+        epochs: the leader epochs of its records, in order; the first one from `base_offset` on.
         copied_ms: wall time at which its leader had copied it.
     """
 
@@ -38,9 +48,18 @@ class TieredSegment:
     end_offset: Annotated[Offset, Int64(3)]
     size_bytes: Annotated[int, Int64(4)]
     max_timestamp_ms: Annotated[int, SInt64(5)]
-    first_epoch: Annotated[LeaderEpoch, Int32(6)]
-    last_epoch: Annotated[LeaderEpoch, Int32(7)]
-    copied_ms: Annotated[int, Int64(8)]
+    epochs: Annotated[tuple[EpochStart, ...], 6]
+    copied_ms: Annotated[int, Int64(7)]
+
+    @property
+    def first_epoch(self) -> LeaderEpoch:
+        """Of its first record."""
+        return self.epochs[0].epoch
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """Of its last record."""
+        return self.epochs[-1].epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +94,21 @@ class Tier:
             return None
         return self.segments[bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1]
 
+    def log_start(self, local_start: int) -> int:
+        """Where a partition begins whose log on the disk begins at `local_start`."""
+        reaches = self.segments and self.start_offset < local_start <= self.end_offset
+        return self.start_offset if reaches else local_start
+
+    def epoch_end(self, epoch: int) -> EpochStart | None:
+        """The largest leader epoch here that is not above `epoch`, and where it ends, if it ends below the tier's end,
+        else the tier's end; None: there is none."""
+        end = self.end_offset
+        for start in (start for segment in reversed(self.segments) for start in reversed(segment.epochs)):
+            if start.epoch <= epoch:
+                return EpochStart(start.epoch, end)
+            end = start.start_offset
+        return None
+
 
 NO_TIER = Tier()
 """Nothing was ever copied."""
@@ -94,3 +128,13 @@ class TierChange:
     leader_epoch: Annotated[LeaderEpoch, Int32(3)]
     add: Annotated[tuple[TieredSegment, ...], 4] = ()
     start_offset: Annotated[Offset, SInt64(5)] = AS_IT_IS
+
+
+@dataclass(frozen=True, slots=True)
+class TierOutcome:
+    """What became of one change."""
+
+    topic_id: Annotated[TopicId, 1]
+    partition: Annotated[int, Int32(2)]
+    error: Annotated[ErrorCode, 3]
+    message: Annotated[str, 4] = ""
