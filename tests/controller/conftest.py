@@ -35,11 +35,13 @@ class MachineCluster:
         racks: dict[int, str] | None = None,
         static: dict[str, str] | None = None,
         flush_policy: str = "",
+        tiered_storage: bool = False,
     ) -> None:
         self.losses: list[elections.Loss] = []
         self.now_ms = 0.0
         self.flush_policy = flush_policy
         self.racks = racks or {}
+        self.settings = MachineSettings(tiered_storage=tiered_storage)
         self.static = static or {}
         self.log: list[MetadataRecord] = []
         self.incarnations = 0
@@ -56,7 +58,7 @@ class MachineCluster:
             self.start(node)
 
     def _state(self, image: MetadataImage) -> MachineState:
-        return MachineState(image, ConfigResolver(self.static), self.rng, MachineSettings(), self.now_ms)
+        return MachineState(image, ConfigResolver(self.static), self.rng, self.settings, self.now_ms)
 
     def _append(self, records: list[MetadataRecord]) -> None:
         if records:

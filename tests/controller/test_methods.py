@@ -10,22 +10,24 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from strandline.controller import api, broker_api, methods
+from strandline.controller import api, broker_api, methods, tier_api
 from strandline.controller.channel import ControllerChannel, Operation
 from strandline.controller.controller import Controller
 from strandline.proto import isr
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.messages.mapper import mapper_of
+from strandline.proto.tier import TierChange, TieredSegment, TierOutcome
 from tests.controller.sim_cluster import SimCluster
 from tests.proto.messages.samples import sample
 
 KINDS = [
     kind
-    for module in (api, broker_api, isr)
+    for module in (api, broker_api, isr, tier_api)
     for _, kind in inspect.getmembers(module, dataclasses.is_dataclass)
     if kind.__module__ == module.__name__
 ]
+KINDS += [TieredSegment, TierChange, TierOutcome]
 ENVELOPE = mapper_of(methods.ControllerReply)
 
 

@@ -148,6 +148,8 @@ class ControllerChannel:
     add_voter = Operation(methods.ADD_VOTER)
     alter_scram_credentials = Operation(methods.ALTER_SCRAM)
     alter_client_quotas = Operation(methods.ALTER_QUOTAS)
+    alter_tiers = Operation(methods.ALTER_TIERS)
+    """As alter_partition."""
     describe_replicas = Operation(methods.DESCRIBE_REPLICAS)
 
     async def create_topics(

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, broker_api, methods, quota_api, scram_api
+from strandline.controller import api, broker_api, methods, quota_api, scram_api, tier_api
 from strandline.controller.command_queue import CommandQueue, Operation
-from strandline.controller.machine import acls, brokers, configs, elections, isr, quotas, scram, topics
+from strandline.controller.machine import acls, brokers, configs, elections, isr, quotas, scram, tiers, topics
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
@@ -306,6 +306,10 @@ class Controller:
         """Set and remove quotas of clients. Raises KafkaError POLICY_VIOLATION."""
         return await self._do(lambda state, _: quotas.alter_client_quotas(state, request))
 
+    async def alter_tiers(self, request: tier_api.AlterTiersRequest) -> tier_api.AlterTiersReply:
+        """Judge a leader's changes of tiers. Raises KafkaError STALE_BROKER_EPOCH."""
+        return await self._do(lambda state, _: tiers.alter_tiers(state, request))
+
     # The network
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
@@ -327,6 +331,7 @@ class Controller:
             served(methods.DESCRIBE_REPLICAS, self.describe_replicas),
             served(methods.ALTER_SCRAM, self.alter_scram_credentials),
             served(methods.ALTER_QUOTAS, self.alter_client_quotas),
+            served(methods.ALTER_TIERS, self.alter_tiers),
         )
         return dict(unary), {methods.SESSION.path: self._sessions.serve}
 

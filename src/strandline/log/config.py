@@ -70,6 +70,16 @@ class LogConfig:
     retention_bytes: int = -1
     """`retention.bytes`: oldest segments are deleted beyond this; -1 means no bound."""
 
+    remote_storage: bool = False
+    """`remote.storage.enable`: closed segments are copied to the object store."""
+
+    local_retention_ms: int = 604800000
+    """`local.retention.ms`, at most `retention_ms`: copied segments whose newest record is older go from the disk; -1
+    keeps them as long as all others."""
+
+    local_retention_bytes: int = -1
+    """`local.retention.bytes`, at most `retention_bytes`: oldest copied segments go from the disk beyond this."""
+
     compacted: bool = False
     """`cleanup.policy` contains `compact`: of each key the last record stays, and a record without one is refused."""
 
@@ -131,6 +141,8 @@ _LEAST = {
     "max_message_bytes": 0,
     "retention_ms": -1,
     "retention_bytes": -1,
+    "local_retention_ms": -1,
+    "local_retention_bytes": -1,
     "timestamp_before_max_ms": 0,
     "timestamp_after_max_ms": 0,
     "preallocate_bytes": 0,

@@ -24,6 +24,7 @@ from strandline.proto.ids import (
     TopicPartition,
 )
 from strandline.proto.marks import mark
+from strandline.proto.tier import NO_TIER, Tier
 
 ACKS_ALL = -1
 """Kafka's acks=all: answer when every in-sync replica has the batch."""
@@ -31,6 +32,10 @@ ACKS_ALL = -1
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+"""The first offset on the leader's own disk (KIP-405)."""
+LATEST_TIERED_TIMESTAMP = -5
+"""The last offset in the object store (KIP-1005)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class PartitionState:
             truncate below its high watermark.
         leader_throttled, follower_throttled: this broker's replica is listed: as leader it sends to replicas out of the
             ISR within the leader's quota, as follower out of the ISR it fetches within the follower's (KIP-73).
+        tier: what of it lies in the object store.
     """
 
     topic: str
@@ -87,6 +93,7 @@ class PartitionState:
     unclean_leader_election: bool = False
     leader_throttled: bool = False
     follower_throttled: bool = False
+    tier: Tier = NO_TIER
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -9,7 +9,8 @@ import pytest
 
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
 from strandline.controller.machine import acls
-from strandline.controller.metadata.delta import MetadataDelta, diff
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,

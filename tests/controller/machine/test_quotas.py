@@ -14,7 +14,8 @@ from strandline.controller.machine import quotas
 from strandline.controller.machine.quotas import alter_client_quotas
 from strandline.controller.machine.state import MachineSettings, MachineState
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.delta import MetadataDelta, diff
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.quotas import ClientQuotaRecord
 from strandline.controller.metadata.records import MetadataVersionRecord, decode_record, encode_record

@@ -9,7 +9,8 @@ import pytest
 from strandline.controller.machine.scram import alter_scram_credentials
 from strandline.controller.machine.state import MachineSettings, MachineState
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.delta import MetadataDelta, diff
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, decode_record, encode_record
 from strandline.controller.metadata.scram import (

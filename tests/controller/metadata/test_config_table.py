@@ -205,7 +205,10 @@ def test_the_rate_of_one_broker_is_its_own() -> None:
         ("compression.zstd.level", ["-131072", "22"], ["23"]),
         ("leader.replication.throttled.replicas", ["", "*", "0:1,12:3"], ["0", "0:1:2", "*,0:1", "a:1"]),
         ("leader.replication.throttled.rate", ["1", "9223372036854775807"], ["0", "-1", "9223372036854775808"]),
-        ("remote.storage.enable", ["false"], ["true"]),
+        ("remote.storage.enable", ["false", "true"], ["yes"]),
+        ("remote.log.copy.disable", ["false"], ["true"]),
+        ("remote.log.delete.on.disable", ["false"], ["true"]),
+        ("local.retention.ms", ["-2", "-1", "0"], ["-3"]),
         ("preallocate", ["true", "false"], ["yes"]),
     ],
 )

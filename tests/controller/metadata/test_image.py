@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api
-from strandline.controller.metadata.delta import MetadataDelta, diff
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, topic_resource
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,

@@ -31,9 +31,16 @@ from strandline.controller.metadata.scram import (
     ScramSecretRecord,
     UserScramCredentialRecord,
 )
+from strandline.controller.metadata.tiers import (
+    DeletedTierRecord,
+    TieredSegmentRecord,
+    TierReapedRecord,
+    TierStartRecord,
+)
 from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import Endpoint
+from strandline.proto.tier import TieredSegment
 
 nodes = st.integers(0, 2**31 - 1)
 int64s = st.integers(0, 2**63 - 1)
@@ -57,6 +64,8 @@ acls = st.builds(
     st.sampled_from(Operation),
     st.sampled_from(Permission),
 )
+
+segments = st.builds(TieredSegment, uuids, int64s, int64s, int64s, st.integers(-1, 2**63 - 1), numbers, numbers, int64s)
 
 records = st.one_of(
     st.builds(AccessControlEntryRecord, acls),
@@ -108,6 +117,10 @@ records = st.one_of(
     st.builds(RemoveUserScramCredentialRecord, texts, numbers),
     st.builds(ScramSecretRecord, blobs),
     st.builds(ClientQuotaRecord, st.none() | texts, st.none() | texts, texts, st.none() | texts, st.none() | texts),
+    st.builds(TieredSegmentRecord, uuids, numbers, segments),
+    st.builds(TierStartRecord, uuids, numbers, int64s),
+    st.builds(DeletedTierRecord, uuids, texts),
+    st.builds(TierReapedRecord, uuids),
 )
 
 

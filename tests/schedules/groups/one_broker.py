@@ -13,7 +13,7 @@ from strandline.cluster.groups.counters import GroupCounters
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
-from strandline.controller.metadata.delta import diff
+from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from strandline.controller import broker_api
+from strandline.controller import broker_api, tier_api
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -20,11 +20,15 @@ from strandline.proto.ids import (
     TopicPartition,
 )
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import BrokerState, PartitionState, ReplicaStatus, Role
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
 """One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
+
+ALTER_TIERS_TIMEOUT_MS = 5_000.0
+"""The same of changes of tiers."""
 
 
 class ReplicaFeed:
@@ -57,6 +61,8 @@ class ReplicaFeed:
         changed: dict[TopicId, dict[int, None]] = {topic: dict(numbers) for topic, numbers in delta.partitions.items()}
         for reconfigured in self._reconfigured(delta, image):
             changed.setdefault(reconfigured.topic_id, {}).update(dict.fromkeys(reconfigured.partitions))
+        for topic_id, number in delta.tiers.changed:
+            changed.setdefault(topic_id, {})[number] = None
         for topic_id, numbers in changed.items():
             topic = image.topic_by_id.get(topic_id)
             if topic is None:
@@ -96,6 +102,7 @@ class ReplicaFeed:
             unclean_leader_election=resolver.unclean_election_enabled(image, topic.name),
             leader_throttled=resolver.is_throttled(image, topic.name, info.partition, "leader"),
             follower_throttled=resolver.is_throttled(image, topic.name, info.partition, "follower"),
+            tier=image.tier(topic.topic_id, info.partition),
         )
 
 
@@ -186,3 +193,28 @@ def isr_proposer(
         return list(reply.outcomes)
 
     return propose
+
+
+def tier_changer(
+    node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
+) -> Callable[[Sequence[TierChange]], Awaitable[list[TierOutcome]]]:
+    """How leaders ask the active controller to change the tiers of their partitions, each partition once."""
+
+    async def change(changes: Sequence[TierChange]) -> list[TierOutcome]:
+        request = tier_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
+        reply = await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
+        return list(reply.outcomes)
+
+    return change
+
+
+def tier_reaper(
+    node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
+) -> Callable[[Sequence[TopicId]], Awaitable[None]]:
+    """How a broker tells the active controller that the objects of deleted topics are gone."""
+
+    async def reaped(topic_ids: Sequence[TopicId]) -> None:
+        request = tier_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))
+        await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
+
+    return reaped

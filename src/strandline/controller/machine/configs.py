@@ -12,6 +12,7 @@ from strandline.controller.api import (
     ResourceAlteration,
     ResourceOutcome,
 )
+from strandline.controller.machine import tiering
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.metadata.config_resolver import AGREED_KEYS
@@ -76,8 +77,10 @@ def _alter_resource(state: MachineState, item: ResourceAlteration, resource: Con
     try:
         if resource[0] is ResourceType.TOPIC:
             validate_topic_configs(changed)
+            tiering.check_topic(state, resource[1], after)
         else:
             validate_broker_configs(changed, cluster_default=not resource[1])
+            tiering.check_brokers(state.image, resource, after)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return [

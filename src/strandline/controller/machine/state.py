@@ -49,6 +49,8 @@ class MachineSettings:
     times: SessionTimes = field(default_factory=SessionTimes)
     max_elections_per_balance: int = 1000
     """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
+    tiered_storage: bool = False
+    """This node knows of an object store: topics may be tiered."""
 
 
 class MachineState:

@@ -19,6 +19,7 @@ from strandline.controller.api import (
     TopicOutcomes,
     TopicRef,
 )
+from strandline.controller.machine import tiering
 from strandline.controller.machine.placement import Placer, usable_brokers
 from strandline.controller.machine.state import (
     DEFAULT_REPLICATION_FACTOR_MAX,
@@ -112,7 +113,7 @@ def _create_topic(
             f"Topic {owner.name!r} has the id {topic.topic_id} that is proposed for {topic.name!r}. Propose none: the "
             "controller draws one.",
         )
-    configs = _checked_configs(topic)
+    configs = _checked_configs(state, topic)
     remark = ""
     if topic.assignments:
         assignments = _manual_assignments(placement, topic)
@@ -168,7 +169,7 @@ def _first_half(topic_id: TopicId) -> int:
     return UUID(int=topic_id.int, version=4).int >> 64
 
 
-def _checked_configs(topic: CreatableTopic) -> dict[str, str]:
+def _checked_configs(state: MachineState, topic: CreatableTopic) -> dict[str, str]:
     configs: dict[str, str] = {}
     for name, value in topic.configs.items():
         if value is None:
@@ -176,6 +177,7 @@ def _checked_configs(topic: CreatableTopic) -> dict[str, str]:
         configs[name] = value
     try:
         validate_topic_configs(configs)
+        tiering.check_topic(state, topic.name, configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return configs

@@ -14,6 +14,7 @@ from strandline.controller.metadata.image import (
     broker_resource,
     topic_resource,
 )
+from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
 from strandline.log.compression import Codec
 from strandline.log.config import BATCH_BYTES_MAX, LogConfig, StoredCodec
@@ -68,6 +69,15 @@ def stored_codec(text: Callable[[str], str]) -> StoredCodec | None:
     codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
     level = f"compression.{name}.level"
     return StoredCodec(codec, int(text(level)) if level in TOPIC_CONFIGS else None)
+
+
+def local_retention(local: int, whole: int) -> int:
+    """What of a whole retention counts on the brokers' disks: never more, whatever defaults became since it was set."""
+    if local == -2:
+        return whole
+    if whole == -1:
+        return local
+    return whole if local == -1 else min(local, whole)
 
 
 @lru_cache(maxsize=64)
@@ -165,6 +175,8 @@ class ConfigResolver:
         deletes, compacts = "delete" in policy, "compact" in policy
         max_compaction_lag_ms = int(text("max.compaction.lag.ms"))
         segment_ms = int(text("segment.ms"))
+        retention_ms = int(text("retention.ms")) if deletes else -1
+        retention_bytes = int(text("retention.bytes")) if deletes else -1
         return LogConfig(
             segment_bytes=int(text("segment.bytes")),
             segment_ms=min(segment_ms, max_compaction_lag_ms) if compacts else segment_ms,
@@ -173,8 +185,11 @@ class ConfigResolver:
             segment_index_bytes=int(text("segment.index.bytes")),
             max_message_bytes=min(int(text("max.message.bytes")), BATCH_BYTES_MAX),
             stored_codec=stored_codec(text),
-            retention_ms=int(text("retention.ms")) if deletes else -1,
-            retention_bytes=int(text("retention.bytes")) if deletes else -1,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            remote_storage=text(REMOTE_STORAGE_ENABLE) == "true",
+            local_retention_ms=local_retention(int(text("local.retention.ms")), retention_ms),
+            local_retention_bytes=local_retention(int(text("local.retention.bytes")), retention_bytes),
             compacted=compacts,
             min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
             min_compaction_lag_ms=int(text("min.compaction.lag.ms")),

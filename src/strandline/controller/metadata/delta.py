@@ -16,7 +16,7 @@ from strandline.controller.metadata.image import (
     TopicInfo,
     topic_resource,
 )
-from strandline.controller.metadata.quotas import ClientQuotaRecord, QuotasDelta, changed_quotas
+from strandline.controller.metadata.quotas import ClientQuotaRecord, QuotasDelta
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,
     BrokerChangeRecord,
@@ -37,7 +37,14 @@ from strandline.controller.metadata.scram import (
     ScramDelta,
     ScramSecretRecord,
     UserScramCredentialRecord,
-    changed_credentials,
+)
+from strandline.controller.metadata.tiers import (
+    REMOTE_STORAGE_ENABLE,
+    DeletedTierRecord,
+    TieredSegmentRecord,
+    TierReapedRecord,
+    TiersDelta,
+    TierStartRecord,
 )
 from strandline.proto.acls import AclBinding, binding_fault
 from strandline.proto.errors import FatalError
@@ -56,7 +63,9 @@ class MetadataDelta:
     * `configs`: resource -> the keys set or removed;
     * `scram.changed`: the SCRAM credentials set or removed;
     * `acls`: access control entry -> whether it was added (or else removed);
-    * `quotas.changed`: entity of quotas -> the keys set or removed.
+    * `quotas.changed`: entity of quotas -> the keys set or removed;
+    * `tiers.changed`: the partitions whose tier is another; `tiers.changed_deleted`: deleted topics that left objects
+      in the store, or whose objects are gone.
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
     that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
@@ -80,6 +89,7 @@ class MetadataDelta:
         "partitions",
         "quotas",
         "scram",
+        "tiers",
     )
 
     def __init__(self, base: MetadataImage) -> None:
@@ -94,6 +104,7 @@ class MetadataDelta:
         self.scram = ScramDelta(base.scram)
         self.acls: dict[AclBinding, bool] = {}
         self.quotas = QuotasDelta(base.quotas)
+        self.tiers = TiersDelta(base.tiering)
         self._brokers: dict[NodeId, BrokerInfo] | None = None
         self._topics: dict[str, TopicInfo] | None = None
         self._topic_by_id: dict[TopicId, TopicInfo] | None = None
@@ -105,7 +116,8 @@ class MetadataDelta:
     def empty(self) -> bool:
         """Nothing that a broker acts upon changed (producer id blocks and credentials do not count)."""
         topics = self.partitions or self.created_topics or self.deleted_topics
-        return not (topics or self.brokers or self.configs or self.acls or self.quotas.changed)
+        tiers = self.tiers.changed or self.tiers.changed_deleted
+        return not (topics or self.brokers or self.configs or self.acls or self.quotas.changed or tiers)
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> None:
         """Apply records in order. Raises FatalError for one that does not fit."""
@@ -140,6 +152,7 @@ class MetadataDelta:
             scram=self.scram.image(),
             acls=base.acls if self._acls is None else self._acls,
             quotas=self.quotas.image(),
+            tiering=self.tiers.image(),
         )
 
     # Each kind of record
@@ -223,6 +236,8 @@ class MetadataDelta:
         removed = self._writable_configs().pop(resource, None)
         if removed:
             self.configs.setdefault(resource, {}).update(dict.fromkeys(removed))
+        enabled = (removed or {}).get(REMOTE_STORAGE_ENABLE) == "true"
+        self.tiers.topic_removed(record.topic_id, topic.name, topic.partitions, enabled=enabled)
 
     def _partition(self, record: PartitionRecord) -> None:
         partitions = self._writable_partitions(record.topic_id, "add a partition to")
@@ -317,6 +332,21 @@ class MetadataDelta:
         self._require_version()
         self.quotas.apply(record)
 
+    def _tiered_segment(self, record: TieredSegmentRecord) -> None:
+        self._require_partition(record.topic_id, record.partition)
+        self.tiers.add(record)
+
+    def _tier_start(self, record: TierStartRecord) -> None:
+        self._require_partition(record.topic_id, record.partition)
+        self.tiers.raise_start(record)
+
+    def _deleted_tier(self, record: DeletedTierRecord) -> None:
+        self._require_version()
+        self.tiers.set_deleted(record)
+
+    def _tier_reaped(self, record: TierReapedRecord) -> None:
+        self.tiers.reaped(record)
+
     # Copy on write
 
     def _writable_acls(self) -> dict[AclBinding, None]:
@@ -369,6 +399,13 @@ class MetadataDelta:
         if topic is None:
             raise FatalError(f"A record wants to {what} topic {topic_id}, which is unknown: the metadata is damaged.")
         return topic
+
+    def _require_partition(self, topic_id: TopicId, number: int) -> None:
+        if number not in self._topic_of(topic_id, "change a tier of").partitions:
+            raise FatalError(
+                f"A record changes the tier of partition {number} of topic {topic_id}, which does not exist: "
+                "the metadata is damaged."
+            )
 
     def _broker_of(self, node_id: NodeId, broker_epoch: int, what: str) -> BrokerInfo:
         brokers = self.base.brokers if self._brokers is None else self._brokers
@@ -431,40 +468,6 @@ def check_partition(topic_id: TopicId, info: PartitionInfo) -> None:
         raise FatalError(f"Partition {info.partition} of topic {topic_id} cannot stand, {broken}: {info}")
 
 
-def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """What changed between two images that share no history, as after the load of a snapshot.
-
-    The result's `base` is `old`; it describes, and must not be applied further.
-    """
-    delta = MetadataDelta(old)
-    delta.metadata_version = new.metadata_version
-    delta.next_producer_id = new.next_producer_id
-    for topic_id, topic in old.topic_by_id.items():
-        if topic_id not in new.topic_by_id:
-            delta.deleted_topics[topic_id] = topic
-    for topic_id, topic in new.topic_by_id.items():
-        before = old.topic_by_id.get(topic_id)
-        if before is None:
-            delta.created_topics[topic_id] = None
-        known = {} if before is None else before.partitions
-        changed = {number: None for number, info in topic.partitions.items() if known.get(number) != info}
-        if changed:
-            delta.partitions[topic_id] = changed
-    for node_id in {**old.brokers, **new.brokers}:
-        if old.brokers.get(node_id) != new.brokers.get(node_id):
-            delta.brokers[node_id] = new.brokers.get(node_id)
-    for resource in {**old.configs, **new.configs}:
-        was, now = old.config(resource), new.config(resource)
-        keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
-        if keys:
-            delta.configs[resource] = keys
-    delta.scram.changed = changed_credentials(old.scram, new.scram)
-    delta.quotas.changed = changed_quotas(old.quotas, new.quotas)
-    delta.acls = dict.fromkeys((binding for binding in old.acls if binding not in new.acls), False)
-    delta.acls |= dict.fromkeys((binding for binding in new.acls if binding not in old.acls), True)
-    return delta
-
-
 _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     MetadataVersionRecord: MetadataDelta._metadata_version,
     RegisterBrokerRecord: MetadataDelta._register_broker,
@@ -482,4 +485,8 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     AccessControlEntryRecord: MetadataDelta._add_acl,
     RemoveAccessControlEntryRecord: MetadataDelta._remove_acl,
     ClientQuotaRecord: MetadataDelta._quota,
+    TieredSegmentRecord: MetadataDelta._tiered_segment,
+    TierStartRecord: MetadataDelta._tier_start,
+    DeletedTierRecord: MetadataDelta._deleted_tier,
+    TierReapedRecord: MetadataDelta._tier_reaped,
 }

@@ -37,20 +37,6 @@ IDLE_TOPIC_KEYS = (
         "After so long the log is synced, in milliseconds.",
     ),
     _only_topics(
-        "local.retention.bytes",
-        ConfigType.LONG,
-        "-2",
-        integer(-2, INT64_MAX),
-        "What of a tiered partition stays on the broker, in bytes; -2: as retention.bytes.",
-    ),
-    _only_topics(
-        "local.retention.ms",
-        ConfigType.LONG,
-        "-2",
-        integer(-2, INT64_MAX),
-        "How long records of a tiered partition stay on the broker, in milliseconds; -2: as retention.ms.",
-    ),
-    _only_topics(
         "preallocate",
         ConfigType.BOOLEAN,
         "false",
@@ -75,40 +61,31 @@ IDLE_TOPIC_KEYS = (
         "remote.log.copy.disable",
         ConfigType.BOOLEAN,
         "false",
-        boolean,
-        "true: nothing more is copied to the remote tier.",
+        one_of("false", because=" (what is closed of a tiered topic is copied)"),
+        "true: nothing more is copied to the remote tier. Refused.",
     ),
     _only_topics(
         "remote.log.delete.on.disable",
         ConfigType.BOOLEAN,
         "false",
-        boolean,
-        "true: what the remote tier has is deleted when it is turned off.",
-    ),
-    _only_topics(
-        "remote.storage.enable",
-        ConfigType.BOOLEAN,
-        "false",
-        one_of("false", because=" (there is no tiered storage)"),
-        "true: old segments move to a remote tier. Refused, as by a Kafka whose tiered storage is off.",
+        one_of("false", because=" (what is in the object store goes by retention, or with the topic)"),
+        "true: what the remote tier has is deleted when it is turned off. Refused.",
     ),
 )
 """Configs that Kafka has and of which no value has an effect here."""
 
 _FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
-_TIERED = "there is no tiered storage"
+_LAG = "a segment is copied once it is closed and committed"
+_ONE_WAY = "a topic is tiered as long as it has segments in the object store"
 
 _REASONS: Mapping[str, str] = {
     "flush.messages": _FLUSH,
     "flush.ms": _FLUSH,
-    "local.retention.bytes": _TIERED,
-    "local.retention.ms": _TIERED,
     "preallocate": "files are allocated ahead of their data in steps that grow with the segment",
-    "remote.copy.lag.bytes": _TIERED,
-    "remote.copy.lag.ms": _TIERED,
-    "remote.log.copy.disable": _TIERED,
-    "remote.log.delete.on.disable": _TIERED,
-    "remote.storage.enable": _TIERED,
+    "remote.copy.lag.bytes": _LAG,
+    "remote.copy.lag.ms": _LAG,
+    "remote.log.copy.disable": _ONE_WAY,
+    "remote.log.delete.on.disable": _ONE_WAY,
 }
 """Why a topic config has no effect yet, by its name."""
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.controller.metadata.scram import NO_SCRAM, ScramImage
+from strandline.controller.metadata.tiers import NO_TIERS, TiersImage
 from strandline.proto.acls import AclBinding
 from strandline.proto.ids import (
     NO_NODE,
@@ -24,7 +25,9 @@ from strandline.proto.ids import (
     PartitionEpoch,
     ProducerId,
     TopicId,
+    TopicIdPartition,
 )
+from strandline.proto.tier import NO_TIER, Tier
 
 METADATA_VERSION = 1
 """The newest metadata version this program writes; it rises when a record or a rule of replay changes."""
@@ -153,6 +156,7 @@ class MetadataImage:
         acls: the access control entries, in the order of their creation. The mapping is another one whenever one of
             them is: whoever made something of it can see by identity that it still holds.
         quotas: the clients' quotas, by entity; another mapping whenever one of them is another.
+        tiering: what of the partitions lies in the object store, and the deleted topics that left objects there.
     """
 
     cluster_id: str
@@ -168,6 +172,7 @@ class MetadataImage:
     scram: ScramImage = NO_SCRAM
     acls: Mapping[AclBinding, None] = field(default_factory=dict)
     quotas: QuotasImage = field(default_factory=dict)
+    tiering: TiersImage = NO_TIERS
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """The partition by its topic's name, or None."""
@@ -178,6 +183,20 @@ class MetadataImage:
         """The partition by its topic's id, or None."""
         info = self.topic_by_id.get(topic_id)
         return None if info is None else info.partitions.get(partition)
+
+    @property
+    def tiers(self) -> Mapping[TopicIdPartition, Tier]:
+        """What of the partitions lies in the object store; those of which nothing does are not in it."""
+        return self.tiering.tiers
+
+    @property
+    def deleted_tiers(self) -> Mapping[TopicId, str]:
+        """Id -> name of the deleted topics whose objects may still be in the store."""
+        return self.tiering.deleted
+
+    def tier(self, topic_id: TopicId, partition: int) -> Tier:
+        """What of one partition lies in the object store."""
+        return self.tiering.tiers.get(TopicIdPartition(topic_id, partition), NO_TIER)
 
     def config(self, resource: ConfigResource) -> Mapping[str, str]:
         """The dynamic configs set on a resource itself; defaults are not in it."""

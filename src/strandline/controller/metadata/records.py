@@ -18,6 +18,12 @@ from strandline.controller.metadata.scram import (
     ScramSecretRecord,
     UserScramCredentialRecord,
 )
+from strandline.controller.metadata.tiers import (
+    DeletedTierRecord,
+    TieredSegmentRecord,
+    TierReapedRecord,
+    TierStartRecord,
+)
 from strandline.proto.acls import AclBinding
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
@@ -83,7 +89,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
-    """A topic, its partitions and its configs are gone."""
+    """A topic, its partitions, its configs and its tiers are gone; its objects in the store are yet to be."""
 
     topic_id: Annotated[TopicId, 1]
 
@@ -173,6 +179,10 @@ MetadataRecord = (
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
     | ClientQuotaRecord
+    | TieredSegmentRecord
+    | TierStartRecord
+    | DeletedTierRecord
+    | TierReapedRecord
 )
 """Any record of the metadata log."""
 
@@ -196,6 +206,10 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     13: mapper_of(AccessControlEntryRecord),
     14: mapper_of(RemoveAccessControlEntryRecord),
     31: mapper_of(ClientQuotaRecord),
+    41: mapper_of(TieredSegmentRecord),
+    42: mapper_of(TierStartRecord),
+    43: mapper_of(DeletedTierRecord),
+    44: mapper_of(TierReapedRecord),
 }
 """Type id on disk -> the record. An id is never given to another record."""
 

@@ -44,6 +44,7 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
         records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
     records.extend(image.scram.records())
     records.extend(quota_records(image.quotas))
+    records.extend(image.tiering.records())
     return records
 
 

@@ -27,6 +27,7 @@ from strandline.controller.metadata.config_key import (
     throttled_replicas,
 )
 from strandline.controller.metadata.idle_configs import IDLE_TOPIC_KEYS, with_reason
+from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.proto.errors import ConfigError
 
@@ -101,6 +102,22 @@ _TOPIC_KEYS = (
         1,
         "An entry is added to the offset index about every so many bytes of log.",
     ),
+    _long(
+        "local.retention.bytes",
+        "log.local.retention.bytes",
+        -2,
+        -2,
+        "With remote.storage.enable: the size beyond which copied segments of a partition go from the brokers' disks, "
+        "in bytes; -2: as retention.bytes, which it may not exceed.",
+    ),
+    _long(
+        "local.retention.ms",
+        "log.local.retention.ms",
+        -2,
+        -2,
+        "With remote.storage.enable: the age beyond which copied segments go from the brokers' disks, in milliseconds; "
+        "-2: as retention.ms, which it may not exceed.",
+    ),
     ConfigKey(
         "max.message.bytes",
         ConfigType.INT,
@@ -166,6 +183,15 @@ _TOPIC_KEYS = (
         integer(1, INT32_MAX),
         "min.insync.replicas",
         broker=False,
+    ),
+    ConfigKey(
+        REMOTE_STORAGE_ENABLE,
+        ConfigType.BOOLEAN,
+        "false",
+        "true: closed segments are copied to the object store of remote.log.storage.url, and read from there. Not with "
+        "cleanup.policy=compact; back to false only once nothing of the topic is left there.",
+        boolean,
+        "",
     ),
     _long(
         "retention.bytes",

@@ -51,7 +51,7 @@ _QUORUM: Mapping[type, Callable[[Any], NodeId]] = {
     raft.FetchSnapshotRequest: lambda request: request.replica.node_id,
 }
 
-_OWN = (methods.REGISTER_BROKER, methods.ALTER_PARTITION, methods.ALLOCATE_PRODUCER_IDS)
+_OWN = (methods.REGISTER_BROKER, methods.ALTER_PARTITION, methods.ALTER_TIERS, methods.ALLOCATE_PRODUCER_IDS)
 """Of the controller's: a broker sends them for itself."""
 
 _FORWARDED = tuple(method for method in methods.METHODS if method not in _OWN)
