@@ -175,7 +175,7 @@ def test_every_method_of_a_node_stands_in_the_table(tmp_path: Path) -> None:
 
 
 def test_a_node_speaks_for_itself_alone() -> None:
-    """Votes, fetches, registration, ISR changes, sessions, replication, the audit: of node 2 they are taken from node 2
+    """Votes, fetches, registration, ISR and tier changes, sessions, replication, the audit: of node 2 they are taken from node 2
     alone."""
 
     async def main() -> None:
@@ -189,7 +189,7 @@ def test_a_node_speaks_for_itself_alone() -> None:
                 assert await stream.read() == b"done"
                 stream.close()
             taken = len(called.requests)
-            assert taken == 11
+            assert taken == 12
             for path, request in requests(3).items():
                 with pytest.raises(RpcRejected, match=r"the certificate is node 2's, and the request says .* node 3"):
                     await rpc.call(called.endpoint, path, request, timeout_ms=5000)
