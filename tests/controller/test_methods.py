@@ -17,7 +17,7 @@ from strandline.proto import isr
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.messages.mapper import mapper_of
-from strandline.proto.tier import TierChange, TieredSegment, TierOutcome
+from strandline.proto.tier import EpochStart, TierChange, TieredSegment, TierOutcome
 from tests.controller.sim_cluster import SimCluster
 from tests.proto.messages.samples import sample
 
@@ -27,7 +27,7 @@ KINDS = [
     for _, kind in inspect.getmembers(module, dataclasses.is_dataclass)
     if kind.__module__ == module.__name__
 ]
-KINDS += [TieredSegment, TierChange, TierOutcome]
+KINDS += [EpochStart, TieredSegment, TierChange, TierOutcome]
 ENVELOPE = mapper_of(methods.ControllerReply)
 
 

@@ -13,11 +13,12 @@ from strandline.controller.machine import tiers, topics
 from strandline.controller.tier_api import AlterTiersRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.tier import AS_IT_IS, Tier, TierChange, TieredSegment, TierOutcome
+from strandline.proto.tier import AS_IT_IS, EpochStart, Tier, TierChange, TieredSegment, TierOutcome
 
 
 def segment(base: int, end: int, number: int = 0, **changes: Any) -> TieredSegment:
-    fields = {"size_bytes": 100, "max_timestamp_ms": 5, "first_epoch": 0, "last_epoch": 1, "copied_ms": 7, **changes}
+    fields = {"size_bytes": 100, "max_timestamp_ms": 5, "epochs": ((0, base), (1, base + 1)), "copied_ms": 7, **changes}
+    fields["epochs"] = tuple(EpochStart(*start) for start in fields["epochs"])
     return TieredSegment(UUID(int=number or base + 1), base, end, **fields)
 
 
@@ -99,9 +100,12 @@ FAULTS: list[tuple[str, list[TieredSegment]]] = [
     ("no record", [segment(20, 20, 50)]),
     ("offsets that go back", [segment(20, 15, 50)]),
     ("a negative size", [segment(20, 30, 50, size_bytes=-1)]),
-    ("a negative epoch", [segment(20, 30, 50, first_epoch=-1)]),
-    ("epochs that go back", [segment(20, 30, 50, first_epoch=1, last_epoch=0)]),
-    ("an epoch that is to come", [segment(20, 30, 50, last_epoch=2)]),
+    ("a negative epoch", [segment(20, 30, 50, epochs=((-1, 20),))]),
+    ("epochs that go back", [segment(20, 30, 50, epochs=((1, 20), (0, 25)))]),
+    ("epochs whose offsets go back", [segment(20, 30, 50, epochs=((0, 20), (1, 19)))]),
+    ("no epoch", [segment(20, 30, 50, epochs=())]),
+    ("no epoch of its first record", [segment(20, 30, 50, epochs=((0, 21),))]),
+    ("an epoch that is to come", [segment(20, 30, 50, epochs=((0, 20), (2, 25)))]),
     ("an id that is in the tier", [segment(20, 30, FIRST.segment_id.int)]),
     ("an id twice", [segment(20, 30, 50), segment(30, 40, 50)]),
     ("one that is in, and a new one", [SECOND, THIRD]),

@@ -40,7 +40,7 @@ from strandline.controller.metadata.tiers import (
 from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import Endpoint
-from strandline.proto.tier import TieredSegment
+from strandline.proto.tier import EpochStart, TieredSegment
 
 nodes = st.integers(0, 2**31 - 1)
 int64s = st.integers(0, 2**63 - 1)
@@ -65,7 +65,8 @@ acls = st.builds(
     st.sampled_from(Permission),
 )
 
-segments = st.builds(TieredSegment, uuids, int64s, int64s, int64s, st.integers(-1, 2**63 - 1), numbers, numbers, int64s)
+epochs = st.lists(st.builds(EpochStart, numbers, int64s), max_size=3).map(tuple)
+segments = st.builds(TieredSegment, uuids, int64s, int64s, int64s, st.integers(-1, 2**63 - 1), epochs, int64s)
 
 records = st.one_of(
     st.builds(AccessControlEntryRecord, acls),

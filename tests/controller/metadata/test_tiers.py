@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,14 +30,15 @@ from strandline.controller.metadata.tiers import (
 )
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import TopicIdPartition
-from strandline.proto.tier import NO_TIER, Tier, TieredSegment
+from strandline.proto.tier import NO_TIER, EpochStart, Tier, TieredSegment
 
 TOPIC, OTHER = UUID(int=9), UUID(int=10)
 
 
-def segment(base: int, end: int, number: int = 0, **changes: int) -> TieredSegment:
-    fields = {"size_bytes": 100, "max_timestamp_ms": 5, "first_epoch": 0, "last_epoch": 0, "copied_ms": 7, **changes}
-    return TieredSegment(UUID(int=number or base + 1), base, end, **fields)
+def segment(base: int, end: int, **changes: Any) -> TieredSegment:
+    fields = {"size_bytes": 100, "max_timestamp_ms": 5, "epochs": ((0, base),), "copied_ms": 7, **changes}
+    fields["epochs"] = tuple(EpochStart(*start) for start in fields["epochs"])
+    return TieredSegment(UUID(int=base + 1), base, end, **fields)
 
 
 def added(base: int, end: int, topic: UUID = TOPIC, partition: int = 0) -> TieredSegmentRecord:
@@ -105,7 +107,9 @@ def test_first_segment_begins_anywhere_at_or_beyond_the_start() -> None:
         [added(0, 10), added(9, 20)],
         [TierStartRecord(TOPIC, 0, 5), added(4, 20)],
         [added(5, 5)],
-        [TieredSegmentRecord(TOPIC, 0, segment(0, 5, first_epoch=2, last_epoch=1))],
+        [TieredSegmentRecord(TOPIC, 0, segment(0, 5, epochs=((2, 0), (1, 3))))],
+        [TieredSegmentRecord(TOPIC, 0, segment(0, 5, epochs=()))],
+        [TieredSegmentRecord(TOPIC, 0, segment(0, 5, epochs=((2, 0), (3, 5))))],
         [TieredSegmentRecord(TOPIC, 0, segment(0, 5, max_timestamp_ms=-2))],
         [added(0, 10, partition=2)],
         [added(0, 10, topic=UUID(int=11))],
@@ -120,6 +124,8 @@ def test_first_segment_begins_anywhere_at_or_beyond_the_start() -> None:
         "below the start",
         "an empty segment",
         "epochs that go back",
+        "no epoch",
+        "an epoch that begins beyond it",
         "a time that cannot be",
         "no such partition",
         "no such topic",

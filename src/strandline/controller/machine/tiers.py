@@ -14,6 +14,7 @@ from strandline.controller.metadata.tiers import (
     TieredSegmentRecord,
     TierReapedRecord,
     TierStartRecord,
+    place_fault,
     segment_fault,
 )
 from strandline.controller.tier_api import AlterTiersReply, AlterTiersRequest
@@ -108,15 +109,11 @@ def _check_segments(tier: Tier, add: tuple[TieredSegment, ...], leader_epoch: Le
     known = {segment.segment_id for segment in tier.segments}
     end_offset: Offset | None = tier.end_offset if tier.segments else None
     for segment in add:
-        fault = segment_fault(segment)
-        if segment.segment_id in known:
+        fault = segment_fault(segment) or place_fault(segment, tier.start_offset, end_offset)
+        if not fault and segment.segment_id in known:
             fault = "its id is in the tier already"
-        elif segment.last_epoch > leader_epoch:
+        if not fault and segment.last_epoch > leader_epoch:
             fault = f"it holds records of leader epoch {segment.last_epoch}, and the leader's is {leader_epoch}"
-        elif end_offset is None and segment.base_offset < tier.start_offset:
-            fault = f"it begins below the tier's start, {tier.start_offset}"
-        elif end_offset is not None and segment.base_offset != end_offset:
-            fault = f"the tier ends at {end_offset}"
         if fault:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

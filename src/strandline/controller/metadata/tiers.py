@@ -7,8 +7,9 @@ is deleted leaves its objects behind, and so its id and name stay in the image u
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated
 
 from strandline.proto.errors import FatalError
@@ -118,7 +119,7 @@ class TiersDelta:
         """Raises FatalError: a segment that does not continue the tier, or cannot be."""
         key, segment = TopicIdPartition(record.topic_id, record.partition), record.segment
         own = self._writable(key)
-        fault = segment_fault(segment) or own.gap(segment)
+        fault = segment_fault(segment) or own.place_fault(segment)
         if fault:
             words = f"A record adds a segment to the tier of partition {key.partition} of topic {key.topic_id}"
             raise FatalError(f"{words}, {segment}: {fault}. The metadata is damaged.")
@@ -192,13 +193,8 @@ class _OwnTier:
     def tier(self) -> Tier:
         return Tier(self.start_offset, tuple(self.segments))
 
-    def gap(self, segment: TieredSegment) -> str:
-        """Why a segment cannot come next; empty: it can."""
-        if not self.segments:
-            below = segment.base_offset < self.start_offset
-            return f"it begins below the tier's start, {self.start_offset}" if below else ""
-        end_offset = self.segments[-1].end_offset
-        return "" if segment.base_offset == end_offset else f"the tier ends at {end_offset}"
+    def place_fault(self, segment: TieredSegment) -> str:
+        return place_fault(segment, self.start_offset, self.segments[-1].end_offset if self.segments else None)
 
     def raise_start(self, start_offset: Offset) -> None:
         gone = bisect_right(self.segments, start_offset, key=lambda segment: segment.end_offset)
@@ -211,9 +207,25 @@ def segment_fault(segment: TieredSegment) -> str:
         return f"offsets from {segment.base_offset} to {segment.end_offset} hold no record"
     if segment.size_bytes < 0 or segment.copied_ms < 0 or segment.max_timestamp_ms < -1:
         return "its size or a time of it is negative"
-    if not 0 <= segment.first_epoch <= segment.last_epoch:
-        return f"leader epochs from {segment.first_epoch} to {segment.last_epoch} cannot be"
+    if not segment.epochs or segment.epochs[0].start_offset > segment.base_offset:
+        return "its first record has no leader epoch"
+    epochs = [start.epoch for start in segment.epochs]
+    starts = [start.start_offset for start in segment.epochs]
+    if epochs[0] < 0 or not (_rises(epochs) and _rises(starts)) or starts[-1] >= segment.end_offset:
+        return f"its leader epochs {epochs} from {starts} on cannot be"
     return ""
+
+
+def _rises(numbers: Sequence[int]) -> bool:
+    return all(number < after for number, after in pairwise(numbers))
+
+
+def place_fault(segment: TieredSegment, start_offset: Offset, end_offset: Offset | None) -> str:
+    """Why a segment cannot come next, where the tier ends at `end_offset` (None: it is empty); empty: it can."""
+    if end_offset is None:
+        below = segment.base_offset < start_offset
+        return f"it begins below the tier's start, {start_offset}" if below else ""
+    return "" if segment.base_offset == end_offset else f"the tier ends at {end_offset}"
 
 
 def changed_tiers(old: TiersImage, new: TiersImage, topics: Mapping[TopicId, object]) -> dict[TopicIdPartition, None]:

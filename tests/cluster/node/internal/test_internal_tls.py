@@ -175,8 +175,8 @@ def test_every_method_of_a_node_stands_in_the_table(tmp_path: Path) -> None:
 
 
 def test_a_node_speaks_for_itself_alone() -> None:
-    """Votes, fetches, registration, ISR and tier changes, sessions, replication, the audit: of node 2 they are taken from node 2
-    alone."""
+    """Votes, fetches, registration, changes of ISR and tier, sessions, replication, the audit: of node 2 they are taken
+    from node 2 alone."""
 
     async def main() -> None:
         async with node_one() as called:
