@@ -12,7 +12,7 @@ from pathlib import Path
 HIDDEN = "[hidden]"
 """Kafka's own word for a value that is not shown."""
 
-_SECRET = re.compile(r"pas+w|phrase|secret|keystore\.key$|jaas")
+_SECRET = re.compile(r"pas+w|phrase|secret|keystore\.key$|jaas|storage\.options$")
 """What the name of a secret holds, most mistyped ones included."""
 
 _REFERENCE = re.compile(r"\$\{(env|file|dir|keyring):([^}]*)\}")

@@ -36,6 +36,7 @@ from strandline.cluster.node.config_settings import (
     Identity,
     Limits,
 )
+from strandline.cluster.node.config_tier import Tiered, check_tier, tier_advice
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, Setting, environment_name, read_file
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
 from strandline.controller.quorum.api import QuorumConfig
@@ -45,7 +46,7 @@ from strandline.proto.ids import Endpoint, NodeId
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
 
-class NodeConfig(Identity, Security, Sasl, Limits, Groups):
+class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
     """The settings of one node, parsed and checked as a whole.
 
     Attributes:
@@ -180,6 +181,7 @@ class NodeConfig(Identity, Security, Sasl, Limits, Groups):
         for advertised in self.advertised_listeners:
             if advertised.name not in names:
                 raise ConfigError("advertised.listeners", advertised.name, "one of " + ", ".join(names))
+        check_tier(self.remote_storage_url, self.remote_storage_enable)
         check_listeners(self.given, self.security_protocol_map, self.listeners)
         for listener in self.listeners:
             mechanisms = self.of_listener(listener.name)[ENABLED]
@@ -208,7 +210,7 @@ NODE_SETTINGS: Mapping[str, Setting[Any]] = {
     for setting in sorted(
         (
             setting
-            for group in (Identity, Security, Sasl, Limits, Groups)
+            for group in (Identity, Security, Sasl, Limits, Tiered, Groups)
             for setting in vars(group).values()
             if isinstance(setting, Setting)
         ),
@@ -221,10 +223,15 @@ NODE_SETTINGS: Mapping[str, Setting[Any]] = {
 def _advice(name: str) -> str:
     known = (*NODE_SETTINGS, *BROKER_CONFIGS)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
-    if near:
+    reason = tier_advice(name)
+    if near and reason is None:
         return "no setting has this name; did you mean " + " or ".join(near) + "?"
-    reason = sasl_advice(name) or _kafka_only(name)
-    return reason or "no setting has this name; docs/configuration.md lists them all"
+    return (
+        reason
+        or sasl_advice(name)
+        or _kafka_only(name)
+        or "no setting has this name; docs/configuration.md lists them all"
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -291,7 +298,7 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         "quotas are set with `strandline quota` or kafka-configs.sh; here are quota.window.num and "
         "quota.window.size.seconds alone",
     ),
-    (("remote.log.", "replication.quota."), "this part of Kafka is not served yet"),
+    (("replication.quota.",), "this part of Kafka is not served yet"),
     (
         ("log.cleaner.",),
         "compaction is always on and runs in the event loop: there are no threads and no buffers but "

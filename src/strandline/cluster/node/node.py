@@ -354,7 +354,8 @@ def _controller_config(config: NodeConfig, bootstrap: Sequence[MetadataRecord]) 
             times=SessionTimes(
                 session_timeout_ms=config.broker_session_timeout_ms,
                 silence_timeout_ms=config.broker_silence_timeout_ms,
-            )
+            ),
+            tiered_storage=config.tier.enabled,
         ),
         auto_leader_rebalance_enable=config.leader_rebalance_enable,
         leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
