@@ -10,7 +10,9 @@ import pytest
 
 from strandline.client import (
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
     Admin,
     ConfigChange,
@@ -105,14 +107,14 @@ def test_partitions_and_settings_are_altered(bootstrap: str, make_topic: MakeTop
 
 
 def test_offsets_are_listed(bootstrap: str, make_topic: MakeTopic) -> None:
-    """By either end, by time, and the newest timestamp (KIP-734)."""
+    """By either end, by time, the newest timestamp (KIP-734), and what of it lies where (KIP-405, KIP-1005)."""
     name = make_topic(2)
     with Producer(bootstrap) as producer:
         for number, timestamp_ms in enumerate((3_000, 9_000, 6_000)):
             producer.send(name, b"%d" % number, partition=0, timestamp_ms=timestamp_ms).result(30)
     first, empty = TopicPartition(name, 0), TopicPartition(name, 1)
     with Admin(bootstrap) as admin:
-        asked = {EARLIEST: 0, LATEST: 3, MAX_TIMESTAMP: 1, 3_500: 1, 9_001: -1}
+        asked = {EARLIEST: 0, LATEST: 3, MAX_TIMESTAMP: 1, EARLIEST_LOCAL: 0, LATEST_TIERED: -1, 3_500: 1, 9_001: -1}
         for question, offset in asked.items():
             assert admin.list_offsets({first: question})[first].offset == offset
         assert admin.list_offsets({first: MAX_TIMESTAMP})[first].timestamp_ms == 9_000

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from strandline.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
     from strandline.client.types import (
         EARLIEST,
+        EARLIEST_LOCAL,
         LATEST,
+        LATEST_TIERED,
         MAX_TIMESTAMP,
         Ack,
         ConfigChange,
@@ -64,7 +66,9 @@ _HOMES = {
     "ConfigResource": "strandline.client.types",
     "ConsumerRecord": "strandline.client.types",
     "EARLIEST": "strandline.client.types",
+    "EARLIEST_LOCAL": "strandline.client.types",
     "LATEST": "strandline.client.types",
+    "LATEST_TIERED": "strandline.client.types",
     "MAX_TIMESTAMP": "strandline.client.types",
     "NewTopic": "strandline.client.types",
     "OffsetAndMetadata": "strandline.client.types",
@@ -110,7 +114,9 @@ _HOMES = {
 
 __all__ = [
     "EARLIEST",
+    "EARLIEST_LOCAL",
     "LATEST",
+    "LATEST_TIERED",
     "MAX_TIMESTAMP",
     "Ack",
     "AclBinding",

@@ -42,7 +42,8 @@ class Leaders:
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float, *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset for a time (ms), or for EARLIEST, LATEST or MAX_TIMESTAMP, of each partition.
+        """The offset for a time (ms), or for EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL or LATEST_TIERED, of each
+        partition.
 
         Raises:
             UnknownTopic, KafkaError, ClientTimeout.
@@ -63,7 +64,8 @@ class Leaders:
                     },
                 ),
             }
-            # Version 1 to 6 have no MAX_TIMESTAMP; the broker refuses it there (KIP-734).
+            # MAX_TIMESTAMP is known since version 7, EARLIEST_LOCAL since 8, LATEST_TIERED since 9; brokers refuse them
+            # before (KIP-734, KIP-405, KIP-1005).
             answer = await connection.call(Api.LIST_OFFSETS, values, self._request_timeout_ms)
             return {
                 TopicPartition(topic.name, entry.partition_index): _or_error(

@@ -301,6 +301,10 @@ LATEST = -1
 """`list_offsets`: the offset the next record will get, as consumers may see it (the high watermark)."""
 MAX_TIMESTAMP = -3
 """`list_offsets`: the record with the greatest timestamp (KIP-734)."""
+EARLIEST_LOCAL = -4
+"""`list_offsets`: the first offset on the leader's own disk; older ones are in the object store (KIP-405)."""
+LATEST_TIERED = -5
+"""`list_offsets`: the last offset in the object store; -1: nothing is there (KIP-1005)."""
 
 
 SCRAM_ITERATIONS = 8192

@@ -196,7 +196,8 @@ class TopicAdmin(AdminBase):
     async def list_offsets(
         self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset for EARLIEST, LATEST, MAX_TIMESTAMP or a time in ms, asked of each partition's leader.
+        """The offset for EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED or a time in ms, asked of each
+        partition's leader.
 
         Raises:
             UnknownTopic, KafkaError, ClientTimeout.
