@@ -40,6 +40,7 @@ from lab.mutants import (
     sessions,
     spark,
     storage,
+    tiers,
 )
 from lab.mutants.mutant import Mutant, Patch
 from lab.mutants.patching import StalePatch, applied
@@ -77,6 +78,7 @@ MUTANTS: dict[str, Mutant] = {
         storage.TABLE,
         disks.TABLE,
         compaction.TABLE,
+        tiers.TABLE,
         inspection.TABLE,
         clauses.TABLE,
     )

@@ -162,8 +162,8 @@ def test_start_beyond_the_end_leaves_no_segment(cluster: Any) -> None:
 
 def test_topics_without_the_setting_get_no_segments(cluster: Any) -> None:
     """Their start may rise: what is there is deleted in its time."""
-    assert alter(cluster, FIRST, topic="plain", leader_epoch=0) is ErrorCode.INVALID_REQUEST
-    assert alter(cluster, topic="plain", start=5, leader_epoch=0) is ErrorCode.NONE
+    assert alter(cluster, segment(3, 10, epochs=((0, 3),)), topic="plain") is ErrorCode.INVALID_REQUEST
+    assert alter(cluster, topic="plain", start=5) is ErrorCode.NONE
 
 
 def test_each_change_is_judged_alone(cluster: Any) -> None:
