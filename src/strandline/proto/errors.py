@@ -8,6 +8,8 @@
     │   └── DirectoryInUse           another process has the data directory
     ├── StorageError                 this machine's disk: the log that raised it is fenced
     │   └── CorruptLogError          damage in the middle of what was once durable: file, position, what to do
+    ├── StoreError                   the object store did not do what was asked: the same may succeed later
+    │   └── ObjectMissing            it has no such object
     └── FatalError                   the node must stop now; going on could lose or corrupt data
 
 Figures that a caller may want (sizes, limits, offsets) are attributes, not only words in the message.
@@ -106,6 +108,21 @@ class CorruptLogError(StorageError):
         self.advice = advice
         where = f"{path} at byte {position}" + ("" if offset is None else f" (offset {offset})")
         super().__init__(f"{where}: {reason}. {advice}")
+
+
+class StoreError(StrandlineError):
+    """The object store is away, slow, full of other work, or refuses: nothing is fenced, and the same may succeed later.
+
+    A write that ended with it may have been carried out all the same.
+    """
+
+
+class ObjectMissing(StoreError):
+    """The object store is there, and has no object of this key."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"the object store has no object {key}")
 
 
 class FatalError(StrandlineError):

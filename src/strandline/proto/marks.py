@@ -104,6 +104,7 @@ MARKS: dict[str, str] = {
     # the log
     "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",
     "log-start-to-be-made-durable-again": "a log began inside a batch, before a start that was durable",
+    "tier-rot-found": "an object of the object store was not what was written, and went to nobody",
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",
     "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",

@@ -1,0 +1,273 @@
+"""A closed segment of a log on its way into the object store.
+
+It is read twice. The first time each batch is held against its CRC, its offsets and its leader epoch: what has rotted is
+never copied. The second time it is sent, and its last bytes leave only if all of them are those that were looked at. So
+whatever becomes of the segment meanwhile (retention deletes it, compaction replaces it), no object has other bytes than
+its sidecar says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from crc32c import crc32c
+
+from strandline.log.batch import BatchHeader, iter_batches, parse_header
+from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.disk import Disk, DiskError, File
+from strandline.log.index import OffsetIndex, TimeIndex
+from strandline.log.intact import intact_end, why_not_intact
+from strandline.log.partition_log import PartitionLog
+from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
+from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment_name
+from strandline.log.swap import LogChanged
+from strandline.log.tier.keys import log_key, sidecar_key
+from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
+from strandline.log.tier.store import ObjectStore
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import LeaderEpoch, Offset
+from strandline.proto.ports import Clock
+from strandline.proto.tier import TieredSegment
+
+Limiter = Callable[[int], Awaitable[None]]
+"""Returns once so many more bytes may be sent."""
+
+CHUNK_BYTES = 1 << 20
+"""Of a segment at a time, on its way into the store."""
+
+_LOOK_BYTES = 256 << 10
+"""Of a segment at a time, while its batches are looked at: a few milliseconds of the event loop, however small they are."""
+
+
+async def unlimited(n_bytes: int) -> None:
+    """The Limiter that holds nothing back."""
+
+
+async def copy_segment(
+    store: ObjectStore,
+    prefix: str,
+    plog: PartitionLog,
+    segment: Segment,
+    segment_id: UUID,
+    *,
+    cluster_id: str,
+    leader_epoch: int,
+    clock: Clock,
+    limiter: Limiter = unlimited,
+    start_offset: int = -1,
+) -> TieredSegment:
+    """Write the two objects of a closed segment, the sidecar first; what it returns is to be added to the metadata.
+
+    It begins at `start_offset`, where that lies inside of the segment: replicas do not all close their segments at the
+    same offsets, and the tier may end in the middle of one. Whole batches before it are left out. `prefix` is
+    `keys.partition_prefix` of the partition; `segment_id` is used for this attempt alone. The caller sees to it that all of
+    the segment is committed and durable.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE where the segment has rotted; KAFKA_STORAGE_ERROR when the disk fails.
+        LogChanged: the log has lost the segment meanwhile.
+        StoreError: the store did not take it. Objects of the attempt may be there.
+    """
+    reading = _Reading(plog, segment)
+    try:
+        survey = await reading.survey(start_offset)
+        producers = await _producers(plog, reading.end_offset)
+        tiered = TieredSegment(
+            segment_id=segment_id,
+            base_offset=Offset(max(survey.base_offset, start_offset)),
+            end_offset=Offset(reading.end_offset),
+            size_bytes=survey.size_bytes,
+            max_timestamp_ms=survey.max_timestamp_ms,
+            first_epoch=LeaderEpoch(survey.epochs[0][0]),
+            last_epoch=LeaderEpoch(survey.epochs[-1][0]),
+            copied_ms=clock.wall_ms(),
+        )
+        header = SidecarHeader(
+            cluster_id=cluster_id,
+            topic=plog.topic_partition.topic,
+            topic_id=plog.topic_id,
+            partition=plog.topic_partition.partition,
+            base_offset=survey.base_offset,
+            end_offset=reading.end_offset,
+            size_bytes=survey.size_bytes,
+            max_timestamp_ms=survey.max_timestamp_ms,
+            epochs=tuple(survey.epochs),
+            log_crc=survey.crc,
+            leader_epoch=leader_epoch,
+        )
+        sidecar = encode_sidecar(header, survey.index, survey.time_index, producers)
+        await store.put(sidecar_key(prefix, tiered), _sliced(sidecar, limiter), len(sidecar))
+        await store.put(log_key(prefix, tiered), reading.chunks(survey, limiter), survey.size_bytes)
+    finally:
+        reading.close()
+    return tiered
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What stands in a segment from its byte `position` on."""
+
+    position: int = 0
+    size_bytes: int = 0
+    base_offset: int = -1
+    max_timestamp_ms: int = -1
+    crc: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    index: OffsetIndex = field(default_factory=OffsetIndex)
+    time_index: TimeIndex = field(default_factory=TimeIndex)
+    _newest_offset: int = 0
+    _bytes_since_entry: int = 0
+
+    def take(self, header: BatchHeader, interval_bytes: int) -> None:
+        """The next batch. Index entries stand where `Segment.noted` would put them."""
+        if self.base_offset < 0:
+            self.base_offset = header.base_offset
+        if not self.epochs or self.epochs[-1][0] != header.leader_epoch:
+            self.epochs.append((header.leader_epoch, header.base_offset))
+        if header.max_timestamp > self.max_timestamp_ms:
+            self.max_timestamp_ms, self._newest_offset = header.max_timestamp, header.last_offset
+        if self._bytes_since_entry > interval_bytes:
+            self._bytes_since_entry = 0
+            self.index.append(header.last_offset - self.base_offset, self.size_bytes)
+            self.time_index.append(self.max_timestamp_ms, self._newest_offset - self.base_offset)
+        self._bytes_since_entry += header.size
+        self.size_bytes += header.size
+
+    def end(self) -> None:
+        """There are no more batches."""
+        self.time_index.append(self.max_timestamp_ms, self._newest_offset - self.base_offset)
+
+
+class _Reading:
+    """A segment's file, by a handle of its own."""
+
+    def __init__(self, plog: PartitionLog, segment: Segment) -> None:
+        if segment is plog.segments[-1]:
+            raise ValueError(f"{plog.topic_partition}: the active segment, {segment.base_offset}, is not copied")
+        self._log = plog
+        self._segment = segment
+        self._size = segment.size
+        self.end_offset = self._following()
+        try:
+            self._file = plog.disk.open(segment.path(LOG_SUFFIX))
+        except FileNotFoundError as error:
+            raise self._changed() from error
+        except DiskError as error:
+            raise _unreadable(error) from error
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()
+
+    async def survey(self, start_offset: int) -> _Survey:
+        """Look at every batch. Raises KafkaError, LogChanged."""
+        if start_offset >= self.end_offset:
+            raise ValueError(f"offset {start_offset} lies beyond the segment, which ends at {self.end_offset}")
+        log, survey = self._log, _Survey()
+        position, offset = 0, self._segment.base_offset
+        interval_bytes = log.config.index_interval_bytes
+        while position < self._size:
+            data = await self._batches(position, offset)
+            end, following = intact_end(data, offset, log.epochs, log.log_start_offset, self.end_offset)
+            if not end:
+                raise self._rotten(position, offset, data)
+            taken_from = 0
+            for header, _ in iter_batches(memoryview(data)[:end]):
+                if header.last_offset < start_offset:
+                    taken_from += header.size
+                else:
+                    survey.take(header, interval_bytes)
+            survey.position += taken_from
+            survey.crc = crc32c(memoryview(data)[taken_from:end], survey.crc)
+            position, offset = position + end, following
+        if offset != self.end_offset:
+            raise self._segment.damaged(position, f"the segment ends at offset {offset} instead of {self.end_offset}")
+        self._check()
+        survey.end()
+        return survey
+
+    async def _batches(self, position: int, offset: int) -> bytes:
+        """Bytes from a boundary on: one whole batch at least, if there is one."""
+        data = await self._read(position, _LOOK_BYTES)
+        try:
+            size = parse_header(data).size
+        except KafkaError:
+            raise self._rotten(position, offset, data) from None
+        return data if size <= len(data) else await self._read(position, min(size, BATCH_BYTES_MAX))
+
+    async def chunks(self, survey: _Survey, limiter: Limiter) -> AsyncIterator[bytes]:
+        """The same bytes again. Raises KafkaError, LogChanged before the last of them, if they are others."""
+        position, crc = survey.position, 0
+        while position < self._size:
+            data = await self._read(position, CHUNK_BYTES)
+            crc = crc32c(data, crc)
+            position += len(data)
+            if position == self._size and crc != survey.crc:
+                self._check()
+                raise self._segment.damaged(position, "what stands there is not what was read before")
+            await limiter(len(data))
+            yield data
+
+    async def _read(self, position: int, size: int) -> bytes:
+        size = min(size, self._size - position)
+        try:
+            data = await self._log.disk.pread_cold(self._file, size, position)
+        except FileNotFoundError as error:
+            raise self._changed() from error
+        except DiskError as error:
+            raise _unreadable(error) from error
+        if len(data) != size:
+            self._check()
+            raise self._segment.damaged(position + len(data), "the file is shorter than the log")
+        return data
+
+    def _rotten(self, position: int, offset: int, data: bytes) -> Exception:
+        """What to raise where no batch stands that was written."""
+        self._check()
+        epoch = self._log.epochs.epoch_at(max(offset, self._log.log_start_offset))
+        return self._segment.damaged(position, why_not_intact(data, offset, epoch), offset=offset)
+
+    def _check(self) -> None:
+        if self._following() != self.end_offset or self._segment.size != self._size:
+            raise self._changed()
+
+    def _following(self) -> int:
+        """Where the next segment begins."""
+        segments = self._log.segments
+        if self._segment not in segments or self._segment is segments[-1]:
+            raise self._changed()
+        return segments[segments.index(self._segment) + 1].base_offset
+
+    def _changed(self) -> LogChanged:
+        return LogChanged(f"{self._log.topic_partition} has lost its segment {self._segment.base_offset}")
+
+
+async def _producers(plog: PartitionLog, offset: int) -> bytes:
+    """The producer snapshot at `offset`; empty where there is none that can be read."""
+    disk: Disk = plog.disk
+    try:
+        file: File = disk.open(f"{plog.directory}/{segment_name(offset, SNAPSHOT_SUFFIX)}")
+        try:
+            data = await disk.pread_cold(file, file.size(), 0)
+        finally:
+            file.close()
+        decode_snapshot(data)
+    except (FileNotFoundError, SnapshotDamaged):
+        return b""
+    except DiskError as error:
+        raise _unreadable(error) from error
+    return data
+
+
+async def _sliced(data: bytes, limiter: Limiter) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), CHUNK_BYTES):
+        chunk = data[start : start + CHUNK_BYTES]
+        await limiter(len(chunk))
+        yield chunk
+
+
+def _unreadable(error: OSError) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")

@@ -1,0 +1,379 @@
+"""Reading segments in the object store: by offset, by time, and never more in memory than was allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
+from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.epochs import OFFSET_MAX, LeaderEpochs
+from strandline.log.intact import intact_end, why_not_intact
+from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.records import decode_records
+from strandline.log.tier.fetched import Fetched
+from strandline.log.tier.keys import log_key, partition_prefix, sidecar_key
+from strandline.log.tier.sidecar import (
+    HEAD_BYTES,
+    Sidecar,
+    SidecarHead,
+    decode_head,
+    decode_indexes,
+    decode_producers,
+)
+from strandline.log.tier.store import ObjectStore
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
+from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+from strandline.proto.tier import TieredSegment
+
+CHUNK_BYTES = 1 << 20
+"""Of an object at a time. A GET of 1 MiB takes little longer than the smallest (tens of milliseconds)."""
+
+READ_BYTES_MAX = 4 << 20
+"""The most that one read returns, but for a batch that is larger: with the bound on reads it bounds their memory."""
+
+_READERS_KEPT = 1024
+"""Places where readers will go on, by which a sequential reader is known."""
+
+
+class TierReader:
+    """Reads segments of every partition of a node.
+
+    Invariants:
+    - at most `concurrency` reads wait for the store at a time, each with READ_BYTES_MAX or one batch in its hands, and at
+      most `concurrency` GETs are under way; beside that the two caches keep what they may;
+    - nobody gets a batch whose CRC, offsets and leader epoch are not those that were written.
+
+    Every method raises, beside what it says:
+        KafkaError: CORRUPT_MESSAGE where an object is not what was written.
+        StoreError: the store did not answer; ObjectMissing where it has no such object, which is so when the segment was
+            removed from the metadata meanwhile.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        clock: Clock,
+        *,
+        cache_bytes: int,
+        index_cache_bytes: int,
+        concurrency: int,
+        read_ahead_bytes: int,
+    ) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._chunks: Fetched[tuple[str, int], bytes] = Fetched(cache_bytes, len)
+        self._sidecars: Fetched[str, Sidecar] = Fetched(index_cache_bytes, lambda sidecar: sidecar.memory_bytes)
+        self._reads = asyncio.Semaphore(concurrency)
+        self._gets = asyncio.Semaphore(concurrency)
+        self._read_ahead_chunks = -(-read_ahead_bytes // CHUNK_BYTES)
+        self._next: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self.requests = 0
+        """GETs that were begun."""
+        self.errors = 0
+        """GETs that failed."""
+        self.fetched_bytes = 0
+        self.fetch_ms = 0.0
+        """That all GETs took together."""
+        self.corrupt = 0
+        """Objects that were found damaged."""
+
+    @property
+    def cache_hits(self) -> int:
+        """Chunks and sidecars that were in memory, or under way, when they were asked for."""
+        return self._chunks.hits + self._sidecars.hits
+
+    @property
+    def cached_bytes(self) -> int:
+        """In memory, sidecars included."""
+        return self._chunks.bytes + self._sidecars.bytes
+
+    async def close(self) -> None:
+        """End every GET, and forget what was fetched; the store is the caller's."""
+        await self._chunks.close()
+        await self._sidecars.close()
+
+    # ------------------------------------------------------------------ by offset
+
+    async def read(
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        segment: TieredSegment,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit_offset: int,
+    ) -> LogRead:
+        """Whole batches from the one that holds `offset` on: at most `max_bytes`, and READ_BYTES_MAX, but one batch at
+        least, none that reaches beyond the segment's end or `limit_offset`. Empty at the limit.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE for an offset that the segment does not hold.
+        """
+        if not segment.base_offset <= offset < segment.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                "the segment does not hold this offset",
+                offset=offset,
+                base_offset=segment.base_offset,
+                end_offset=segment.end_offset,
+            )
+        limit = min(segment.end_offset, limit_offset)
+        if offset >= limit:
+            return LogRead(b"", Offset(offset), Offset(offset))
+        async with self._reads:
+            found = await self._object(tp, topic_id, segment)
+            position, header = await found.find(offset)
+            size = max(min(max_bytes, READ_BYTES_MAX), header.size)
+            data = await found.read_bytes(position, min(position + size, found.size))
+        end, following = intact_end(data, header.base_offset, found.epochs, 0, limit)
+        if not end and header.last_offset < limit:
+            raise found.rotten(position, why_not_intact(data, header.base_offset, found.epochs.epoch_at(offset)))
+        if not end:
+            found.check(position, header, data)  # it reaches the limit, if its header is right
+            return LogRead(b"", Offset(offset), Offset(offset))
+        self._read_on(found, offset, following, position + end)
+        return LogRead(data[:end], Offset(header.base_offset), Offset(following))
+
+    def _read_on(self, found: _Object, offset: int, following: int, position: int) -> None:
+        """A reader went from `offset` to `following`, at `position`: if it is sequential, it wants what comes there."""
+        sequential = self._next.pop((found.key, offset), self) is None or offset == found.base_offset
+        self._next[found.key, following] = None
+        if len(self._next) > _READERS_KEPT:
+            self._next.popitem(last=False)
+        if not sequential or position >= found.size:
+            return
+        first = position // CHUNK_BYTES
+        for number in range(first, min(first + self._read_ahead_chunks, -(-found.size // CHUNK_BYTES))):
+            if not self._gets.locked() and not self._chunks.has((found.key, number)):
+                self._chunks.begin((found.key, number), lambda number=number: self._chunk(found, number))  # type: ignore[misc]
+
+    # ------------------------------------------------------------------ by time
+
+    async def offset_for_timestamp(
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        segment: TieredSegment,
+        timestamp_ms: int,
+        *,
+        start_offset: int = 0,
+        limit_offset: int = OFFSET_MAX,
+    ) -> TimestampedOffset | None:
+        """The first record of [start_offset, limit_offset) that is as young as `timestamp_ms` or younger; None: none of
+        this segment."""
+        if segment.max_timestamp_ms < timestamp_ms:
+            return None
+        start, limit = max(start_offset, segment.base_offset), min(limit_offset, segment.end_offset)
+        if start >= limit:
+            return None
+        async with self._reads:
+            found = await self._object(tp, topic_id, segment)
+            start = max(start, found.base_offset + found.sidecar.time_index.offset_before(timestamp_ms))
+            async for header, batch in found.batches(start):
+                if header.base_offset >= limit:
+                    return None
+                if header.max_timestamp >= timestamp_ms:
+                    for record in decode_records(batch):
+                        if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset:
+                            if record.offset >= limit:
+                                return None
+                            if record.offset >= segment.base_offset:
+                                return _at(record.offset, record.timestamp_ms, header)
+        return None
+
+    async def max_timestamp(
+        self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, *, start_offset: int = 0
+    ) -> TimestampedOffset | None:
+        """The first record from `start_offset` on that has the largest timestamp there (KIP-734); None: none has a
+        time."""
+        if segment.max_timestamp_ms < 0:
+            return None
+        whole = start_offset <= segment.base_offset
+        if whole:
+            found = await self.offset_for_timestamp(tp, topic_id, segment, segment.max_timestamp_ms)
+            if found is not None:
+                return found
+        return await self._newest(tp, topic_id, segment, start_offset)
+
+    async def _newest(
+        self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, start_offset: int
+    ) -> TimestampedOffset | None:
+        """By every batch of a part of a segment."""
+        best: TimestampedOffset | None = None
+        start = max(start_offset, segment.base_offset)
+        if start >= segment.end_offset:
+            return None
+        async with self._reads:
+            found = await self._object(tp, topic_id, segment)
+            async for header, batch in found.batches(start):
+                if header.base_offset >= segment.end_offset:
+                    break
+                if header.max_timestamp <= (best.timestamp_ms if best else -1):
+                    continue
+                for record in decode_records(batch):
+                    inside = start <= record.offset < segment.end_offset
+                    if inside and record.timestamp_ms > (best.timestamp_ms if best else -1):
+                        best = _at(record.offset, record.timestamp_ms, header)
+        return best
+
+    # ------------------------------------------------------------------ what the sidecar says
+
+    async def epochs(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> list[tuple[int, int]]:
+        """(leader epoch, offset of its first record in the segment), oldest first. The first of them may have begun in an
+        earlier segment."""
+        async with self._reads:
+            found = await self._object(tp, topic_id, segment)
+        epochs = LeaderEpochs(list(found.sidecar.header.epochs))
+        epochs.bound(segment.base_offset, segment.end_offset)
+        return epochs.entries()
+
+    async def producers(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> bytes | None:
+        """The producer snapshot at the end of the segment's object, for `ProducerStates.load_snapshot`; None: the log that
+        was copied had none."""
+        key = sidecar_key(partition_prefix(self._cluster_id, tp.topic, topic_id, tp.partition), segment)
+        try:
+            async with self._reads:
+                head = await self._head(key)
+                if not head.lengths[3]:
+                    return None
+                return decode_producers(head, await self._get(key, head.indexes_end, head.size_bytes), key)
+        except CorruptLogError as error:
+            raise self.damaged(error.path, error.position, error.reason) from error
+
+    # ------------------------------------------------------------------ fetching
+
+    async def _object(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> _Object:
+        prefix = partition_prefix(self._cluster_id, tp.topic, topic_id, tp.partition)
+        key = sidecar_key(prefix, segment)
+        sidecar = await self._sidecars.get(key, lambda: self._sidecar(key))
+        header = sidecar.header
+        if header.topic_id != topic_id or header.partition != tp.partition or header.size_bytes != segment.size_bytes:
+            raise self.damaged(key, 0, "the sidecar is of another segment than the metadata say")
+        return _Object(self, log_key(prefix, segment), sidecar)
+
+    async def _sidecar(self, key: str) -> Sidecar:
+        try:
+            head = await self._head(key)
+            return decode_indexes(head, await self._get(key, HEAD_BYTES, head.indexes_end), key)
+        except CorruptLogError as error:  # nothing is the matter with a log of this node
+            raise self.damaged(error.path, error.position, error.reason) from error
+
+    async def _head(self, key: str) -> SidecarHead:
+        return decode_head(await self._get(key, 0, HEAD_BYTES), key)
+
+    async def chunk(self, found: _Object, number: int) -> bytes:
+        """One of CHUNK_BYTES; the last one is shorter."""
+        return await self._chunks.get((found.key, number), lambda: self._chunk(found, number))
+
+    async def _chunk(self, found: _Object, number: int) -> bytes:
+        start = number * CHUNK_BYTES
+        return await self._get(found.key, start, min(start + CHUNK_BYTES, found.size))
+
+    async def _get(self, key: str, start: int, end: int) -> bytes:
+        async with self._gets:
+            self.requests += 1
+            began_ms = self._clock.monotonic_ms()
+            try:
+                data = await self._store.get(key, start, end)
+            except StoreError:
+                self.errors += 1
+                raise
+            finally:
+                self.fetch_ms += self._clock.monotonic_ms() - began_ms
+        self.fetched_bytes += len(data)
+        return data
+
+    def damaged(self, key: str, position: int, reason: str) -> KafkaError:
+        """What to raise for an object that is not what was written."""
+        mark("tier-rot-found")
+        self.corrupt += 1
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, object=key, position=position)
+
+
+class _Object:
+    """The log object of one segment, for one read of it."""
+
+    def __init__(self, reader: TierReader, key: str, sidecar: Sidecar) -> None:
+        self._reader = reader
+        self.key = key
+        self.sidecar = sidecar
+        self.base_offset = sidecar.header.base_offset
+        self.size = sidecar.header.size_bytes
+        self.epochs = LeaderEpochs(list(sidecar.header.epochs))
+        self._held: tuple[int, bytes] = (-1, b"")
+
+    async def read_bytes(self, start: int, end: int) -> bytes:
+        """The bytes [start, end)."""
+        parts: list[memoryview] = []
+        while start < end:
+            number, skipped = divmod(start, CHUNK_BYTES)
+            if self._held[0] != number:
+                self._held = number, await self._reader.chunk(self, number)
+            part = memoryview(self._held[1])[skipped : skipped + end - start]
+            parts.append(part)
+            start += len(part)
+        return b"".join(parts)
+
+    async def find(self, offset: int) -> tuple[int, BatchHeader]:
+        """The batch that holds `offset`, a position and a header."""
+        position, end = self.sidecar.index.entry_before(offset - self.base_offset)
+        following = self.base_offset if end < 0 else -1
+        while position < self.size:
+            header = await self._header(position)
+            if following < 0 and header.last_offset != self.base_offset + end:
+                raise self.rotten(position, "the index names another batch than the one that stands there")
+            if following >= 0 and header.base_offset != following:
+                found = f"a batch of offset {header.base_offset} stands where {following} must follow"
+                raise self.rotten(position, found)
+            if header.last_offset >= offset:
+                return position, header
+            following = header.next_offset
+            position += header.size
+        raise self.rotten(position, f"offset {offset} is missing: the object ends before it")
+
+    async def batches(self, offset: int) -> AsyncIterator[tuple[BatchHeader, bytes]]:
+        """The batch that holds `offset`, and all behind it."""
+        position, header = await self.find(offset)
+        while True:
+            data = await self.read_bytes(position, position + header.size)
+            self.check(position, header, data)
+            yield header, data
+            position += header.size
+            if position >= self.size:
+                return
+            following, header = header.next_offset, await self._header(position)
+            if header.base_offset != following:
+                raise self.rotten(
+                    position, f"a batch of offset {header.base_offset} stands where {following} must follow"
+                )
+
+    async def _header(self, position: int) -> BatchHeader:
+        try:
+            header = parse_header(await self.read_bytes(position, min(position + HEADER_SIZE, self.size)))
+        except KafkaError as error:
+            raise self.rotten(position, error.message) from error
+        if header.size > min(BATCH_BYTES_MAX, self.size - position):
+            raise self.rotten(position, f"a batch of {header.size} bytes: it reaches beyond the end, or is no batch")
+        return header
+
+    def check(self, position: int, header: BatchHeader, data: bytes) -> None:
+        """Raises KafkaError unless `data` begin with the batch of that header, as it was written."""
+        if not intact_end(data, header.base_offset, self.epochs, 0)[0]:
+            raise self.rotten(
+                position, why_not_intact(data, header.base_offset, self.epochs.epoch_at(header.base_offset))
+            )
+
+    def rotten(self, position: int, reason: str) -> KafkaError:
+        """What to raise for bytes that are not those that were written."""
+        return self._reader.damaged(self.key, position, reason)
+
+
+def _at(offset: int, timestamp_ms: int, header: BatchHeader) -> TimestampedOffset:
+    return TimestampedOffset(Offset(offset), timestamp_ms, LeaderEpoch(header.leader_epoch))

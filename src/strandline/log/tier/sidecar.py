@@ -1,0 +1,218 @@
+"""The sidecar of a segment in the object store: one small object with all that is needed to find things in it.
+
+| bytes | what |
+|---|---|
+| 4 | `SLTS` |
+| 2 | format version, 1 |
+| 4 × (4 + 4) | length and CRC-32C of each part below |
+| 4 | CRC-32C of what stands above |
+| | header: JSON, see `SidecarHeader` |
+| | offset index: Kafka's `.index`, relative to the header's `base_offset` |
+| | time index: Kafka's `.timeindex` |
+| | producers: the `.snapshot` of the segment's end offset, empty where the log had none |
+
+Numbers are big-endian. Readers need all parts but the last, which may be large.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from uuid import UUID
+
+from crc32c import crc32c
+
+from strandline.log.config import INT64_MAX
+from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import TopicId
+
+VERSION = 1
+_MAGIC = b"SLTS"
+_HEAD = struct.Struct(">4sH8I")
+_CRC = struct.Struct(">I")
+HEAD_BYTES = _HEAD.size + _CRC.size
+
+PARTS_BYTES_MAX = (1 << 20, 64 << 20, 96 << 20, 256 << 20)
+"""The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a segment of
+2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB."""
+
+_ADVICE = "The segment cannot be read from the object store; `strandline tier verify` looks at all of them"
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarHeader:
+    """What a segment is.
+
+    Attributes:
+        base_offset: of the first batch of the log object.
+        end_offset: one past its last record.
+        size_bytes: of the log object.
+        max_timestamp_ms: the largest of its records; -1: none has a time.
+        epochs: each leader epoch of its batches, with the base offset of the first batch that has it; never none.
+        log_crc: CRC-32C of the log object.
+        leader_epoch: in which it was copied.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    epochs: tuple[tuple[int, int], ...]
+    log_crc: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarHead:
+    """The first HEAD_BYTES of a sidecar: how long the parts are."""
+
+    lengths: tuple[int, int, int, int]
+    crcs: tuple[int, int, int, int]
+
+    @property
+    def indexes_end(self) -> int:
+        """Up to there a reader needs it: without the producers."""
+        return HEAD_BYTES + sum(self.lengths[:3])
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole."""
+        return HEAD_BYTES + sum(self.lengths)
+
+
+class Sidecar:
+    """A decoded sidecar, but for the producers."""
+
+    __slots__ = ("header", "index", "time_index")
+
+    def __init__(self, header: SidecarHeader, index: OffsetIndex, time_index: TimeIndex) -> None:
+        self.header = header
+        self.index = index
+        self.time_index = time_index
+
+    @property
+    def memory_bytes(self) -> int:
+        """That it takes, about."""
+        return 2000 + 100 * len(self.header.epochs) + 8 * len(self.index) + 12 * len(self.time_index)
+
+
+def encode_sidecar(header: SidecarHeader, index: OffsetIndex, time_index: TimeIndex, producers: bytes) -> bytes:
+    """The whole object. Raises ValueError for a part that is too large."""
+    fields = {**asdict(header), "topic_id": str(header.topic_id)}
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    parts = (text, _whole(index), _whole(time_index), producers)
+    for part, most in zip(parts, PARTS_BYTES_MAX, strict=True):
+        if len(part) > most:
+            raise ValueError(f"a part of a sidecar has {len(part)} bytes, at most {most} are allowed")
+    head = _HEAD.pack(_MAGIC, VERSION, *(number for part in parts for number in (len(part), crc32c(part))))
+    return b"".join((head, _CRC.pack(crc32c(head)), *parts))
+
+
+def decode_head(data: bytes, key: str) -> SidecarHead:
+    """The first HEAD_BYTES of the object `key`. Raises CorruptLogError."""
+    if len(data) != HEAD_BYTES or data[:4] != _MAGIC:
+        raise _corrupt(key, 0, "this is no sidecar")
+    if crc32c(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
+        raise _corrupt(key, 0, "the CRC of the head does not hold")
+    _, version, *numbers = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise _corrupt(key, 4, f"version {version} of the format is not known, {VERSION} is")
+    head = SidecarHead(tuple(numbers[0::2]), tuple(numbers[1::2]))
+    for length, most in zip(head.lengths, PARTS_BYTES_MAX, strict=True):
+        if length > most:
+            raise _corrupt(key, 6, f"a part of {length} bytes, at most {most} are allowed")
+    return head
+
+
+def decode_indexes(head: SidecarHead, data: bytes, key: str) -> Sidecar:
+    """The bytes from HEAD_BYTES up to `head.indexes_end`. Raises CorruptLogError."""
+    text, index, time_index = _parts(head, data, key)
+    header = _header(text, key)
+    try:
+        offsets = OffsetIndex.parse(index, header.size_bytes)
+        times = TimeIndex.parse(time_index)
+    except IndexDamaged as error:
+        raise _corrupt(key, HEAD_BYTES + len(text), str(error)) from error
+    span = header.end_offset - header.base_offset
+    if any(entries and entries[-1] >= span for entries in (offsets.offsets, times.offsets)):
+        raise _corrupt(key, HEAD_BYTES + len(text), "the index names offsets beyond the segment's end")
+    return Sidecar(header, offsets, times)
+
+
+def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
+    """The bytes from `head.indexes_end` to the end: a producer snapshot; empty where there is none. Raises
+    CorruptLogError."""
+    if len(data) != head.lengths[3] or crc32c(data) != head.crcs[3]:
+        raise _corrupt(key, head.indexes_end, "the CRC of the producers does not hold")
+    return data
+
+
+def _parts(head: SidecarHead, data: bytes, key: str) -> list[bytes]:
+    if len(data) != head.indexes_end - HEAD_BYTES:
+        raise _corrupt(key, HEAD_BYTES, f"{len(data)} bytes of parts instead of {head.indexes_end - HEAD_BYTES}")
+    parts, position = [], 0
+    for length, crc in zip(head.lengths[:3], head.crcs[:3], strict=True):
+        part = data[position : position + length]
+        if crc32c(part) != crc:
+            raise _corrupt(key, HEAD_BYTES + position, "the CRC of a part does not hold")
+        parts.append(part)
+        position += length
+    return parts
+
+
+def _header(text: bytes, key: str) -> SidecarHeader:
+    try:
+        fields = json.loads(text)
+        epochs = tuple((_number(epoch), _number(start)) for epoch, start in fields["epochs"])
+        header = SidecarHeader(
+            cluster_id=_text(fields["cluster_id"]),
+            topic=_text(fields["topic"]),
+            topic_id=UUID(_text(fields["topic_id"])),
+            partition=_number(fields["partition"]),
+            base_offset=_number(fields["base_offset"]),
+            end_offset=_number(fields["end_offset"]),
+            size_bytes=_number(fields["size_bytes"]),
+            max_timestamp_ms=_number(fields["max_timestamp_ms"], least=-1),
+            epochs=epochs,
+            log_crc=_number(fields["log_crc"]),
+            leader_epoch=_number(fields["leader_epoch"]),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _corrupt(key, HEAD_BYTES, f"the header cannot be read ({type(error).__name__}: {error})") from error
+    starts = [start for _, start in header.epochs]
+    if not starts or starts[0] != header.base_offset or starts[-1] >= header.end_offset or not _rise(header.epochs):
+        raise _corrupt(key, HEAD_BYTES, "the leader epochs are not those of a segment of these offsets")
+    return header
+
+
+def _rise(epochs: tuple[tuple[int, int], ...]) -> bool:
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in zip(epochs, epochs[1:], strict=False))
+
+
+def _number(value: object, *, least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= INT64_MAX:
+        raise ValueError(f"{value!r} where a number of at least {least} belongs")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} where text belongs")
+    return value
+
+
+def _whole(index: OffsetIndex | TimeIndex) -> bytes:
+    position, data = index.tail_bytes()
+    if position:
+        raise ValueError("an index that was written before is not whole")
+    return data
+
+
+def _corrupt(key: str, position: int, reason: str) -> CorruptLogError:
+    return CorruptLogError(key, position, None, reason, _ADVICE)
