@@ -111,7 +111,8 @@ class CorruptLogError(StorageError):
 
 
 class StoreError(StrandlineError):
-    """The object store is away, slow, full of other work, or refuses: nothing is fenced, and the same may succeed later.
+    """The object store is away, slow, full of other work, or refuses: nothing is fenced, and the same may succeed
+    later.
 
     A write that ended with it may have been carried out all the same.
     """

@@ -39,6 +39,11 @@ EFFECTS: dict[str, str] = {
     "bit-flipped": "a bit on a disk turned over",
     "directory-lost": "a partition's directory was moved away, or vanished",
     "metadata-lost": "a machine's metadata directory was gone",
+    "store-away": "the object store gave no answer",
+    "store-slow": "the object store took many times longer",
+    "store-refused": "the object store refused a call: 503",
+    "store-answer-lost": "the object store carried a write out, and answered with an error",
+    "store-delete-refused": "the object store refused to delete an object",
     "disk-replaced": "a machine got a new, empty disk",
 }
 """name -> what it says that happened."""

@@ -1,9 +1,9 @@
 """A closed segment of a log on its way into the object store.
 
-It is read twice. The first time each batch is held against its CRC, its offsets and its leader epoch: what has rotted is
-never copied. The second time it is sent, and its last bytes leave only if all of them are those that were looked at. So
-whatever becomes of the segment meanwhile (retention deletes it, compaction replaces it), no object has other bytes than
-its sidecar says.
+It is read twice. The first time each batch is held against its CRC, its offsets and its leader epoch: what has rotted
+is never copied. The second time it is sent, and its last bytes leave only if all of them are those that were looked at.
+So whatever becomes of the segment meanwhile (retention deletes it, compaction replaces it), no object has other bytes
+than its sidecar says.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CHUNK_BYTES = 1 << 20
 """Of a segment at a time, on its way into the store."""
 
 _LOOK_BYTES = 256 << 10
-"""Of a segment at a time, while its batches are looked at: a few milliseconds of the event loop, however small they are."""
+"""Of a segment at a time, while its batches are looked at: a few milliseconds of the event loop, however small they
+are."""
 
 
 async def unlimited(n_bytes: int) -> None:
@@ -63,8 +64,8 @@ async def copy_segment(
 
     It begins at `start_offset`, where that lies inside of the segment: replicas do not all close their segments at the
     same offsets, and the tier may end in the middle of one. Whole batches before it are left out. `prefix` is
-    `keys.partition_prefix` of the partition; `segment_id` is used for this attempt alone. The caller sees to it that all of
-    the segment is committed and durable.
+    `keys.partition_prefix` of the partition; `segment_id` is used for this attempt alone. The caller sees to it that
+    all of the segment is committed and durable.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE where the segment has rotted; KAFKA_STORAGE_ERROR when the disk fails.

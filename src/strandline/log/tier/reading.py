@@ -44,14 +44,14 @@ class TierReader:
     """Reads segments of every partition of a node.
 
     Invariants:
-    - at most `concurrency` reads wait for the store at a time, each with READ_BYTES_MAX or one batch in its hands, and at
-      most `concurrency` GETs are under way; beside that the two caches keep what they may;
+    - at most `concurrency` reads wait for the store at a time, each with READ_BYTES_MAX or one batch in its hands, and
+      at most `concurrency` GETs are under way; beside that the two caches keep what they may;
     - nobody gets a batch whose CRC, offsets and leader epoch are not those that were written.
 
     Every method raises, beside what it says:
         KafkaError: CORRUPT_MESSAGE where an object is not what was written.
-        StoreError: the store did not answer; ObjectMissing where it has no such object, which is so when the segment was
-            removed from the metadata meanwhile.
+        StoreError: the store did not answer; ObjectMissing where it has no such object, which is so when the segment
+            was removed from the metadata meanwhile.
     """
 
     def __init__(
@@ -152,7 +152,8 @@ class TierReader:
         first = position // CHUNK_BYTES
         for number in range(first, min(first + self._read_ahead_chunks, -(-found.size // CHUNK_BYTES))):
             if not self._gets.locked() and not self._chunks.has((found.key, number)):
-                self._chunks.begin((found.key, number), lambda number=number: self._chunk(found, number))  # type: ignore[misc]
+                self._chunks.begin((found.key, number), lambda number=number: self._chunk(found, number))  # type:
+                ignore[misc]
 
     # ------------------------------------------------------------------ by time
 
@@ -226,8 +227,8 @@ class TierReader:
     # ------------------------------------------------------------------ what the sidecar says
 
     async def epochs(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> list[tuple[int, int]]:
-        """(leader epoch, offset of its first record in the segment), oldest first. The first of them may have begun in an
-        earlier segment."""
+        """(leader epoch, offset of its first record in the segment), oldest first. The first of them may have begun in
+        an earlier segment."""
         async with self._reads:
             found = await self._object(tp, topic_id, segment)
         epochs = LeaderEpochs(list(found.sidecar.header.epochs))
@@ -235,8 +236,8 @@ class TierReader:
         return epochs.entries()
 
     async def producers(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> bytes | None:
-        """The producer snapshot at the end of the segment's object, for `ProducerStates.load_snapshot`; None: the log that
-        was copied had none."""
+        """The producer snapshot at the end of the segment's object, for `ProducerStates.load_snapshot`; None: the log
+        that was copied had none."""
         key = sidecar_key(partition_prefix(self._cluster_id, tp.topic, topic_id, tp.partition), segment)
         try:
             async with self._reads:

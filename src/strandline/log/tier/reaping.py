@@ -66,8 +66,8 @@ async def find_orphans(
 ) -> AsyncIterator[Orphan]:
     """Every object of the cluster that is older than the grace and belongs to no segment, in no order.
 
-    `now_ms` is wall time: an object's age is judged by the store's clock against the node's, so the grace has to be much
-    longer than the two are apart.
+    `now_ms` is wall time: an object's age is judged by the store's clock against the node's, so the grace has to be
+    much longer than the two are apart.
 
     Raises StoreError.
     """

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from uuid import UUID
 
 from crc32c import crc32c
@@ -35,8 +36,8 @@ _CRC = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size + _CRC.size
 
 PARTS_BYTES_MAX = (1 << 20, 64 << 20, 96 << 20, 256 << 20)
-"""The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a segment of
-2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB."""
+"""The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a
+segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB."""
 
 _ADVICE = "The segment cannot be read from the object store; `strandline tier verify` looks at all of them"
 
@@ -192,7 +193,7 @@ def _header(text: bytes, key: str) -> SidecarHeader:
 
 
 def _rise(epochs: tuple[tuple[int, int], ...]) -> bool:
-    return all(a[0] < b[0] and a[1] < b[1] for a, b in zip(epochs, epochs[1:], strict=False))
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
 
 
 def _number(value: object, *, least: int = 0) -> int:
