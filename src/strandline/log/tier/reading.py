@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from functools import partial
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
@@ -152,8 +153,7 @@ class TierReader:
         first = position // CHUNK_BYTES
         for number in range(first, min(first + self._read_ahead_chunks, -(-found.size // CHUNK_BYTES))):
             if not self._gets.locked() and not self._chunks.has((found.key, number)):
-                self._chunks.begin((found.key, number), lambda number=number: self._chunk(found, number))  # type:
-                ignore[misc]
+                self._chunks.begin((found.key, number), partial(self._chunk, found, number))
 
     # ------------------------------------------------------------------ by time
 
@@ -253,7 +253,7 @@ class TierReader:
     async def _object(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> _Object:
         prefix = partition_prefix(self._cluster_id, tp.topic, topic_id, tp.partition)
         key = sidecar_key(prefix, segment)
-        sidecar = await self._sidecars.get(key, lambda: self._sidecar(key))
+        sidecar = await self._sidecars.get(key, partial(self._sidecar, key))
         header = sidecar.header
         if header.topic_id != topic_id or header.partition != tp.partition or header.size_bytes != segment.size_bytes:
             raise self.damaged(key, 0, "the sidecar is of another segment than the metadata say")
@@ -271,7 +271,7 @@ class TierReader:
 
     async def chunk(self, found: _Object, number: int) -> bytes:
         """One of CHUNK_BYTES; the last one is shorter."""
-        return await self._chunks.get((found.key, number), lambda: self._chunk(found, number))
+        return await self._chunks.get((found.key, number), partial(self._chunk, found, number))
 
     async def _chunk(self, found: _Object, number: int) -> bytes:
         start = number * CHUNK_BYTES
