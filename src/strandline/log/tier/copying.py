@@ -125,7 +125,7 @@ class _Survey:
     def take(self, header: BatchHeader, interval_bytes: int) -> None:
         """The next batch. Index entries stand where `Segment.noted` would put them."""
         if self.base_offset < 0:
-            self.base_offset = header.base_offset
+            self.base_offset = self._newest_offset = header.base_offset
         if not self.epochs or self.epochs[-1][0] != header.leader_epoch:
             self.epochs.append((header.leader_epoch, header.base_offset))
         if header.max_timestamp > self.max_timestamp_ms:

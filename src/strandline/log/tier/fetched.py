@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from strandline.proto.errors import StoreError
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -49,9 +51,20 @@ class Fetched(Generic[K, V]):
         return task
 
     async def get(self, key: K, fetch: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """What is there, or is fetched now. Raises what `fetch` raises."""
+        """What is there, or is fetched now. Raises what `fetch` raises, StoreError once this is closed."""
         value = self.find(key)
-        return await asyncio.shield(self.begin(key, fetch)) if value is None else value
+        if value is not None:
+            return value
+        task = self.begin(key, fetch)
+        await asyncio.wait((task,))  # which leaves it to itself, whatever becomes of who waits
+        if task.cancelled():
+            raise StoreError("the object store is not read any more: the node stops")
+        return task.result()
+
+    def forget(self, wanted: Callable[[K], bool]) -> None:
+        """What is there of these keys is fetched anew the next time."""
+        for key in [key for key in self._kept if wanted(key)]:
+            self.bytes -= self._size(self._kept.pop(key))
 
     def has(self, key: K) -> bool:
         """Whether it is there, or under way."""

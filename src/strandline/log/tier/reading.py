@@ -292,8 +292,11 @@ class TierReader:
         return data
 
     def damaged(self, key: str, position: int, reason: str) -> KafkaError:
-        """What to raise for an object that is not what was written."""
+        """What to raise for an object that is not what was written. It is fetched anew if it is asked for again: the
+        damage may have come on the way."""
         mark("tier-rot-found")
+        self._chunks.forget(lambda chunk: chunk[0] == key)
+        self._sidecars.forget(lambda sidecar: sidecar == key)
         self.corrupt += 1
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, object=key, position=position)
 
