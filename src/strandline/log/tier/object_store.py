@@ -86,7 +86,7 @@ def _library() -> ModuleType:
         import obstore.exceptions
         import obstore.store
     except ImportError:
-        raise ConfigError(URL_KEY, "set", "only with the library obstore: pip install 'strandline[tier]'") from None
+        raise ConfigError(URL_KEY, "set", "only with the library obstore, which is not installed: pip install obstore") from None
     return obstore
 
 
