@@ -86,7 +86,7 @@ def _library() -> ModuleType:
         import obstore.exceptions
         import obstore.store
     except ImportError:
-        raise ConfigError(URL_KEY, "set", "only with the library obstore, which is not installed: pip install obstore") from None
+        raise ConfigError(URL_KEY, "set", "pip install obstore (the extra `tier`): object stores are reached by it") from None
     return obstore
 
 
