@@ -21,7 +21,8 @@ from strandline.log.tier.keys import log_key, parse_key, sidecar_key
 from strandline.log.tier.sidecar import HEAD_BYTES, decode_head, decode_indexes
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError
-from strandline.proto.tier import TieredSegment
+from strandline.proto.ids import LeaderEpoch, Offset
+from strandline.proto.tier import EpochStart, TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, ManualClock, client_batch, fill, open_test_log
 from tests.log.tier.tiers import CLUSTER, PREFIX, MemoryStore, copy_closed, tier_reader
 
@@ -183,6 +184,7 @@ def test_a_tier_that_ends_in_the_middle_of_a_segment_goes_on_there(disk: Failing
     for start, base in ((300, 300), (301, 301), (399, 399)):
         tiered = copied(store, log, start_offset=start)
         assert (tiered.base_offset, tiered.end_offset) == (base, 400)
+        assert tiered.epochs == (EpochStart(LeaderEpoch(0), Offset(base)),)
 
         async def main(tiered: TieredSegment = tiered, start: int = start) -> None:
             reader = tier_reader(store)

@@ -24,7 +24,7 @@ from strandline.log.tier.sidecar import (
     encode_sidecar,
 )
 from strandline.proto.errors import CorruptLogError
-from strandline.proto.ids import LeaderEpoch, Offset
+from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment
 
 UUIDS = st.uuids()
@@ -201,7 +201,7 @@ def test_a_key_says_what_it_names(
     cluster_id: str, topic: str, topic_id: UUID, partition: int, base: int, segment_id: UUID
 ) -> None:
     """Topics whose names hold dashes and other topics' ids too."""
-    segment = TieredSegment(segment_id, Offset(base), Offset(base + 1), 1, -1, LeaderEpoch(0), LeaderEpoch(0), 0)
+    segment = TieredSegment(segment_id, Offset(base), Offset(base + 1), 1, -1, (), 0)
     prefix = partition_prefix(cluster_id, topic, topic_id, partition)
     for key, suffix in ((log_key(prefix, segment), ".log"), (sidecar_key(prefix, segment), ".index")):
         name = parse_key(key)

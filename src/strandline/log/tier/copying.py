@@ -30,7 +30,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.ports import Clock
-from strandline.proto.tier import TieredSegment
+from strandline.proto.tier import EpochStart, TieredSegment
 
 Limiter = Callable[[int], Awaitable[None]]
 """Returns once so many more bytes may be sent."""
@@ -76,14 +76,16 @@ async def copy_segment(
     try:
         survey = await reading.survey(start_offset)
         producers = await _producers(plog, reading.end_offset)
+        base_offset = max(survey.base_offset, start_offset)
         tiered = TieredSegment(
             segment_id=segment_id,
-            base_offset=Offset(max(survey.base_offset, start_offset)),
+            base_offset=Offset(base_offset),
             end_offset=Offset(reading.end_offset),
             size_bytes=survey.size_bytes,
             max_timestamp_ms=survey.max_timestamp_ms,
-            first_epoch=LeaderEpoch(survey.epochs[0][0]),
-            last_epoch=LeaderEpoch(survey.epochs[-1][0]),
+            epochs=tuple(
+                EpochStart(LeaderEpoch(epoch), Offset(max(start, base_offset))) for epoch, start in survey.epochs
+            ),
             copied_ms=clock.wall_ms(),
         )
         header = SidecarHeader(

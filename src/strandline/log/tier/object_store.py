@@ -86,7 +86,9 @@ def _library() -> ModuleType:
         import obstore.exceptions
         import obstore.store
     except ImportError:
-        raise ConfigError(URL_KEY, "set", "pip install obstore (the extra `tier`): object stores are reached by it") from None
+        raise ConfigError(
+            URL_KEY, "set", "pip install obstore (the extra `tier`): object stores are reached by it"
+        ) from None
     return obstore
 
 
