@@ -74,7 +74,8 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float) -> Ob
         )
     except obstore.exceptions.UnknownConfigurationKeyError as error:
         name = re.search(r"'([^']*)'", str(error))
-        raise ConfigError(OPTIONS_KEY, name[1] if name else "", f"options of obstore for {parts.scheme}://") from None
+        unknown = f"options of obstore for {parts.scheme}://; {name[1] if name else 'one of them'} is none"
+        raise ConfigError(OPTIONS_KEY, dict(options), unknown) from None
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {_line(error)}") from None
     return _Remote(obstore, made, timeout_ms)
@@ -98,7 +99,7 @@ def _open_directory(obstore: ModuleType, url: str, options: Mapping[str, str], t
     if parts.netloc or not directory:
         raise ConfigError(URL_KEY, url, URLS)
     if options:
-        raise ConfigError(OPTIONS_KEY, next(iter(options)), "nothing: a directory has no options")
+        raise ConfigError(OPTIONS_KEY, dict(options), f"nothing: a directory has no {', '.join(options)}")
     try:
         os.makedirs(directory, exist_ok=True)
         made = obstore.store.LocalStore(directory)
