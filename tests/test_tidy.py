@@ -88,6 +88,7 @@ AWAITED_TASKS = {
     "src/strandline/log/tier/fetched.py": 1,
     "src/strandline/log/tier/uploading.py": 2,
     "src/strandline/replica/leader_stream.py": 1,
+    "src/strandline/replica/tier_reads.py": 1,
     "src/strandline/replica/fetcher.py": 1,
     "src/strandline/controller/broker_session.py": 1,
     "src/strandline/controller/session_server.py": 1,  # of a TaskGroup

@@ -40,6 +40,7 @@ from lab.mutants import (
     sessions,
     spark,
     storage,
+    tiering,
     tiers,
 )
 from lab.mutants.mutant import Mutant, Patch
@@ -79,6 +80,7 @@ MUTANTS: dict[str, Mutant] = {
         disks.TABLE,
         compaction.TABLE,
         tiers.TABLE,
+        tiering.TABLE,
         inspection.TABLE,
         clauses.TABLE,
     )

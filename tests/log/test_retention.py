@@ -19,6 +19,7 @@ from strandline.log.retention import (
     CLOCK_FILE,
     JUMP_MS,
     Expired,
+    Keep,
     RetentionClock,
     last_time,
     note_time,
@@ -47,7 +48,8 @@ def filled(disk: FailingDisk, path: Path, config: LogConfig, times: list[int]) -
 
 
 def expired(log: PartitionLog, now_ms: int, limit: int | None = None) -> Expired | None:
-    return asyncio.run(log.find_expired(now_ms, log.log_end_offset if limit is None else limit))
+    keep = Keep(log.config.retention_ms, log.config.retention_bytes)
+    return asyncio.run(log.find_expired(now_ms, log.log_end_offset if limit is None else limit, keep))
 
 
 def test_age_takes_whole_segments_up_to_the_first_that_is_young(disk: FailingDisk, tmp_path: Path) -> None:

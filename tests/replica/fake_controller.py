@@ -6,7 +6,7 @@ word is committed as it is spoken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.proto.error_codes import ErrorCode
@@ -21,6 +21,7 @@ from strandline.proto.ids import (
     TopicPartition,
 )
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.proto.tier import Tier, TierChange, TierOutcome
 from strandline.replica.states import BrokerState, PartitionState
 
 Subscriber = Callable[[list[PartitionState], list[TopicIdPartition], dict[NodeId, BrokerState]], None]
@@ -193,6 +194,37 @@ class FakeController:
         """Any other change of a partition."""
         state = self.state(tp)
         self.publish([self._store(state.topic_id_partition, replace(state, **changes))])  # type: ignore[arg-type]
+
+    # Tiers: rule B21, as far as replicas meet it
+
+    def alter_tiers(self, node: NodeId, changes: Sequence[TierChange]) -> list[TierOutcome]:
+        changed: list[PartitionState] = []
+        outcomes = [self._alter_tier(node, change, changed) for change in changes]
+        self.publish(changed)
+        return outcomes
+
+    def _alter_tier(self, node: NodeId, change: TierChange, changed: list[PartitionState]) -> TierOutcome:
+        key = TopicIdPartition(change.topic_id, change.partition)
+        state = self.partitions.get(key)
+        error = ErrorCode.NONE
+        if state is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        elif change.leader_epoch < state.leader_epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        elif node != state.leader or change.leader_epoch > state.leader_epoch:
+            error = ErrorCode.INVALID_REQUEST
+        if error is ErrorCode.NONE and state is not None:
+            tier = state.tier
+            known = {segment.segment_id for segment in tier.segments}
+            add = tuple(segment for segment in change.add if segment.segment_id not in known)
+            if add and tier.segments and add[0].base_offset != tier.end_offset:
+                error = ErrorCode.INVALID_REQUEST
+            else:
+                start = max(tier.start_offset, change.start_offset)
+                segments = tuple(one for one in (*tier.segments, *add) if one.end_offset > start)
+                self.partitions[key] = replace(state, tier=Tier(start, segments))
+                changed.append(self.partitions[key])
+        return TierOutcome(change.topic_id, change.partition, error)
 
     # AlterPartition, checks in the order of rule B2
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.object_store import SimStore
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
@@ -22,11 +23,18 @@ from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import decode_records
+from strandline.log.tier.reading import TierReader
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcTimeout, RpcUnavailable
+from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.states import BrokerState, PartitionState, ReadOutcome, ReplicaConfig, Role
+from strandline.replica.status import ReplicaStatus
+from strandline.replica.tier_config import TierConfig
+from strandline.replica.tiering import TierParts
 from strandline.replica.waiting import Append
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.helpers import CLUSTER, TP, batch
@@ -84,6 +92,7 @@ class SimBroker:
             send_alter_partition=self._alter_partition,
             on_fatal=cluster.fatal,
             on_change=self._changed,
+            tier=self._tier(ports),
         )
         await ports.rpc.serve(Endpoint("", PORT), {}, self.manager.stream_handlers())
         self.manager.start()
@@ -99,6 +108,35 @@ class SimBroker:
 
     def _changed(self) -> None:
         self.changes += 1
+
+    def _tier(self, ports: Ports) -> TierParts | None:
+        cluster = self.cluster
+        if cluster.tier_config is None:
+            return None
+        assert self.process is not None
+        store, config = cluster.store.for_node(self.process), cluster.tier_config
+        reader = TierReader(
+            store,
+            CLUSTER,
+            ports.clock,
+            cache_bytes=config.cache_bytes,
+            index_cache_bytes=config.index_cache_bytes,
+            concurrency=config.reads_max,
+            read_ahead_bytes=1 << 20,
+        )
+        return TierParts(store, reader, config, self._alter_tiers)
+
+    async def _alter_tiers(self, changes: Sequence[TierChange]) -> list[TierOutcome]:
+        """As the session's channel does it: the call or its answer may be lost."""
+        rng = self.cluster.rng
+        await asyncio.sleep(rng.uniform(0.001, 0.02))
+        if self.cut_off or rng.random() < self.cluster.tier_calls_lost:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller can be reached")
+        outcomes = self.cluster.controller.alter_tiers(self.node, changes)
+        await asyncio.sleep(rng.uniform(0.001, 0.05))
+        if rng.random() < self.cluster.tier_calls_lost:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
+        return outcomes
 
     def _registered(self, epoch: BrokerEpoch) -> None:
         assert self.manager is not None
@@ -183,6 +221,11 @@ class SimCluster(Stage):
             stream_timeout_ms=2_000,
         )
         self.throttled_rate = throttled_rate
+        self.tier_config: TierConfig | None = None
+        """Set: there is an object store."""
+        self.tier_calls_lost = 0.0
+        """So often a change of a tier, or its answer, does not arrive."""
+        self.store = SimStore(self.world.loop, split(seed, "store"))
         self.controller = FakeController()
         self.brokers = {NodeId(node): SimBroker(self, node) for node in range(1, nodes + 1)}
         self.fatals: list[Exception] = []

@@ -354,13 +354,13 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ retention
 
-    async def find_expired(self, now_ms: int, limit_offset: int) -> retention.Expired | None:
-        """What `retention.ms` and `retention.bytes` take from the front, below `limit_offset` (the high watermark);
-        None: nothing. It holds when this returns; `delete_records_before` is the caller's.
+    async def find_expired(self, now_ms: int, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
+        """What age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It holds
+        when this returns; `delete_records_before` is the caller's.
 
         Raises KafkaError as `read`.
         """
-        return await self._reader.cold(lambda pread: retention.find_expired(self, now_ms, limit_offset, pread))
+        return await self._reader.cold(lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread))
 
     async def find_cleanable(self, now_ms: int, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""

@@ -96,27 +96,43 @@ class Expired(NamedTuple):
     segments: int
     size_bytes: int
     by: str
-    """The setting that the newest of them goes by: `retention.ms` or `retention.bytes`."""
+    """The setting that the newest of them goes by: `retention.ms`, `retention.bytes`, or the same with `local.`."""
 
 
-def find_expired(log: LogState, now_ms: int, limit_offset: int, pread: Pread) -> Expired | None:
+class Keep(NamedTuple):
+    """What is kept of a log.
+
+    Attributes:
+        age_ms: segments whose newest record is older go; -1: none.
+        size_bytes: the oldest segments beyond it go; -1: none.
+        prefix: of the settings that say so.
+        copied_to: only what lies below goes: what is not in the object store yet stays on the disk.
+    """
+
+    age_ms: int
+    size_bytes: int
+    prefix: str = ""
+    copied_to: int | None = None
+
+
+def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
     """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
 
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
-    config = log.config
     excess = -1
-    if 0 <= config.retention_bytes < log.size_bytes:
-        excess = log.size_bytes - _bytes_from(log, limit_offset, pread) - config.retention_bytes
+    if 0 <= keep.size_bytes < log.size_bytes:
+        excess = log.size_bytes - _bytes_from(log, limit_offset, pread) - keep.size_bytes
+    end_max = limit_offset if keep.copied_to is None else min(limit_offset, keep.copied_to)
     ends = [*log.bases[1:], log.log_end_offset]
     found, size_bytes = None, 0
     for i, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
-        if end > limit_offset or not segment.size:
+        if end > end_max or not segment.size:
             break
-        if config.retention_ms >= 0 and now_ms - newest_ms(log, segment, now_ms, pread) > config.retention_ms:
-            by = "retention.ms"
+        if keep.age_ms >= 0 and now_ms - newest_ms(log, segment, now_ms, pread) > keep.age_ms:
+            by = f"{keep.prefix}retention.ms"
         elif excess >= segment.size:
-            by = "retention.bytes"
+            by = f"{keep.prefix}retention.bytes"
         else:
             break
         excess -= segment.size

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
@@ -43,11 +44,13 @@ from strandline.replica.states import (
     ReadOutcome,
     ReplicaConfig,
     ReplicaCounters,
-    ReplicaStatus,
     Role,
 )
+from strandline.replica.status import ReplicaStatus, status_of
 from strandline.replica.streams import Streams
 from strandline.replica.throttle import Throttle
+from strandline.replica.tier_reads import TierReads
+from strandline.replica.tiering import Tiering, TierParts
 from strandline.replica.upkeep import Upkeep
 from strandline.replica.waiting import Append, AppendDone, DeletionDone, PendingDeletion
 
@@ -82,6 +85,7 @@ class ReplicaManager:
         send_alter_partition: SendAlterPartition,
         on_fatal: Callable[[Exception], None],
         on_change: Callable[[], None] = lambda: None,
+        tier: TierParts | None = None,
     ) -> None:
         self.node_id = node_id
         self.log_dir = log_dir
@@ -115,9 +119,17 @@ class ReplicaManager:
         self._partitions = self._set.partitions
         self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
         retention_clock = RetentionClock(last_time(disk, log_dir.path))
-        retention = Retention(self._shared, self._partitions, log_dir, retention_clock)
+        self.tiering = None if tier is None else Tiering(self._shared, self._partitions, tier, rng)
+        self.tier_reads = TierReads(tier)
+        retention = Retention(self._shared, self._partitions, log_dir, retention_clock, self._raise_tier_start)
         self._upkeep = Upkeep(
-            self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
+            self._shared,
+            self._set,
+            log_dir,
+            streams=self._streams,
+            strays=self.strays,
+            retention=retention,
+            tiering=self.tiering,
         )
         self._scrub = Scrub(self._shared, self._partitions)
         self.compactor = Compactor(self._shared, self._partitions, log_dir, retention_clock)
@@ -141,7 +153,9 @@ class ReplicaManager:
         shared.watermarks.stop()
         shared.rot.stop()
         self._scrub.stop()
-        ending = [*self._streams.stop(), *self.compactor.stop()]
+        ending: list[asyncio.Task[Any]] = [*self._streams.stop(), *self.compactor.stop(), *self.tier_reads.stop()]
+        if self.tiering is not None:
+            ending += self.tiering.stop()
         self.leader_throttle.stop()
         self.follower_throttle.stop()
         if not clean:
@@ -275,8 +289,8 @@ class ReplicaManager:
         any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome | None:
-        """Batches from the one that holds `offset` on; None: not in memory, ask `read_cold`. On the leader, or with
-        `any_replica` on a follower too, up to the high watermark that it knows (KIP-392).
+        """Batches from the one that holds `offset` on; None: not in memory, or in the object store; ask `read_cold`.
+        On the leader, or with `any_replica` on a follower too, up to the high watermark that it knows (KIP-392).
 
         At most `max_bytes`, but one batch at least if `min_one_batch`. With `committed_only` nothing at or beyond the
         high watermark, else up to the log end. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of
@@ -318,6 +332,7 @@ class ReplicaManager:
             committed_only=committed_only,
             any_replica=any_replica,
             min_one_batch=min_one_batch,
+            tier_reads=self.tier_reads,
         )
 
     def delete_records(self, tp: TopicPartition, offset: int, done: DeletionDone) -> PendingDeletion | None:
@@ -342,9 +357,11 @@ class ReplicaManager:
             return asyncio.get_running_loop().call_soon(wake).cancel
         return partition.watchers.add(wake)
 
-    def list_offset(self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1) -> ListedOffset:
+    def list_offset(self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1) -> ListedOffset | None:
         """The first committed offset whose record is not older than `timestamp` (ms), or Kafka's special ones: -1 the
-        high watermark, -2 the log start, -3 the record with the largest timestamp.
+        high watermark, -2 the log start, -3 the record with the largest timestamp, -4 the start of what is on the disk
+        (KIP-405), -5 the last record in the object store (KIP-1005), -6 the first that is to be copied there
+        (KIP-1023). None: the object store has to be asked (`list_offset_cold`).
 
         OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B7, stale HW).
         """
@@ -352,6 +369,15 @@ class ReplicaManager:
         if partition is None:
             return ListedOffset(*NOT_HOSTED)
         return reads.list_offset(partition, timestamp, current_leader_epoch)
+
+    async def list_offset_cold(
+        self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1
+    ) -> ListedOffset:
+        """`list_offset`, with what lies in the object store."""
+        partition = self._partitions.get(tp)
+        if partition is None:
+            return ListedOffset(*NOT_HOSTED)
+        return await reads.list_offset_cold(partition, timestamp, current_leader_epoch, self.tier_reads)
 
     def epoch_end_offset(self, tp: TopicPartition, *, current_leader_epoch: int, epoch: int) -> EpochEnd:
         """The largest leader epoch not above `epoch`, and where it ends (KIP-320)."""
@@ -374,7 +400,7 @@ class ReplicaManager:
     def hosted(self) -> list[ReplicaStatus]:
         """Every hosted partition."""
         now_ms = self._shared.clock.monotonic_ms()
-        return [partition.status(now_ms) for partition in self._partitions.values()]
+        return [status_of(partition, now_ms) for partition in self._partitions.values()]
 
     def lost_leaders(self, within_ms: float) -> list[NodeId]:
         """Leaders followed here whose stream broke in the last `within_ms` and could not be opened again: they may be
@@ -402,6 +428,10 @@ class ReplicaManager:
     def fatal(self, error: BaseException) -> None:
         """Something broke that must not: the node has to stop."""
         self._on_fatal(error if isinstance(error, Exception) else FatalError(f"replication ended: {error!r}"))
+
+    def _raise_tier_start(self, partition: Partition, offset: int) -> None:
+        if self.tiering is not None:
+            self.tiering.raise_start(partition, offset)
 
     def _has_room(self) -> None:
         self._set.make_missing_logs()

@@ -22,7 +22,7 @@ from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.roles import TRANSITIONS, RoleEvent
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
-from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, ReplicaStatus, Role
+from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, Role
 from strandline.replica.subscription import Source, Subscription
 from strandline.replica.waiting import TO_HIGH_WATERMARK, Append, AppendDone, DeletionDone, PendingDeletion, Watchers
 
@@ -88,6 +88,11 @@ class Partition:
         """The offset up to which everything is committed, as far as this broker knows."""
         core = self.leader or self.follower
         return self._high_watermark if core is None else core.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where the partition begins: in the object store, if a part of it lies there, else in its log; 0 without."""
+        return 0 if self.log is None else self.state.tier.log_start(self.log.log_start_offset)
 
     def start_at(self, high_watermark: int) -> None:
         """What was known to be committed when this broker last wrote it down."""
@@ -230,6 +235,8 @@ class Partition:
             append.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             return None
         append.base_offset, append.required_offset, append.log_append_time_ms, append.log_start_offset, *_ = result
+        if self.state.tier.segments:
+            append.log_start_offset = self.log_start_offset
         shared.counters.appends += 1
         if result.duplicate:
             mark("duplicate-batch")
@@ -464,37 +471,9 @@ class Partition:
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return
-        low_watermark = core.deleted_everywhere(plog.durable_log_start_offset)
+        low_watermark = self.state.tier.log_start(core.deleted_everywhere(plog.durable_log_start_offset))
         for deletion in self.deletions:
             if deletion.offset <= low_watermark:
                 core.deleted_before = max(core.deleted_before, deletion.offset)
                 deletion.end(ErrorCode.NONE, "", low_watermark)
         self.deletions = [deletion for deletion in self.deletions if not deletion.ended]
-
-    # Status
-
-    def status(self, now_ms: float) -> ReplicaStatus:
-        """What it is and where it stands."""
-        state, log, leader = self.state, self.log, self.leader
-        return ReplicaStatus(
-            topic=state.topic,
-            topic_id=state.topic_id,
-            partition=state.partition,
-            role=self.role,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            partition_epoch=state.partition_epoch if leader is None else leader.partition_epoch,
-            high_watermark=self.high_watermark,
-            log_start_offset=-1 if log is None else log.log_start_offset,
-            log_end_offset=-1 if log is None else log.log_end_offset,
-            durable_offset=-1 if log is None else log.durable_offset,
-            last_epoch=-1 if log is None else log.latest_epoch,
-            size_bytes=0 if log is None else log.size_bytes,
-            replicas=state.replicas,
-            isr=state.isr if leader is None else leader.isr,
-            maximal_isr=state.isr if leader is None else leader.maximal_isr,
-            effective_min_isr=state.effective_min_isr,
-            followers=() if leader is None else leader.follower_statuses(now_ms),
-            rotten=log is not None and bool(log.rot),
-            reason=self.reason,
-        )

@@ -151,6 +151,7 @@ class PartitionSet:
         turn."""
         state = partition.state
         try:
+            self._begin_at_the_tier(partition, plog)
             plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)
         except (KafkaError, StorageError) as error:
             partition.fail(str(error))
@@ -161,7 +162,7 @@ class PartitionSet:
             self.brokers,
             log_end_offset=plog.log_end_offset,
             durable_offset=plog.durable_offset,
-            high_watermark=partition.high_watermark,
+            high_watermark=min(max(partition.high_watermark, plog.log_start_offset), plog.log_end_offset),
             sync_before_ack=self._shared.config.sync_before_ack,
             lag_time_max_ms=self._shared.config.replica_lag_time_max_ms,
             now_ms=self._shared.clock.monotonic_ms(),
@@ -170,6 +171,27 @@ class PartitionSet:
         self._channel = self._channel % 0xFFFFFFFF + 1
         partition.lead(core, self._channel)
         self._shared.syncer.mark(plog)
+
+    def _begin_at_the_tier(self, partition: Partition, plog: PartitionLog) -> None:
+        """The log of a leader that was elected uncleanly may end below what lies in the object store, or part from it:
+        then all of it gives way to that, and goes on behind it. No record that was copied is lost (rule B22).
+
+        Raises KafkaError, StorageError.
+        """
+        tier = partition.state.tier
+        end = tier.end_offset
+        if not tier.segments or plog.log_start_offset >= end:
+            return
+        if plog.log_end_offset >= end and plog.epoch_at(end - 1) == tier.segments[-1].last_epoch:
+            return
+        mark("unclean-leader-begins-at-the-tier")
+        log.warning(
+            "the log of a new leader lacks records that are in the object store, and begins anew behind them",
+            partition=str(partition.topic_partition),
+            log_end_offset=plog.log_end_offset,
+            tiered_end_offset=end,
+        )
+        plog.truncate_fully_and_start_at(end)
 
     # Logs
 

@@ -7,12 +7,13 @@ offset, whatever their clocks say and wherever their segments end. (In Kafka eac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
+from strandline.log.partition_log import PartitionLog
 from strandline.log.retention import RetentionClock, note_time
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -20,6 +21,7 @@ from strandline.proto.marks import mark
 from strandline.proto.tasks import spawn
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared
+from strandline.replica.tier_retention import expired_start, keep_local, keep_whole
 
 log = structlog.get_logger("strandline.replica")
 
@@ -37,11 +39,14 @@ class Retention:
         partitions: Mapping[TopicPartition, Partition],
         log_dir: LogDir,
         retention_clock: RetentionClock,
+        raise_tier_start: Callable[[Partition, int], None],
     ) -> None:
+        """`raise_tier_start(partition, offset)`: the object store need not keep what lies below."""
         self._shared = shared
         self._partitions = partitions
         self._log_dir = log_dir
         self._clock = retention_clock
+        self._raise_tier_start = raise_tier_start
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)
@@ -90,16 +95,25 @@ class Retention:
             log.warning("retention's time was not written down", error=str(error))
 
     async def _expire(self, partition: Partition) -> None:
-        core, plog = partition.leader, partition.log
+        core, plog, config = partition.leader, partition.log, partition.state.log_config
         if core is None or plog is None or plog.failure is not None:
             return
-        expired = await plog.find_expired(self._read_clock(), core.high_watermark)
+        now_ms, tier = self._read_clock(), partition.state.tier
+        if tier.segments:
+            self._expire_tier(partition, plog, now_ms)
+        keep = keep_local(config, tier) if config.remote_storage else keep_whole(config)
+        expired = await plog.find_expired(now_ms, core.high_watermark, keep)
+        if expired is None and config.remote_storage and not tier.segments:
+            expired = await plog.find_expired(now_ms, core.high_watermark, keep_whole(config))
         if expired is None or partition.leader is not core or partition.log is not plog:
             return
-        mark("records-expired")
         records = expired.offset - plog.log_start_offset
-        self._shared.counters.expired_records += records
-        self._shared.counters.expired_bytes += expired.size_bytes
+        if keep.copied_to is None or expired.offset > keep.copied_to:
+            mark("records-expired")
+            self._shared.counters.expired_records += records
+            self._shared.counters.expired_bytes += expired.size_bytes
+        else:
+            mark("local-records-expired")
         log.info(
             "records expired",
             partition=str(partition.topic_partition),
@@ -110,3 +124,11 @@ class Retention:
             log_start_offset=expired.offset,
         )
         partition.raise_log_start(expired.offset)
+
+    def _expire_tier(self, partition: Partition, plog: PartitionLog, now_ms: int) -> None:
+        """The part in the object store goes first, for it is the older one."""
+        tier, config = partition.state.tier, partition.state.log_config
+        uncopied_bytes = sum(segment.size for segment in plog.segments if segment.base_offset >= tier.end_offset)
+        start = expired_start(tier, keep_whole(config), uncopied_bytes, now_ms)
+        if start > tier.start_offset:
+            self._raise_tier_start(partition, start)

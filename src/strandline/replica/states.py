@@ -36,6 +36,8 @@ EARLIEST_LOCAL_TIMESTAMP = -4
 """The first offset on the leader's own disk (KIP-405)."""
 LATEST_TIERED_TIMESTAMP = -5
 """The last offset in the object store (KIP-1005)."""
+PENDING_UPLOAD_TIMESTAMP = -6
+"""The first offset that is still to be copied there (KIP-1023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,40 +210,6 @@ class FollowerStatus(NamedTuple):
     durable_offset: int
     in_isr: bool
     caught_up_age_ms: float
-
-
-class ReplicaStatus(NamedTuple):
-    """One hosted partition, for metrics, heartbeats and describe.
-
-    Attributes:
-        last_epoch: leader epoch of the last record.
-        isr: as committed, known on the leader; from the metadata elsewhere.
-        maximal_isr: with a proposed newcomer (leader only, else as `isr`).
-        followers: leader only.
-        rotten: a part of its log is not what was written, and is not healed yet.
-        reason: why it is offline, else empty.
-    """
-
-    topic: str
-    topic_id: TopicId
-    partition: int
-    role: Role
-    leader: NodeId
-    leader_epoch: LeaderEpoch
-    partition_epoch: PartitionEpoch
-    high_watermark: int
-    log_start_offset: int
-    log_end_offset: int
-    durable_offset: int
-    last_epoch: int
-    size_bytes: int
-    replicas: tuple[NodeId, ...]
-    isr: tuple[NodeId, ...]
-    maximal_isr: tuple[NodeId, ...]
-    effective_min_isr: int
-    followers: tuple[FollowerStatus, ...] = ()
-    rotten: bool = False
-    reason: str = ""
 
 
 # Settings

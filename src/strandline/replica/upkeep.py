@@ -13,6 +13,7 @@ from strandline.replica.partition_set import PartitionSet
 from strandline.replica.retention import Retention
 from strandline.replica.shared import Shared
 from strandline.replica.streams import Streams
+from strandline.replica.tiering import Tiering
 
 SWEEP_INTERVAL_MS = 1_000
 """Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
@@ -20,7 +21,7 @@ SWEEP_INTERVAL_MS = 1_000
 
 class Upkeep:
     """Sweeps leaders for who lags, streams for who is silent, looks for room on the disk and for what retention
-    takes, writes high watermarks down, and removes strays."""
+    takes or the object store gets, writes high watermarks down, and removes strays."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class Upkeep:
         streams: Streams,
         strays: Strays,
         retention: Retention,
+        tiering: Tiering | None,
     ) -> None:
         self._shared = shared
         self._hosted = hosted
@@ -39,6 +41,7 @@ class Upkeep:
         self._streams = streams
         self._strays = strays
         self._retention = retention
+        self._tiering = tiering
         self._removal: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._checkpointed_ms = shared.clock.monotonic_ms()
@@ -67,6 +70,8 @@ class Upkeep:
         self._streams.keep_alive(now_ms)
         self._shared.disk_room.look()
         self._retention.look(now_ms)
+        if self._tiering is not None:
+            self._tiering.look(now_ms)
         if self._strays.waiting and self._removal is None:
             self._removal = spawn(self._remove_strays(), self._shared.on_fatal)
         due = now_ms - self._checkpointed_ms >= self._shared.config.high_watermark_checkpoint_interval_ms

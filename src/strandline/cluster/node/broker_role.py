@@ -29,6 +29,7 @@ from strandline.cluster.node.replica_feed import (
     unserved_replicas,
 )
 from strandline.cluster.node.sasl import NodeSasl
+from strandline.cluster.node.tiered import NodeTier
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
@@ -60,6 +61,14 @@ class BrokerRole:
         self.resolver = ConfigResolver(config.dynamic, config.node)
         self.channel = ControllerChannel(node.quorum, node.rpc, node.clock, node.rng)
         node.publisher.subscribe_leader(self.channel.handle_leader_change)
+        self.tier: NodeTier | None = None
+        if config.tier.enabled:
+            self.tier = NodeTier(
+                node,
+                self.channel,
+                broker_epoch=lambda: self.session.broker_epoch,
+                in_session=lambda: self.session.connected and not self.session.fenced,
+            )
         self.replicas = ReplicaManager(
             node_id=config.node,
             cluster_id=node.cluster_id,
@@ -72,6 +81,7 @@ class BrokerRole:
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
             on_change=self._tell_controller,
+            tier=None if self.tier is None else self.tier.parts,
         )
         self.groups = GroupCoordinator(
             _coordinator_config(config),
@@ -177,6 +187,8 @@ class BrokerRole:
             on_registered=self._registered,
         )
         self.replicas.start()
+        if self.tier is not None:
+            self.tier.start()
         if self.audit_trail is not None:
             self.audit_trail.start(node.fatal)
         node.publisher.subscribe(self._await_own_registration)
@@ -225,6 +237,8 @@ class BrokerRole:
             self.audit_trail.close()
         await self.session.close()
         await self.replicas.close(clean)
+        if self.tier is not None:
+            await self.tier.close()
 
     async def _hand_over(self) -> bool:
         """A controlled shutdown, given up early where there is no controller to ask (the whole cluster stops), or in a

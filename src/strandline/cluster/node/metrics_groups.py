@@ -64,8 +64,8 @@ class _Census:
         else:
             labels = (group_id, tp.topic, str(tp.partition))
             self.lag.add_metric(labels, max(replica.high_watermark - offset, 0))
-            if replica.log is not None and offset < replica.log.log_start_offset:
-                self.expired.add_metric(labels, replica.log.log_start_offset - offset)
+            if offset < replica.log_start_offset:
+                self.expired.add_metric(labels, replica.log_start_offset - offset)
 
 
 def of_groups(broker: BrokerRole) -> Iterator[Metric]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -31,6 +31,7 @@ from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.internal.internal_tls import SpeaksTls
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.tiered import open_tier_store
 from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
@@ -43,11 +44,13 @@ from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
+from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
 from strandline.proto.tasks import spawn
+from strandline.replica.tier_config import TierConfig
 
 log = structlog.get_logger("strandline.node")
 
@@ -60,8 +63,17 @@ class Node:
     (None on a controller).
     """
 
-    def __init__(self, config: NodeConfig, *, disk: Disk, clock: Clock, rng: Rng, rpc: Rpc) -> None:
-        """Open the log directory and build the parts; nothing runs yet.
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        rng: Rng,
+        rpc: Rpc,
+        open_store: Callable[[TierConfig], ObjectStore] = open_tier_store,
+    ) -> None:
+        """Open the log directory and build the parts; nothing runs yet. `open_store` opens the object store.
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node.
@@ -76,6 +88,7 @@ class Node:
         self.clock = clock
         self.rng = rng
         self.rpc = rpc
+        self._open_store = open_store
         self.incarnation_id = random_id(rng)
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
@@ -161,6 +174,7 @@ class Node:
             rpc=self.rpc,
             hurried=self.hurried,
             tls=self.tls,
+            open_store=self._open_store,
             fatal=self.fatal,
         )
 

@@ -12,8 +12,10 @@ from strandline.cluster.node.tls import NodeTls
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.log_dir import LogDir
+from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import WatchedDisk
 from strandline.proto.ports import Clock, Rng, Rpc
+from strandline.replica.tier_config import TierConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class NodeParts:
     Attributes:
         incarnation_id: of this process, drawn when it began.
         hurried: set: a stop under way waits for no other node any more; what is here is still synced and closed.
+        open_store: opens the object store of tiered storage.
         fatal: the node must stop, for going on could lose data.
     """
 
@@ -38,4 +41,5 @@ class NodeParts:
     rpc: Rpc
     hurried: asyncio.Event
     tls: NodeTls
+    open_store: Callable[[TierConfig], ObjectStore]
     fatal: Callable[[BaseException], None]

@@ -22,7 +22,8 @@ from strandline.proto.ids import (
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, ReplicaStatus, Role
+from strandline.replica.states import BrokerState, PartitionState, Role
+from strandline.replica.status import ReplicaStatus
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
 """One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""

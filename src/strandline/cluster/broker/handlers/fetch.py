@@ -270,4 +270,4 @@ class FetchHandler:
         if near:
             result.preferred_replica = max(near, key=lambda follower: follower.fetch_offset).node_id
             result.high_watermark = result.last_stable_offset = partition.high_watermark
-            result.log_start_offset = partition.log.log_start_offset
+            result.log_start_offset = partition.log_start_offset

@@ -33,9 +33,6 @@ SPECIAL_SINCE = {
 }
 """The version of ListOffsets from which on each special timestamp may be asked for."""
 
-_SAME_AS = {EARLIEST_LOCAL: EARLIEST}
-_NEVER_TIERED = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-
 
 class OffsetQuery(NamedTuple):
     """Ask one partition for the first offset at or after a time, or for a special one."""
@@ -84,11 +81,10 @@ class OffsetsHandler:
 
     # ListOffsets
 
-    def list_offsets(self, call: Call) -> Any:
+    async def list_offsets(self, call: Call) -> Any:
         """One answer a partition, in order.
 
-        Latest means the high watermark: nobody sees further. There is no tiered storage: the earliest local offset is
-        the earliest, and nothing is or ever will be uploaded (-1).
+        Latest means the high watermark: nobody sees further.
 
         Errors: UNSUPPORTED_VERSION for a special timestamp the version does not know, INVALID_REQUEST for a partition
         asked twice, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_AVAILABLE while a new leader's
@@ -97,14 +93,17 @@ class OffsetsHandler:
         queries = _offset_queries(call)
         counts = Counter((query.topic, query.partition) for query in queries)
         return _offsets_found(
-            [self._list_offset(call.context, query, counts[query.topic, query.partition] > 1) for query in queries]
+            [
+                await self._list_offset(call.context, query, counts[query.topic, query.partition] > 1)
+                for query in queries
+            ]
         )
 
     def refuse_list_offsets(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every partition has this error."""
         return _offsets_found([OffsetAnswer(query, error) for query in _offset_queries(call)])
 
-    def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
+    async def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
         if twice:
             return OffsetAnswer(query, ErrorCode.INVALID_REQUEST)
         refused = self._refused(context, query.topic, query.partition)
@@ -113,13 +112,11 @@ class OffsetsHandler:
         timestamp = query.timestamp
         if timestamp < 0 and context.version < SPECIAL_SINCE.get(timestamp, 1 << 15):
             return OffsetAnswer(query, ErrorCode.UNSUPPORTED_VERSION)
-        tiered = timestamp in _NEVER_TIERED
-        found = self._replicas.list_offset(
-            TopicPartition(query.topic, query.partition),
-            LATEST if tiered else _SAME_AS.get(timestamp, timestamp),
-            current_leader_epoch=query.current_leader_epoch,
-        )
-        if found.error is not ErrorCode.NONE or tiered:
+        where = TopicPartition(query.topic, query.partition), timestamp
+        found = self._replicas.list_offset(*where, current_leader_epoch=query.current_leader_epoch)
+        if found is None:
+            found = await self._replicas.list_offset_cold(*where, current_leader_epoch=query.current_leader_epoch)
+        if found.error is not ErrorCode.NONE:
             return OffsetAnswer(query, found.error)
         return OffsetAnswer(query, ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)
 

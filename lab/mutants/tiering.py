@@ -1,0 +1,115 @@
+"""Mutants of rule B22: what leaves the disks is in the object store."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, one_change
+
+_TESTS = "tests/replica/test_tiering.py"
+_READS = "tests/replica/test_tier_reads.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "local-retention-takes-what-was-not-copied",
+        "B22: what is not in the object store stays on the disks",
+        "replica.tier_retention:keep_local",
+        "copied_to = tier.end_offset if tier.segments else 0",
+        "copied_to = 1 << 62",
+        f"{_TESTS}::test_nothing_leaves_the_disks_that_is_not_in_the_store",
+    ),
+    one_change(
+        "uncommitted-segments-are-copied",
+        "B22: what is not committed is not copied",
+        "replica.tiering:Tiering._next_piece",
+        "if end > partition.high_watermark:",
+        "if False:",
+        f"{_TESTS}::test_nothing_is_copied_that_is_not_committed",
+    ),
+    one_change(
+        "each-segment-begins-the-tier",
+        "B22: the metadata may not show yet what this leader has just added",
+        "replica.tiering:Tiering._next_piece",
+        "is_first = not tier.segments and copied_to == tier.end_offset",
+        "is_first = not tier.segments",
+        f"{_TESTS}::test_segments_are_added_before_the_metadata_show_the_first",
+    ),
+    one_change(
+        "deleted-records-come-back-with-the-tier",
+        "B22: the tier begins at the log start",
+        "replica.tiering:Tiering._copy",
+        "max(plog.log_start_offset, segment.base_offset) if piece.is_first else AS_IT_IS",
+        "AS_IT_IS",
+        f"{_TESTS}::test_a_tier_begins_where_its_first_records_were_deleted",
+    ),
+    one_change(
+        "unanswered-segments-are-deleted",
+        "B22: what may be in the metadata is not deleted",
+        "replica.tiering:Tiering._add",
+        "self._unanswered[partition] = copied",
+        "await self._delete(self._prefix(partition), [segment])",
+        f"{_TESTS}::test_lost_calls_lose_nothing",
+    ),
+    one_change(
+        "unanswered-segments-are-copied-again",
+        "B22: what was copied is offered again, and not copied again",
+        "replica.tiering:Tiering._add",
+        "self._unanswered[partition] = copied",
+        "pass",
+        f"{_TESTS}::test_lost_calls_lose_nothing",
+    ),
+    one_change(
+        "deletions-in-the-tier-are-answered-at-once",
+        "B22: deleted records are gone once the metadata say so",
+        "replica.partition:Partition._answer_deletions",
+        "self.state.tier.log_start(core.deleted_everywhere(plog.durable_log_start_offset))",
+        "core.deleted_everywhere(plog.durable_log_start_offset)",
+        f"{_TESTS}::test_records_are_deleted_from_the_tier_at_a_clients_word",
+    ),
+    one_change(
+        "unclean-leaders-begin-below-the-tier",
+        "B22: what was copied outlives every disk",
+        "replica.partition_set:PartitionSet._begin_at_the_tier",
+        "if not tier.segments or plog.log_start_offset >= end:",
+        "if True:",
+        f"{_TESTS}::test_an_empty_leader_begins_behind_the_tier",
+    ),
+    one_change(
+        "unclean-leaders-keep-what-parted-from-the-tier",
+        "B22: what was copied was committed, and what parts from it was not",
+        "replica.partition_set:PartitionSet._begin_at_the_tier",
+        "plog.log_end_offset >= end and plog.epoch_at(end - 1) == tier.segments[-1].last_epoch",
+        "plog.log_end_offset >= end",
+        f"{_TESTS}::test_a_leader_that_parted_from_the_tier_begins_behind_it",
+    ),
+    one_change(
+        "followers-send-readers-of-the-tier-away",
+        "B22: a follower that the metadata have not reached does not say that records are gone",
+        "replica.reads:_failed",
+        "code is ErrorCode.OFFSET_OUT_OF_RANGE and _may_be_tiered(partition, offset)",
+        "False",
+        f"{_READS}::test_a_follower_answers_from_the_tier_too",
+    ),
+    one_change(
+        "epochs-of-the-tier-are-unknown",
+        "B22: readers of old records are not told that their log has parted (KIP-320)",
+        "replica.reads:epoch_end_offset",
+        "partition.state.tier.epoch_end(epoch) if known < 0 else None",
+        "None",
+        f"{_READS}::test_epochs_of_what_is_in_the_tier_are_known",
+    ),
+    one_change(
+        "fetches-wait-for-the-store-to-the-end",
+        "B22: a store that does not answer holds up nobody who reads something else",
+        "replica.tier_reads:TierReads.read",
+        "timeout=self._wait_ms / 1000",
+        "timeout=None",
+        f"{_READS}::test_a_store_that_does_not_answer_holds_nobody_up",
+    ),
+    one_change(
+        "size-of-the-tier-is-not-counted",
+        "B22: whole retention counts what is in the store",
+        "replica.tier_retention:expired_start",
+        "tier.size_bytes + uncopied_bytes - keep.size_bytes",
+        "uncopied_bytes - keep.size_bytes",
+        f"{_TESTS}::test_age_and_size_take_whole_segments_from_the_front",
+    ),
+)

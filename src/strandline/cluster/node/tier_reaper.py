@@ -1,0 +1,131 @@
+"""Deletes what nothing needs from the object store: of deleted topics at once, of what was cut short after a grace.
+
+One broker of the cluster does it, the active one of the lowest id by its own image. A broker is asked before each round
+whether it has a session with the controller and is unfenced: the metadata of one that has not may be so old that they
+do not name what others have copied since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import structlog
+
+from strandline.controller.metadata.image import MetadataImage
+from strandline.log.tier.reaping import find_orphans, reap
+from strandline.log.tier.store import ObjectStore
+from strandline.proto.errors import KafkaError, StoreError
+from strandline.proto.ids import NodeId, TopicId
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report, spawn
+from strandline.replica.tier_config import TierConfig
+
+log = structlog.get_logger("strandline.node")
+
+
+class TierReaper:
+    """Rounds of one broker.
+
+    Attributes:
+        deleted, deleted_bytes: objects that were deleted since the start.
+        kept: orphans that the last round left, for nothing shows that they are needed no more; the log names them.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        store: ObjectStore,
+        cluster_id: str,
+        image: Callable[[], MetadataImage],
+        clock: Clock,
+        config: TierConfig,
+        in_session: Callable[[], bool],
+        reaped: Callable[[Sequence[TopicId]], Awaitable[None]],
+    ) -> None:
+        """`in_session`: unfenced, and the controller hears of this broker. `reaped` tells it of deleted topics of which
+        nothing is left."""
+        self._node_id = node_id
+        self._store = store
+        self._cluster_id = cluster_id
+        self._image = image
+        self._clock = clock
+        self._config = config
+        self._in_session = in_session
+        self._reaped = reaped
+        self._empty_since: dict[TopicId, float] = {}
+        self._round_due_ms = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self.deleted = self.deleted_bytes = self.kept = 0
+
+    def start(self, on_fatal: Report) -> None:
+        """Reap from now on."""
+        self._round_due_ms = self._clock.monotonic_ms() + self._config.reaper_interval_ms
+        self._task = spawn(self._run(), on_fatal, endless=True)
+
+    async def stop(self) -> None:
+        """Reap no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.task_interval_ms / 1000)
+            if not self._is_mine():
+                continue
+            try:
+                await self._reap_deleted()
+                if self._clock.monotonic_ms() >= self._round_due_ms:
+                    self._round_due_ms = self._clock.monotonic_ms() + self._config.reaper_interval_ms
+                    await self._reap_orphans()
+            except (StoreError, KafkaError) as error:
+                log.info("the object store was not looked through to its end", reason=str(error))
+
+    def _is_mine(self) -> bool:
+        active = [node_id for node_id, broker in self._image().brokers.items() if broker.active]
+        return self._in_session() and bool(active) and min(active) == self._node_id
+
+    def _known(self, topic_id: TopicId, partition: int) -> frozenset[UUID] | None:
+        image = self._image()
+        if not self._in_session() or topic_id not in image.topic_by_id:
+            return None
+        return frozenset(segment.segment_id for segment in image.tier(topic_id, partition).segments)
+
+    async def _reap_deleted(self) -> None:
+        """Delete the objects of deleted topics. That none is left is told after a grace, for a leader that did not know
+        yet may still have been copying."""
+        gone, now_ms = [], self._clock.monotonic_ms()
+        for topic_id, name in self._image().deleted_tiers.items():
+            keys = [item.key async for item in self._store.list(f"{self._cluster_id}/{name}-{topic_id}")]
+            for key in keys:
+                await self._store.delete(key)
+                self.deleted += 1
+            if keys:
+                mark("deleted-topic-reaped")
+                log.info("a deleted topic's objects are deleted", topic=name, objects=len(keys))
+                self._empty_since.pop(topic_id, None)
+            elif now_ms - self._empty_since.setdefault(topic_id, now_ms) >= self._config.reaper_grace_ms:
+                gone.append(topic_id)
+        if gone:
+            await self._reaped(gone)
+
+    async def _reap_orphans(self) -> None:
+        now_ms, deleted = self._clock.wall_ms(), self._image().deleted_tiers
+        orphans = find_orphans(self._store, self._cluster_id, self._known, now_ms, self._config.reaper_grace_ms)
+        done = await reap(self._store, orphans, self._known, deleted)
+        self.deleted += done.deleted
+        self.deleted_bytes += done.deleted_bytes
+        self.kept = done.kept
+        if done.deleted or done.kept or done.failed:
+            mark("orphans-reaped")
+            log.info(
+                "objects that no metadata name",
+                deleted=done.deleted,
+                deleted_bytes=done.deleted_bytes,
+                failed=done.failed,
+                kept=done.kept,
+            )

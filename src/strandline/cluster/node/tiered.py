@@ -1,0 +1,72 @@
+"""A broker's part in tiered storage (KIP-405): the object store, what reads it, and what tidies it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.replica_feed import tier_changer, tier_reaper
+from strandline.cluster.node.tier_reaper import TierReaper
+from strandline.controller.channel import ControllerChannel
+from strandline.log.tier.reading import TierReader
+from strandline.log.tier.store import ObjectStore
+from strandline.proto.ids import BrokerEpoch
+from strandline.replica.tier_config import TierConfig
+from strandline.replica.tiering import TierParts
+
+READ_AHEAD_BYTES = 2 << 20
+"""Fetched for a sequential reader before it asks: two GETs are under way while it takes what came before."""
+
+
+def open_tier_store(config: TierConfig) -> ObjectStore:
+    """The production store. Raises ConfigError."""
+    from strandline.log.tier.object_store import open_store
+
+    return open_store(config.url, config.options, timeout_ms=config.timeout_ms)
+
+
+class NodeTier:
+    """What a broker has where `remote.log.storage.url` is set."""
+
+    def __init__(
+        self,
+        node: NodeParts,
+        channel: ControllerChannel,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        in_session: Callable[[], bool],
+    ) -> None:
+        """Raises ConfigError where the store cannot be opened as the settings have it."""
+        config, node_id = node.config.tier, node.config.node
+        self._fatal = node.fatal
+        self.store = node.open_store(config)
+        self.reader = TierReader(
+            self.store,
+            node.cluster_id,
+            node.clock,
+            cache_bytes=config.cache_bytes,
+            index_cache_bytes=config.index_cache_bytes,
+            concurrency=config.reads_max,
+            read_ahead_bytes=READ_AHEAD_BYTES,
+        )
+        self.parts = TierParts(self.store, self.reader, config, tier_changer(node_id, channel, broker_epoch))
+        self.reaper = TierReaper(
+            node_id=node_id,
+            store=self.store,
+            cluster_id=node.cluster_id,
+            image=lambda: node.publisher.image,
+            clock=node.clock,
+            config=config,
+            in_session=in_session,
+            reaped=tier_reaper(node_id, channel, broker_epoch),
+        )
+
+    def start(self) -> None:
+        """Look through the store now and then."""
+        self.reaper.start(self._fatal)
+
+    async def close(self) -> None:
+        """Ask the store nothing more; the replicas are closed already."""
+        await self.reaper.stop()
+        await self.reader.close()
+        await self.store.close()

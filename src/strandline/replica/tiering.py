@@ -1,0 +1,341 @@
+"""Tiered storage (KIP-405), as leader: closed segments go to the object store, and what retention takes goes from it.
+
+The list in the metadata log is the truth (`strandline.proto.tier`). A segment is copied under a new id, then the
+controller is asked to add it, which fences a leader of an older epoch. It is asked to forget what is deleted, and only
+then the objects are deleted. What is cut short in between leaves objects that the list does not name: never read, and
+deleted by the reaper (`strandline.cluster.node.tier_reaper`).
+
+Nothing here calls back: a look at each led partition, once a sweep, finds what there is to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+import structlog
+
+from strandline.log.partition_log import PartitionLog
+from strandline.log.segment import Segment
+from strandline.log.swap import LogChanged
+from strandline.log.tier.copying import copy_segment
+from strandline.log.tier.keys import log_key, partition_prefix, sidecar_key
+from strandline.log.tier.reading import TierReader
+from strandline.log.tier.store import ObjectStore
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StoreError
+from strandline.proto.ids import Offset, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.ports import Rng
+from strandline.proto.tasks import spawn
+from strandline.proto.tier import AS_IT_IS, Tier, TierChange, TieredSegment, TierOutcome
+from strandline.replica.core.leader import LeaderCore
+from strandline.replica.partition import Partition
+from strandline.replica.shared import Shared
+from strandline.replica.throttle import Throttle
+from strandline.replica.tier_config import TierConfig
+
+log = structlog.get_logger("strandline.replica")
+
+
+ChangeTiers = Callable[[Sequence[TierChange]], Awaitable[list[TierOutcome]]]
+"""Asks the active controller; raises KafkaError where it gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierParts:
+    """What a broker needs for tiered storage; the store and the reader stay the caller's."""
+
+    store: ObjectStore
+    reader: TierReader
+    config: TierConfig
+    change: ChangeTiers
+
+
+class TierCounters:
+    """Running totals of one broker since the start."""
+
+    def __init__(self) -> None:
+        self.copied_bytes = 0
+        self.copied_segments = 0
+        self.copy_errors = 0
+        self.deleted_segments = 0
+        self.delete_errors = 0
+
+
+class _Piece(NamedTuple):
+    """What is to be copied next.
+
+    Attributes:
+        start_offset: where the tier ends, or the segment begins.
+        is_first: there is nothing in the tier.
+    """
+
+    segment: Segment
+    start_offset: int
+    is_first: bool
+
+
+class _Copied(NamedTuple):
+    """What is in the store and has to be added to the metadata.
+
+    Attributes:
+        start_offset: where the tier begins with it; AS_IT_IS: there is one.
+        begun_ms: when its copy was begun (monotonic).
+    """
+
+    core: LeaderCore
+    segment: TieredSegment
+    start_offset: int
+    begun_ms: float
+
+
+class Tiering:
+    """Keeps the tiers of the partitions that this broker leads.
+
+    Invariants:
+    - a partition has one copy under way at most, and the broker `remote.log.manager.copier.thread.pool.size`;
+    - a segment is added to the metadata only by the leader that began to copy it, and so soon that the reaper cannot
+      have taken its objects for left over.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        partitions: Mapping[TopicPartition, Partition],
+        tier: TierParts,
+        rng: Rng,
+    ) -> None:
+        self._shared = shared
+        self._partitions = partitions
+        self._store, config, self._change = tier.store, tier.config, tier.change
+        self._config = config
+        self._rng = rng
+        self._slots = asyncio.Semaphore(config.copies_max)
+        self._throttle = Throttle(shared.clock)
+        self._throttle.set_limit(config.copy_bytes_per_second)
+        self._seen: dict[Partition, Tier] = {}
+        self._starts: dict[Partition, int] = {}
+        self._copies: dict[Partition, asyncio.Task[None]] = {}
+        self._unanswered: dict[Partition, _Copied] = {}
+        """The controller gave no answer: it is asked again, and nothing is copied twice meanwhile."""
+        self._others: set[asyncio.Task[None]] = set()
+        self._raising: asyncio.Task[None] | None = None
+        self._copy_due_ms = 0.0
+        self.counters = TierCounters()
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Copy and delete nothing more; the tasks that end with it."""
+        tasks = [*self._copies.values(), *self._others, *([] if self._raising is None else [self._raising])]
+        for task in tasks:
+            task.cancel()
+        self._throttle.stop()
+        return tasks
+
+    # What there is to do
+
+    def look(self, now_ms: float) -> None:
+        """Time passed (monotonic): see what has changed, and what is to be copied."""
+        copies = now_ms >= self._copy_due_ms
+        if copies:
+            self._copy_due_ms = now_ms + self._config.task_interval_ms
+        seen, self._seen = self._seen, {}
+        for partition in self._partitions.values():
+            if partition.leader is not None and partition.state.log_config.remote_storage:
+                tier = self._seen[partition] = partition.state.tier
+                self._forget(partition, seen.get(partition, tier), tier)
+                self._raise_for_deletions(partition, tier)
+                if copies and partition not in self._copies and self._next_piece(partition, tier.end_offset):
+                    self._copies[partition] = spawn(self._copy_all(partition), self._shared.on_fatal)
+        self._unanswered = {one: copied for one, copied in self._unanswered.items() if one.leader is copied.core}
+        self._starts = {partition: start for partition, start in self._starts.items() if partition in self._seen}
+        if self._starts and self._raising is None:
+            self._raising = spawn(self._raise_starts(), self._shared.on_fatal)
+
+    def _forget(self, partition: Partition, before: Tier, tier: Tier) -> None:
+        """What the metadata forgot while it was led here is deleted, and the log on the disk does not begin earlier
+        than they say."""
+        gone = [segment for segment in before.segments if segment.end_offset <= tier.start_offset]
+        if gone:
+            task = spawn(self._delete(self._prefix(partition), gone), self._shared.on_fatal)
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
+        plog, start = partition.log, min(tier.start_offset, partition.high_watermark)
+        if plog is not None and plog.failure is None and plog.log_start_offset < start:
+            partition.raise_log_start(start)
+
+    # The start
+
+    def raise_start(self, partition: Partition, offset: int) -> None:
+        """What lies below is to be forgotten; the controller is asked until it has."""
+        self._starts[partition] = max(offset, self._starts.get(partition, 0))
+
+    def _raise_for_deletions(self, partition: Partition, tier: Tier) -> None:
+        """Clients have deleted records that the tier has, or what is left on the disks lies beyond all that it has."""
+        wanted = [deletion.offset for deletion in partition.deletions]
+        plog = partition.log
+        if plog is not None and plog.log_start_offset > tier.end_offset:
+            wanted.append(plog.log_start_offset)
+        if tier.segments and wanted and max(wanted) > tier.start_offset:
+            self.raise_start(partition, max(wanted))
+
+    async def _raise_starts(self) -> None:
+        try:
+            starts, self._starts = self._starts, {}
+            changes = [
+                self._change_of(partition, core, start_offset=start)
+                for partition, start in starts.items()
+                if (core := partition.leader) is not None and start > partition.state.tier.start_offset
+            ]
+            for outcome in await self._change(changes) if changes else ():
+                if outcome.error is not ErrorCode.NONE:
+                    log.info("a tier's start was not raised", topic_id=str(outcome.topic_id), reason=outcome.message)
+        except KafkaError as error:
+            log.info("no tier's start was raised: the next sweep finds what is to do", reason=str(error))
+        finally:
+            self._raising = None
+
+    # Copying
+
+    def _next_piece(self, partition: Partition, copied_to: int) -> _Piece | None:
+        """The oldest closed segment that is committed and not copied; None: there is none."""
+        plog = partition.log
+        if plog is None or plog.failure is not None or plog.rot:
+            return None
+        tier = partition.state.tier
+        is_first = not tier.segments and copied_to == tier.end_offset  # what was copied a moment ago may not show yet
+        for segment, end in zip(plog.segments, plog.bases[1:], strict=False):
+            if end > partition.high_watermark:
+                return None
+            if end > copied_to:
+                return _Piece(segment, max(segment.base_offset, copied_to), is_first)
+        return None
+
+    async def _copy_all(self, partition: Partition) -> None:
+        copied_to = partition.state.tier.end_offset
+        try:
+            async with self._slots:
+                while (core := partition.leader) is not None and (plog := partition.log) is not None:
+                    copied = self._unanswered.pop(partition, None)
+                    if copied is None or not self._still_wanted(partition, copied):
+                        piece = self._next_piece(partition, max(copied_to, partition.state.tier.end_offset))
+                        if piece is None:
+                            return
+                        copied = await self._copy(partition, core, plog, piece)
+                    if not await self._add(partition, copied):
+                        return
+                    copied_to = copied.segment.end_offset
+        except (StoreError, LogChanged) as error:
+            self._failed(partition, error)
+        except KafkaError as error:
+            self._failed(partition, error)
+            partition.cannot_read(error)
+        finally:
+            del self._copies[partition]
+
+    def _still_wanted(self, partition: Partition, copied: _Copied) -> bool:
+        """It was copied in this leadership, and the metadata do not have it, nor go beyond it."""
+        return partition.leader is copied.core and partition.state.tier.end_offset <= copied.segment.base_offset
+
+    def _failed(self, partition: Partition, error: Exception) -> None:
+        mark("tier-copy-failed")
+        self.counters.copy_errors += 1
+        name = str(partition.topic_partition)
+        log.warning(
+            "a segment was not copied to the object store and is tried again", partition=name, reason=str(error)
+        )
+
+    async def _copy(self, partition: Partition, core: LeaderCore, plog: PartitionLog, piece: _Piece) -> _Copied:
+        begun_ms = self._shared.clock.monotonic_ms()
+        segment = await copy_segment(
+            self._store,
+            self._prefix(partition),
+            plog,
+            piece.segment,
+            UUID(int=self._rng.getrandbits(128), version=4),
+            cluster_id=self._shared.cluster_id,
+            leader_epoch=core.leader_epoch,
+            clock=self._shared.clock,
+            limiter=self._pace,
+            start_offset=piece.start_offset,
+        )
+        start = max(plog.log_start_offset, segment.base_offset) if piece.is_first else AS_IT_IS
+        return _Copied(core, segment, start, begun_ms)
+
+    async def _add(self, partition: Partition, copied: _Copied) -> bool:
+        """Have the controller add a copied segment. False where this leader may not, or nobody knows."""
+        core, segment = copied.core, copied.segment
+        in_time = self._shared.clock.monotonic_ms() - copied.begun_ms < self._config.reaper_grace_ms / 2
+        if partition.leader is not core or not in_time:
+            return False  # its objects are the reaper's: a call that was not answered may still be on its way
+        try:
+            [outcome] = await self._change([self._change_of(partition, core, (segment,), copied.start_offset)])
+        except KafkaError as error:
+            self._failed(partition, error)
+            self._unanswered[partition] = copied
+            return False
+        if outcome.error is not ErrorCode.NONE:
+            mark("tier-change-refused")
+            log.info("a copied segment was not added", partition=str(partition.topic_partition), reason=outcome.message)
+            if outcome.error is not ErrorCode.NOT_CONTROLLER:  # else a call that is late may still find the one that is
+                await self._delete(self._prefix(partition), [segment])
+            return False
+        mark("segment-tiered")
+        self.counters.copied_segments += 1
+        self.counters.copied_bytes += segment.size_bytes
+        return True
+
+    def _change_of(
+        self,
+        partition: Partition,
+        core: LeaderCore,
+        add: tuple[TieredSegment, ...] = (),
+        start_offset: int = AS_IT_IS,
+    ) -> TierChange:
+        state = partition.state
+        return TierChange(state.topic_id, state.partition, core.leader_epoch, add, Offset(start_offset))
+
+    async def _pace(self, size: int) -> None:
+        """No more than `remote.log.manager.copy.max.bytes.per.second`."""
+        while not self._throttle.has_room:
+            room = asyncio.Event()
+            self._throttle.when_room(room.set)
+            await room.wait()
+        self._throttle.take(size)
+
+    # Deleting
+
+    async def _delete(self, prefix: str, segments: Iterable[TieredSegment]) -> None:
+        """Delete the objects of segments that the metadata do not name. What fails is left to the reaper."""
+        for segment in segments:
+            try:
+                await self._store.delete(log_key(prefix, segment))
+                await self._store.delete(sidecar_key(prefix, segment))
+                self.counters.deleted_segments += 1
+            except StoreError as error:
+                mark("tier-delete-failed")
+                self.counters.delete_errors += 1
+                log.info("a segment is still in the object store", key=log_key(prefix, segment), reason=str(error))
+
+    def _prefix(self, partition: Partition) -> str:
+        state = partition.state
+        return partition_prefix(self._shared.cluster_id, state.topic, state.topic_id, state.partition)
+
+    # Status
+
+    def copy_lag(self) -> tuple[int, int]:
+        """Segments and bytes that may be copied and are not yet."""
+        segments = size_bytes = 0
+        for partition in self._partitions.values():
+            plog, config = partition.log, partition.state.log_config
+            if partition.leader is None or plog is None or not config.remote_storage:
+                continue
+            copied_to = partition.state.tier.end_offset
+            for segment, end in zip(plog.segments, plog.bases[1:], strict=False):
+                if copied_to < end <= partition.high_watermark:
+                    segments += 1
+                    size_bytes += segment.size
+        return segments, size_bytes
