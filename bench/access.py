@@ -8,16 +8,16 @@ in this process what one question to the authorizer takes.
 
 from __future__ import annotations
 
-import statistics
 import time
 import timeit
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 
 from bench.clusters import cpu_seconds
-from bench.measures import PARTITIONS, WARM_UP_S, ack_latency, create_topic, produce_load
+from bench.measures import PARTITIONS, WARM_UP_S, ack_latency, create_topic, produce_load, rounds_of
 from bench.secured import own_settings, reached_by
 from strandline.client import AclBinding, Admin, Operation, PatternType, Permission, ResourceKind
 from strandline.cluster.broker.request import Peer, RequestContext
@@ -113,17 +113,7 @@ def question_us() -> tuple[float, float]:
 @click.command(help=__doc__)
 @click.option("--rounds", default=3, show_default=True)
 def main(rounds: int) -> None:
-    found: dict[str, list[Mapping[str, float]]] = {}
-    for _ in range(rounds):
-        for name, settings in LAYOUTS.items():
-            figures = measure(settings)
-            click.echo(f"{name}: {', '.join(f'{key} {value:,.2f}' for key, value in figures.items())}", err=True)
-            found.setdefault(name, []).append(figures)
-    for name, runs in found.items():
-        click.echo(name)
-        for key in runs[0]:
-            values = sorted(run[key] for run in runs)
-            click.echo(f"    {key}: {statistics.median(values):,.2f} ({values[0]:,.2f} to {values[-1]:,.2f})")
+    rounds_of(rounds, {name: partial(measure, settings) for name, settings in LAYOUTS.items()})
     again, anew = question_us()
     click.echo(f"one question to the authorizer: {again:.2f} us where it was asked before, {anew:.2f} us decided anew")
 

@@ -10,17 +10,17 @@ each with a new cluster.
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.measures import produce_load
+from bench.measures import produce_load, rounds_of
 from strandline.cluster.node.dev import DevCluster
 
 SIZE = 1000
@@ -133,17 +133,7 @@ def measure(layout: Layout) -> Mapping[str, float]:
 @click.option("--rounds", default=3, show_default=True)
 def main(rounds: int) -> None:
     first, second, *_ = sorted(os.sched_getaffinity(0))
-    found: dict[str, list[Mapping[str, float]]] = {}
-    for _ in range(rounds):
-        for layout in layouts(first, second):
-            figures = measure(layout)
-            click.echo(f"{layout.name}: {', '.join(f'{key} {value:,.2f}' for key, value in figures.items())}", err=True)
-            found.setdefault(layout.name, []).append(figures)
-    for name, runs in found.items():
-        click.echo(name)
-        for key in runs[0]:
-            values = sorted(run[key] for run in runs)
-            click.echo(f"    {key}: {statistics.median(values):,.2f} ({values[0]:,.2f} to {values[-1]:,.2f})")
+    rounds_of(rounds, {layout.name: partial(measure, layout) for layout in layouts(first, second)})
 
 
 if __name__ == "__main__":

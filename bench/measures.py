@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
+import click
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -169,15 +171,32 @@ def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, siz
     poller.start()
     warm_up = per_second * WARM_UP_S
     began = time.perf_counter()
-    for index in range(int(per_second * seconds) + warm_up):
-        due = began + index / per_second
-        if (wait := due - time.perf_counter()) > 0:
-            time.sleep(wait)
-        producer.produce(topic, payload, partition=index % PARTITIONS, on_delivery=sender(time.perf_counter()))
-    producer.flush(30)
-    stop.set()
-    poller.join()
+    try:
+        for index in range(int(per_second * seconds) + warm_up):
+            due = began + index / per_second
+            if (wait := due - time.perf_counter()) > 0:
+                time.sleep(wait)
+            producer.produce(topic, payload, partition=index % PARTITIONS, on_delivery=sender(time.perf_counter()))
+        producer.flush(30)
+    finally:  # a run that is ended by a signal shall not wait for this thread
+        stop.set()
+        poller.join()
     return sorted(latencies[warm_up:])
+
+
+def rounds_of(rounds: int, layouts: Mapping[str, Callable[[], Mapping[str, float]]]) -> None:
+    """Measure layouts in turns, each with a new cluster, and print the median of each figure and its spread."""
+    found: dict[str, list[Mapping[str, float]]] = {}
+    for _ in range(rounds):
+        for name, measure in layouts.items():
+            figures = measure()
+            click.echo(f"{name}: {', '.join(f'{key} {value:,.2f}' for key, value in figures.items())}", err=True)
+            found.setdefault(name, []).append(figures)
+    for name, runs in found.items():
+        click.echo(name)
+        for key in runs[0]:
+            values = sorted(run[key] for run in runs)
+            click.echo(f"    {key}: {median(values):,.2f} ({values[0]:,.2f} to {values[-1]:,.2f})")
 
 
 def latency(cluster: Cluster, results: Results, seconds: float) -> None:

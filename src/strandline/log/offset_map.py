@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-from strandline.log.records_python import decode_headers, decode_varint
+from strandline.log.records_python import INT32_MAX, INT64, RECORD_BYTES_MIN, decode_headers, decode_varint
 
 SECRET_BYTES = 16
 _ENTRY_BYTES = 192
@@ -20,9 +20,6 @@ twice while it grows. The compiled map takes 42: a hash of 16 bytes and an offse
 there twice, too. (Kafka's takes 27.)"""
 
 _DIGEST_BYTES = 16
-_INT32_MAX = 2**31 - 1
-_INT64 = range(-(2**63), 2**63)
-_RECORD_BYTES_MIN = 7
 
 
 class OffsetMap(Protocol):
@@ -122,7 +119,7 @@ class PythonOffsetMap:
         /,
     ) -> tuple[int, int, int, int, int]:
         kept = tombstones = gone = 0
-        newest = _INT64.start
+        newest = INT64.start
         for found in _walk(records, position, count, base_offset, base_timestamp):
             if found.key is None or found.offset >= self.latest(found.key):
                 if tombstones_go and found.is_null and found.key is not None:
@@ -150,7 +147,7 @@ class _Found(NamedTuple):
 def _walk(data: bytes, position: int, count: int, base_offset: int, base_timestamp: int) -> Iterator[_Found]:
     """Raises ValueError."""
     total = len(data)
-    if not 0 <= position <= total or not 0 <= count <= (total - position) // _RECORD_BYTES_MIN:
+    if not 0 <= position <= total or not 0 <= count <= (total - position) // RECORD_BYTES_MIN:
         raise ValueError("more records announced than fit")
     for _ in range(count):
         try:
@@ -166,7 +163,7 @@ def _walk(data: bytes, position: int, count: int, base_offset: int, base_timesta
         except IndexError:
             raise ValueError(f"the data end within a record, after byte {position}") from None
         offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
-        if not 0 <= offset_delta <= _INT32_MAX or timestamp not in _INT64 or offset not in _INT64:
+        if not 0 <= offset_delta <= INT32_MAX or timestamp not in INT64 or offset not in INT64:
             raise ValueError(f"an offset or a timestamp that cannot be, before byte {position}")
         if position != end:
             raise ValueError(f"a record's length is not that of its fields, which end at byte {position}")

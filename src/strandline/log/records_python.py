@@ -20,9 +20,9 @@ _SUMMED_FROM = 21
 
 T = TypeVar("T", bound=tuple[object, ...])
 
-_INT32_MAX = 2**31 - 1
-_INT64 = range(-(2**63), 2**63)
-_RECORD_BYTES_MIN = 7
+INT32_MAX = 2**31 - 1
+INT64 = range(-(2**63), 2**63)
+RECORD_BYTES_MIN = 7
 
 
 def encode_varint(value: int) -> bytes:
@@ -214,7 +214,7 @@ def _walk(  # noqa: PLR0915 - unrolled on purpose
     """The hot loop: about 1 us a record. Each varint has its cases of one and two bytes written out."""
     data = bytes(buffer)
     total = len(data)
-    if not 0 <= count <= total // _RECORD_BYTES_MIN:
+    if not 0 <= count <= total // RECORD_BYTES_MIN:
         raise ValueError("more records announced than fit")
     records: list[T] = []
     add = records.append
@@ -246,10 +246,10 @@ def _walk(  # noqa: PLR0915 - unrolled on purpose
                 position += 1
             else:
                 delta, position = varint(data, position)
-            if not 0 <= delta <= _INT32_MAX:
+            if not 0 <= delta <= INT32_MAX:
                 raise ValueError(f"an offset delta that cannot be: {delta}")
             offset = base_offset + delta
-            if timestamp not in _INT64 or offset not in _INT64:
+            if timestamp not in INT64 or offset not in INT64:
                 raise ValueError("a timestamp or offset of more than 64 bits")
             if (byte := data[position]) < 0x80:
                 size = (byte >> 1) ^ -(byte & 1)
