@@ -69,18 +69,18 @@ def storage(make: Callable[..., Cluster], results: Results, scale: float, say: C
         say(f"a log of {records:,} records")
         _long_log(cluster.bootstrap, results, records)
         alone = ack_latency(cluster.bootstrap, SIDE, SIDE_PER_S, 15)
-        _add_times(results, "alone", alone)
+        add_times(results, "alone", alone)
         say("retention")
-        _alter(cluster.bootstrap, "long", {"retention.bytes": str(records * VALUE_BYTES // 2)})
-        with _beside(cluster, results, "while half of it is deleted"):
+        alter(cluster.bootstrap, "long", {"retention.bytes": str(records * VALUE_BYTES // 2)})
+        with beside(cluster, results, "while half of it is deleted"):
             watch = _shrinks(cluster, "long")
         results.add("deleted, GB", (watch.before_bytes - watch.after_bytes) / 1e9)
         _delete(cluster.bootstrap, "long")
         say("compaction")
-        _create(cluster.bootstrap, "keyed")
-        _fill(cluster.bootstrap, "keyed", records, keys=min(KEYS_MAX, records // WRITES_A_KEY))
-        _alter(cluster.bootstrap, "keyed", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
-        with _beside(cluster, results, "while it is compacted"):
+        create_on_one(cluster.bootstrap, "keyed")
+        fill(cluster.bootstrap, "keyed", records, keys=min(KEYS_MAX, records // WRITES_A_KEY))
+        alter(cluster.bootstrap, "keyed", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+        with beside(cluster, results, "while it is compacted"):
             watch = _shrinks(cluster, "keyed")
         took = watch.ended - watch.began
         results.add("compacted, MB/s", watch.before_bytes / 1e6 / took)
@@ -93,22 +93,23 @@ def storage(make: Callable[..., Cluster], results: Results, scale: float, say: C
 
 def _long_log(bootstrap: str, results: Results, records: int) -> None:
     """Produce and fetch at the end of a long log, and in an empty one, in turns; the ratios of the medians."""
-    _create(bootstrap, "long")
-    _fill(bootstrap, "long", records)
+    create_on_one(bootstrap, "long")
+    fill(bootstrap, "long", records)
     rates: dict[tuple[str, str], list[float]] = {}
     for number in range(ROUNDS):
         for name, topic, start in (("empty", f"empty-{number}", 0), ("long", "long", records + number * PROBE)):
             if name == "empty":
-                _create(bootstrap, topic)
-            rates.setdefault(("produce", name), []).append(PROBE / _fill(bootstrap, topic, PROBE))
-            rates.setdefault(("fetch", name), []).append(_fetch(bootstrap, topic, start))
+                create_on_one(bootstrap, topic)
+            rates.setdefault(("produce", name), []).append(PROBE / fill(bootstrap, topic, PROBE))
+            rates.setdefault(("fetch", name), []).append(fetch(bootstrap, topic, start))
     for what in ("produce", "fetch"):
         long, empty = (sorted(rates[what, name])[ROUNDS // 2] for name in ("long", "empty"))
         results.add(f"{what} at the end of a long log, records/s", long)
         results.add(f"{what}, long log over empty one", long / empty)
 
 
-def _create(bootstrap: str, topic: str) -> None:
+def create_on_one(bootstrap: str, topic: str) -> None:
+    """A topic of one partition and one copy."""
     admin = admin_client(bootstrap)
     admin.create_topics([NewTopic(topic, 1, 1, config={"min.insync.replicas": "1"})])[topic].result(30)
     time.sleep(1)
@@ -120,7 +121,8 @@ def _delete(bootstrap: str, topic: str) -> None:
     time.sleep(3)
 
 
-def _alter(bootstrap: str, topic: str, settings: dict[str, str]) -> None:
+def alter(bootstrap: str, topic: str, settings: dict[str, str]) -> None:
+    """Set settings of a topic."""
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()]
@@ -129,7 +131,7 @@ def _alter(bootstrap: str, topic: str, settings: dict[str, str]) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def _fill(bootstrap: str, topic: str, count: int, *, keys: int = 0) -> float:
+def fill(bootstrap: str, topic: str, count: int, *, keys: int = 0) -> float:
     """Send so many records, in the order of their keys if they have some; seconds until all are acknowledged."""
     producer = Producer(producer_settings(bootstrap, **{"linger.ms": 20, "batch.size": 524_288}))
     payload = os.urandom(VALUE_BYTES)
@@ -149,8 +151,8 @@ def _fill(bootstrap: str, topic: str, count: int, *, keys: int = 0) -> float:
     return time.perf_counter() - began
 
 
-def _fetch(bootstrap: str, topic: str, start: int) -> float:
-    """Read `PROBE` records from an offset on; records a second, from the first answer to the last."""
+def fetch(bootstrap: str, topic: str, start: int, count: int = PROBE) -> float:
+    """Read so many records from an offset on; records a second, from the first answer to the last."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "log_level": 0}
     consumer = Consumer({**settings, **librdkafka_settings()})
     consumer.assign([TopicPartition(topic, 0, start)])
@@ -158,17 +160,17 @@ def _fetch(bootstrap: str, topic: str, start: int) -> float:
     while not seen and time.perf_counter() < deadline:
         seen = len(consumer.consume(1, timeout=0.5))
     began = time.perf_counter()
-    while seen < PROBE and time.perf_counter() < deadline:
+    while seen < count and time.perf_counter() < deadline:
         seen += len(consumer.consume(10_000, timeout=0.5))
     took = time.perf_counter() - began
     consumer.close()
-    if seen < PROBE:
-        raise RuntimeError(f"read {seen} of {PROBE} records in {WAIT_S:g} s")
+    if seen < count:
+        raise RuntimeError(f"read {seen} of {count} records in {WAIT_S:g} s")
     return seen / took
 
 
 @contextmanager
-def _beside(cluster: Cluster, results: Results, how: str) -> Iterator[None]:
+def beside(cluster: Cluster, results: Results, how: str) -> Iterator[None]:
     """Paced records from before the block until after it."""
     times: list[float] = []
     over = threading.Event()
@@ -184,10 +186,11 @@ def _beside(cluster: Cluster, results: Results, how: str) -> Iterator[None]:
     finally:
         over.set()
         sender.join()
-    _add_times(results, how, sorted(times))
+    add_times(results, how, sorted(times))
 
 
-def _add_times(results: Results, how: str, times: list[float]) -> None:
+def add_times(results: Results, how: str, times: list[float]) -> None:
+    """The median and a tail of sorted times from send to ack."""
     results.add(f"ack at {SIDE_PER_S}/s {how}, p50 ms", times[len(times) // 2])
     results.add(f"ack at {SIDE_PER_S}/s {how}, p99 ms", times[int(len(times) * 0.99)])
 
