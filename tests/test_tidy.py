@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("proto", "cli", "cluster", "controller", "replica", "log", "client", "tools", "spark", "chaos")
+FOLDERS = ("proto", "cli", "cluster", "controller", "replica", "log", "client", "lake", "tools", "spark", "chaos")
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90

@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": f"{_HERE}.doctor:doctor",
     "format": f"{_HERE}.format:format_",
     "group": f"{_HERE}.groups:group",
+    "lake": f"{_HERE}.lake:lake",
     "log": f"{_HERE}.log:log",
     "node": f"{_HERE}.node:node",
     "produce": f"{_HERE}.produce:produce",

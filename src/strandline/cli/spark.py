@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from strandline.cli.common import output_option, plain_errors, print_json
+from strandline.cli.common import (
+    Target,
+    check_reachable,
+    output_option,
+    plain_errors,
+    plural,
+    print_json,
+    target_options,
+)
+from strandline.cli.name_completion import topic_names
 from strandline.cli.outcome import outcome_document, show_outcome
 
 if TYPE_CHECKING:
@@ -23,6 +32,42 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group()
 def spark() -> None:
     """Streaming pipelines with Spark."""
+
+
+@spark.command("lake")
+@click.argument("topic", shell_complete=topic_names)
+@click.option("--to", "directory", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="The lake; made where it is missing.")  # fmt: skip
+@click.option("--batch", "per_batch", type=click.IntRange(min=100), default=1_000_000, show_default=True,
+              help="Records a micro-batch at most (maxOffsetsPerTrigger).")  # fmt: skip
+@output_option
+@target_options
+def lake(*, topic: str, directory: Path, per_batch: int, output: str, **where: Any) -> None:
+    """Keep a topic as Parquet by day with Spark: the lake of `strandline lake export`, by a query that ends at the end.
+
+    Commits, files and columns are the same, so that either goes on where the other has ended.
+
+    \b
+    strandline spark lake orders --to lake
+    """
+    target = Target(**where)
+    with plain_errors(target):
+        from strandline.spark.pipelines.lake import keep_topic
+        from strandline.spark.pipelines.session import ensure_spark, local_session
+
+        ensure_spark()
+        check_reachable(target)
+        session = local_session()
+        try:
+            state = keep_topic(
+                session, target.bootstrap, topic, directory, settings=target.settings, per_batch=per_batch
+            )
+        finally:
+            session.stop()
+    if output == "json":
+        print_json({"topic": topic, "to": str(directory), "rows": state.rows, "files": len(state.files)})
+    else:
+        click.echo(f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}: {directory}")
 
 
 @spark.group()

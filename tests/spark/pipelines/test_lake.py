@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from strandline.spark.pipelines.lake import Commit, Lake, LakeDamaged, LakeTaken
+from strandline.lake.commits import Commit, LakeDamaged, LakeTaken
+from strandline.lake.upkeep import compact, vacuum
+from strandline.spark.pipelines.lake import Lake
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -66,7 +68,7 @@ def test_a_crash_before_the_commit_leaves_no_rows(spark: Any, tmp_path: Path) ->
     append(spark, lake, 30, 40)
     with pytest.raises(Crash):
         lake.append(rows(spark, 40, 60), {(TOPIC, 0): (40, 60)}, 9, before_commit=crash)
-    assert lake.vacuum() == 2, "one file for each of the two dates of the attempt"
+    assert vacuum(lake) == 2, "one file for each of the two dates of the attempt"
     assert offsets(spark, lake) == list(range(40))
 
 
@@ -89,16 +91,16 @@ def test_compaction_keeps_the_rows_and_plain_readers_see_them_once(spark: Any, t
     lake = Lake(tmp_path)
     for start in range(0, 60, 5):
         append(spark, lake, start, start + 5)
-    before, after = lake.compact(spark)
+    before, after = compact(lake)
     assert (before, after) == (12, 6)
     assert offsets(spark, lake) == list(range(60))
-    assert lake.vacuum() == 12
+    assert vacuum(lake) == 12
     plain = spark.read.parquet(str(lake.data))
     assert sorted(row.offset for row in plain.collect()) == list(range(60))
     assert {str(row.date): row["count"] for row in plain.groupBy("date").count().collect()} == {
         f"2013-01-0{day}": 10 for day in range(1, 7)
     }
-    assert lake.compact(spark) == (6, 6)
+    assert compact(lake) == (6, 6)
 
 
 def test_of_two_writers_one_commits(spark: Any, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from strandline.cluster.node.dev import DevCluster
+from strandline.lake.upkeep import compact, vacuum
 from strandline.spark.pipelines import dataset
 from strandline.spark.pipelines.feed import PARTITIONS, ends, feed
 from strandline.spark.pipelines.frames import stream_of
-from strandline.spark.pipelines.lake import Lake, start
+from strandline.spark.pipelines.lake import Lake, of_flights, start
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -51,7 +52,7 @@ query(local_session(), bootstrap, Doomed(Path(directory)), Path(checkpoint)).awa
 def query(spark: Any, bootstrap: str, lake: Lake, checkpoint: Path) -> Any:
     """The query of every driver: it begins where its checkpoint says, without one where the lake does."""
     records = stream_of(spark, bootstrap, TOPIC, RECORDS_PER_BATCH, lake.starting_offsets(TOPIC, PARTITIONS))
-    return start(lake, records, checkpoint)
+    return start(lake, of_flights(records), checkpoint)
 
 
 def driver_that_dies(bootstrap: str, lake: Lake, checkpoint: Path, moment: str, commit: int, log_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_every_record_once_over_three_drivers_and_a_lost_checkpoint(
     }
     want = sorted((event.flight.flight_id, event.flight.event_ms) for event in events if event.flight is not None)
     assert sorted((row.id, row.departed_ms) for row in rows) == want
-    before, after = lake.compact(spark)
+    before, after = compact(lake)
     assert after == len(lake.state().files_by_date()) < before
-    lake.vacuum()
+    vacuum(lake)
     assert spark.read.parquet(str(lake.data)).count() == len(events), "files of an attempt that crashed are read"

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline.lake.upkeep import compact, vacuum
 from strandline.spark.pipelines import dataset, delays, expected, frames, weather
 from strandline.spark.pipelines.feed import ends, ensure_topic, feed
-from strandline.spark.pipelines.lake import Lake
+from strandline.spark.pipelines.lake import Lake, of_flights
 from strandline.spark.pipelines.lake import start as start_lake
 from strandline.spark.pipelines.outcome import Outcome
 from strandline.spark.pipelines.progress import QueryTotals, Silent, View, follow, remember
@@ -160,7 +161,7 @@ def flights_lake(job: Context) -> Outcome:
 
     def start(checkpoint: Path) -> Any:
         records = job.stream(source, lake.starting_offsets(source, partitions))
-        return start_lake(lake, records, checkpoint)
+        return start_lake(lake, of_flights(records), checkpoint)
 
     job.view.step("log to lake, first run")
     one = job.run({"lake-1": start})["lake-1"]
@@ -170,8 +171,8 @@ def flights_lake(job: Context) -> Outcome:
     two = job.run({"lake-2": start})["lake-2"]
     before = lake.state()
     job.view.step("compacting small files")
-    lake.compact(job.spark)
-    deleted = lake.vacuum()
+    compact(lake)
+    deleted = vacuum(lake)
     after = lake.state()
     job.view.step("reading the lake")
     by_date, counted, distinct = _lake_contents(lake.read(job.spark))

@@ -1,0 +1,284 @@
+"""What counts in a lake, and up to which offset of each partition: its commits.
+
+    lake/commits/00000000.json    what each commit covers and which files it adds and removes: the truth
+    lake/commits/00000100.state   what the commits before number 100 say together: read instead of them if there
+    lake/data/date=2026-11-23/    the files; one that no commit names is left over from an attempt and is not read
+    lake/bad/                     records whose values fit no schema, each with the reason
+
+A commit is a file that appears whole or not at all, under the next free number. It says for each partition which range
+of offsets it covers, and begins where the last one ended. So the lake knows how far it is by itself: who was killed
+writes again only what lies past that point.
+
+Invariants, checked when commits are read and before one is made:
+- the numbers of the commits have no gap;
+- the ranges of a partition follow on one another: no offset is covered twice, none left out;
+- the ranges of a topic are of one topic id, until a commit says that another topic has its name;
+- a file that a commit removes is there.
+
+Writers are optimistic: whoever finds the next number taken reads that commit, and makes its own under the one after
+it, if it still follows on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+from uuid import uuid4
+
+from strandline.lake.stores import Store, open_store
+from strandline.proto.errors import StrandlineError
+
+COMMITS, DATA, BAD = "commits", "data", "bad"
+
+STATE_EVERY = 100
+"""Commits from one state file to the next: a lake of a commit a minute is opened with a hundred reads at most."""
+
+Spans = Mapping[str, Mapping[int, tuple[int, int]]]
+"""Topic -> partition -> (first offset, end offset)."""
+
+Lost = Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]]
+"""Topic -> partition -> ranges that were deleted before anybody had read them."""
+
+
+class LakeDamaged(StrandlineError):
+    """The commits contradict one another; the message says which."""
+
+
+class LakeTaken(StrandlineError):
+    """Another writer made a commit on which the one that was to be made does not follow."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One step of the lake."""
+
+    number: int
+    ranges: Spans
+    """Empty where files were only compacted."""
+    add: Mapping[str, int]
+    """File, relative to the lake's data -> its rows."""
+    remove: tuple[str, ...] = ()
+    bad: Mapping[str, int] = field(default_factory=dict)
+    """File, relative to the lake's bad -> its rows."""
+    lost: Lost = field(default_factory=dict)
+    """Parts of the ranges that no file has."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> the id that it has; none where the writer did not know it."""
+    new_topics: tuple[str, ...] = ()
+    """Topics that are others than before under the same name: their ranges begin anew."""
+    writer: str = field(default_factory=lambda: uuid4().hex)
+    """Tells a commit that was put twice, because the first answer was lost, from another writer's."""
+
+    def to_json(self) -> bytes:
+        """As it lies in the lake."""
+        return json.dumps(vars(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """As it was written, by an older version perhaps."""
+        document = json.loads(data)
+        document["ranges"] = {
+            topic: {int(number): (span[0], span[1]) for number, span in parts.items()}
+            for topic, parts in document["ranges"].items()
+        }
+        document["lost"] = {
+            topic: {int(number): tuple((span[0], span[1]) for span in spans) for number, spans in parts.items()}
+            for topic, parts in document.get("lost", {}).items()
+        }
+        for name in ("remove", "new_topics"):
+            document[name] = tuple(document.get(name, ()))
+        return cls(**{"writer": "", **document})
+
+
+@dataclass
+class State:
+    """What all commits together say."""
+
+    next_number: int = 0
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(topic, partition) -> the first offset that the lake does not have."""
+    files: dict[str, int] = field(default_factory=dict)
+    """File -> rows, of the files that count."""
+    bad: dict[str, int] = field(default_factory=dict)
+    """File -> rows, of records that fit no schema."""
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """Topic -> the id whose records the ranges are."""
+    covered: int = 0
+    """Offsets of all ranges."""
+    lost: int = 0
+    """Of them those that were deleted before anybody had read them."""
+
+    @property
+    def rows(self) -> int:
+        """Rows in the lake."""
+        return sum(self.files.values())
+
+    @property
+    def bad_rows(self) -> int:
+        """Records that fit no schema."""
+        return sum(self.bad.values())
+
+    @property
+    def empty(self) -> int:
+        """Offsets without a record: compacted away, ends of transactions, and what these aborted."""
+        return self.covered - self.lost - self.rows - self.bad_rows
+
+    def files_by_date(self) -> dict[str, list[str]]:
+        """The files of each date=... directory."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.files):
+            found.setdefault(name.split("/")[0], []).append(name)
+        return found
+
+    def check(self, commit: Commit) -> None:
+        """Raises LakeDamaged unless a commit follows on this."""
+        what = f"commit {commit.number}"
+        if commit.number != self.next_number:
+            raise LakeDamaged(f"there is {what} where {self.next_number} should be")
+        self.check_topics({name: known for name, known in commit.topic_ids.items() if name not in commit.new_topics})
+        for topic, partitions in commit.ranges.items():
+            for partition, (start, end) in partitions.items():
+                known = start if topic in commit.new_topics else self.ends.get((topic, partition), start)
+                if start != known or end < start:
+                    raise LakeDamaged(
+                        f"{what}: {topic}-{partition} from {start} to {end}, and the lake ends at {known}"
+                    )
+        gone = [name for name in commit.remove if name not in self.files]
+        if gone:
+            raise LakeDamaged(f"{what} removes {gone[0]}, which is not in the lake")
+
+    def check_topics(self, topic_ids: Mapping[str, str]) -> None:
+        """Raises LakeDamaged unless these are the topics of the lake, and not others of their names."""
+        for topic, topic_id in topic_ids.items():
+            known = self.topic_ids.get(topic, topic_id)
+            if known != topic_id:
+                raise LakeDamaged(
+                    f"topic {topic} was deleted and made anew: the lake has records of the id {known}, and {topic_id} "
+                    f"has the name now. Its offsets begin anew: strandline lake export {topic} --new-topic goes on "
+                    "with it in the same lake, another lake keeps them apart"
+                )
+
+    def apply(self, commit: Commit) -> None:
+        """Take a step. Raises LakeDamaged."""
+        self.check(commit)
+        self.next_number += 1
+        for key in [key for key in self.ends if key[0] in commit.new_topics]:
+            del self.ends[key]
+        self.topic_ids.update(commit.topic_ids)
+        for topic, partitions in commit.ranges.items():
+            for partition, (start, end) in partitions.items():
+                self.ends[topic, partition] = end
+                self.covered += end - start
+        self.lost += sum(
+            end - start for parts in commit.lost.values() for spans in parts.values() for start, end in spans
+        )
+        for name in commit.remove:
+            del self.files[name]
+        self.files.update(commit.add)
+        self.bad.update(commit.bad)
+
+    def to_json(self) -> bytes:
+        """As a state file has it."""
+        ends = [[topic, number, end] for (topic, number), end in self.ends.items()]
+        return json.dumps({**vars(self), "ends": ends}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """As it was written."""
+        document = json.loads(data)
+        return cls(**{**document, "ends": {(topic, number): end for topic, number, end in document["ends"]}})
+
+
+class Lake:
+    """The commits of a lake. Its files are written and read by others, through `store`."""
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.store: Store = open_store(place)
+
+    def state(self, *, every_commit: bool = False) -> State:
+        """What all commits say.
+
+        Args:
+            every_commit: read each of them, though a state file would do.
+
+        Raises:
+            LakeDamaged: a commit is missing, or does not follow on the one before.
+            StoreFailed, OSError.
+        """
+        names = self.store.listed(COMMITS)
+        state = State()
+        states = [] if every_commit else [name for name in names if name.endswith(".state")]
+        if states:
+            state = State.from_json(self._there(states[-1]))
+        for name in names:
+            if name.endswith(".json") and int(name.removesuffix(".json")) >= state.next_number:
+                state.apply(self._read(name))
+        return state
+
+    def catch_up(self, state: State) -> None:
+        """Take the steps that were made since. Raises as `state`."""
+        while (data := self.store.read(f"{COMMITS}/{_name(state.next_number)}")) is not None:
+            state.apply(Commit.from_json(data))
+
+    def commit(self, change: Commit, state: State) -> Commit:
+        """Make the next commit; `state` is brought up to it.
+
+        Args:
+            change: its number does not count.
+            state: what the change was made upon.
+
+        Raises:
+            LakeDamaged: it does not follow on `state`.
+            LakeTaken: it did, and does not follow on what others have committed since.
+            StoreFailed, OSError.
+        """
+        commit = replace(change, number=state.next_number)
+        state.check(commit)
+        while not self._made(commit):
+            try:
+                self.catch_up(state)
+                commit = replace(commit, number=state.next_number)
+                state.check(commit)
+            except LakeDamaged as error:
+                taken = f"another writer is at work in {self.store.place} and was faster: {error}"
+                raise LakeTaken(taken) from error
+        state.apply(commit)
+        if state.next_number % STATE_EVERY == 0:
+            self.store.create(f"{COMMITS}/{state.next_number:08d}.state", state.to_json())
+        return commit
+
+    def removed_since(self, time_ms: int) -> set[str]:
+        """Files that commits made after a time (ms since 1970) have removed: somebody may still read them."""
+        recent = [name for name, stored in self.store.listed(COMMITS).items() if stored.modified_ms > time_ms]
+        return {gone for name in recent if name.endswith(".json") for gone in self._read(name).remove}
+
+    def _made(self, commit: Commit) -> bool:
+        name, data = f"{COMMITS}/{_name(commit.number)}", commit.to_json()
+        return self.store.create(name, data) or self.store.read(name) == data
+
+    def _read(self, name: str) -> Commit:
+        commit = Commit.from_json(self._there(name))
+        if name != _name(commit.number):
+            raise LakeDamaged(f"{self.store.place}/{COMMITS}/{name} says that it is commit {commit.number}")
+        return commit
+
+    def _there(self, name: str) -> bytes:
+        data = self.store.read(f"{COMMITS}/{name}")
+        if data is None:
+            raise LakeDamaged(f"{self.store.place}/{COMMITS}/{name} vanished while it was to be read")
+        return data
+
+
+def topic_spans(spans: Mapping[tuple[str, int], Any]) -> dict[str, dict[int, Any]]:
+    """By topic, then by partition."""
+    found: dict[str, dict[int, Any]] = {}
+    for (topic, partition), span in sorted(spans.items()):
+        found.setdefault(topic, {})[partition] = span
+    return found
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}.json"
