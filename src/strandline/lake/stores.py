@@ -269,6 +269,10 @@ class ObjectStore:
         except BaseError as error:
             said = str(error).partition("\n\nDebug source")[0]
             raise StoreFailed(f"{self.place}: {said}") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # obstore's, for an endpoint that is no URL, say
+                raise
+            raise StoreFailed(f"{self.place}: {error} (is the endpoint a URL?)") from error
 
 
 class _Reading:

@@ -144,7 +144,8 @@ def _made(catalog: Catalog, name: str, schema: pa.Schema, by_day: bool) -> Table
     if by_day:
         with transaction.update_spec() as spec:
             spec.add_field("timestamp", DayTransform(), "date")
-    return transaction.commit_transaction()
+    transaction.commit_transaction()
+    return catalog.load_table(name)  # what a transaction gives back cannot be read again
 
 
 def _written(table: Table, name: str) -> Writing:
