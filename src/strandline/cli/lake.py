@@ -83,9 +83,9 @@ def export(*, topic: str, place: str | None, format_: str, follow: bool, new_top
     reason. See docs/lake.md.
 
     \b
-    strandline lake export orders --to lake
+    strandline lake export orders --to orders-lake
     strandline lake export orders --to s3://bucket/orders --follow
-    strandline lake export orders --to lake --value json --schema orders.json
+    strandline lake export orders --to orders-lake --value json --schema orders.json
     strandline lake export orders --to warehouse --format iceberg --catalog sqlite:///catalog.db
     """
     iceberg = {name: others.pop(name) for name in ("catalog", "catalog_options", "table")}
@@ -125,7 +125,7 @@ def status(*, place: str, output: str, **where: Any) -> None:
     """Show what a lake has: offsets by partition, files, rows; how far the topics are ahead, if a broker answers.
 
     \b
-    strandline lake status lake
+    strandline lake status orders-lake
     """
     target = Target(**where)
     with plain_errors(), _libraries():
@@ -157,7 +157,7 @@ def verify(*, place: str, output: str) -> None:
     `strandline lake compact` deletes them.
 
     \b
-    strandline lake verify lake
+    strandline lake verify orders-lake
     """
     with plain_errors(), _libraries():
         from strandline.lake import upkeep
@@ -187,7 +187,7 @@ def compact(*, place: str, file_bytes: int, keep_minutes: float, output: str) ->
     """Join small files of a day, and delete those that no commit names. An export may go on meanwhile.
 
     \b
-    strandline lake compact lake
+    strandline lake compact orders-lake
     """
     with plain_errors(), _libraries():
         from strandline.lake import upkeep
@@ -209,7 +209,7 @@ def files(*, place: str, bad: bool, output: str) -> None:
     """List the files that count, one a line: what a reader reads to see each record once.
 
     \b
-    strandline lake files lake
+    strandline lake files orders-lake
     """
     with plain_errors(), _libraries():
         from strandline.lake.commits import BAD, DATA

@@ -48,7 +48,7 @@ def lake(*, topic: str, directory: Path, per_batch: int, output: str, **where: A
     Commits, files and columns are the same, so that either goes on where the other has ended.
 
     \b
-    strandline spark lake orders --to lake
+    strandline spark lake orders --to orders-lake
     """
     target = Target(**where)
     with plain_errors(target):
