@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from lab.explore.logs import TOPIC_PARTITION, ModelLog
 from strandline.log.findings import LogCondition
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
@@ -93,15 +94,28 @@ class Pipe:
         self.closed = True
 
 
-class LogDir:
+class LogDirs:
     """The directory of a broker with one partition."""
 
-    __slots__ = ("high_watermarks", "logs", "offline")
+    __slots__ = ("_log",)
 
-    def __init__(self, log: ModelLog, high_watermark: int) -> None:
-        self.logs = {TOPIC_PARTITION: log}
-        self.high_watermarks = {TOPIC_PARTITION: high_watermark}
-        self.offline: dict[Any, Any] = {}
+    def __init__(self, log: ModelLog) -> None:
+        self._log = log
+
+    def log_of(self, _: object) -> ModelLog:
+        """Its log."""
+        return self._log
+
+    def damage_of(self, _: object) -> None:
+        """It is whole."""
+
+    def high_watermark_of(self, _: object) -> int:
+        """The high watermark was last written down long ago."""
+        return 0
+
+    def choose(self, wanted: Iterable[object]) -> None:
+        """No log is made."""
+        ensure(not list(wanted), "LogUnlessOffline")
 
     def asides(self) -> list[str]:
         """Nothing was set aside."""
@@ -124,20 +138,26 @@ class _Room:
         raise AssertionError("the model's disk ran out of room")
 
 
-class _Syncer:
+class _Directory:
+    """The one directory; nothing is ever deleted there."""
+
+    room = _Room()
+
+
+class _Directories:
     """What is marked is synced in steps of the model."""
 
     trace = None
+    full = False
+
+    def of(self, _: object) -> _Directory:
+        return _DIRECTORY
 
     def mark(self, log: Any) -> None:
         log.mark()
 
 
-class _Checkpoints:
-    """Nothing is ever deleted here."""
-
-    def log_start_raised(self, durable: object) -> None:
-        raise AssertionError("a log start rose")
+_DIRECTORY = _Directory()
 
 
 class Proposals:
@@ -161,9 +181,7 @@ def refuse(error: BaseException) -> None:
     raise error
 
 
-ROOM: Any = _Room()
-SYNCER: Any = _Syncer()
-CHECKPOINTS: Any = _Checkpoints()
+DIRECTORIES: Any = _Directories()
 ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 
 
@@ -250,7 +268,7 @@ class Broker:
     def start(self, epoch: int) -> None:
         """A process starts on what the disk holds, and is registered: what its recovery found is committed by that."""
         self.broker_epoch = BrokerEpoch(epoch)
-        log_dir: Any = LogDir(self.log, 0)
+        log_dirs: Any = LogDirs(self.log)
         self.found = int(LogCondition.INTACT)
         self.ruined = False
         self.shared = Shared(
@@ -260,11 +278,9 @@ class Broker:
             config=CONFIG,
             counters=ReplicaCounters(),
             early_refusals=EarlyRefusals(),
-            disk_room=ROOM,
-            syncer=SYNCER,
+            directories=DIRECTORIES,
             isr_changes=Proposals(),  # type: ignore[arg-type]
             watermarks=Delayed(0.0),
-            checkpoints=CHECKPOINTS,
             leader_throttle=Throttle(CLOCK),
             follower_throttle=Throttle(CLOCK),
             rot=ROT,
@@ -275,7 +291,7 @@ class Broker:
         by_id: dict[tuple[TopicId, int], Partition] = {}
         self.streams = ExploredStreams(self.shared, RPC, RNG, by_id)
         self.streams._started = True
-        self.partitions = PartitionSet(self.shared, log_dir, self.streams, by_id)
+        self.partitions = PartitionSet(self.shared, log_dirs, self.streams, by_id)
 
     def crash(self, kept: int, torn: str = "") -> None:
         """The process ends; of what was not synced the first `kept` writes are there afterwards. Its high watermark was

@@ -295,7 +295,7 @@ HANGS: tuple[Mutant, ...] = (
         "a-stop-waits-for-the-hung-sync",
         "B18: a node whose disk hangs ends",
         "replica.manager:ReplicaManager.close",
-        "self._syncer.abandon()",
+        "self.directories.abandon_syncs()",
         "pass",
         f"{_SCHEDULE_58}::test_58_a_combined_node_whose_disk_hangs_ends",
     ),

@@ -324,15 +324,15 @@ UNSERVED: tuple[Mutant, ...] = (
         "unserved-replicas-are-told-to-one-controller",
         "schedule 56: each session begins with all that cannot be served",
         "controller.broker_session:BrokerSession._hold_session",
-        "self._reported_unserved = self._reported_rotten = None",
-        "self._reported_rotten = None",
+        "self._reported_unserved = self._reported_rotten = self._reported_without_room = None",
+        "self._reported_rotten = self._reported_without_room = None",
         f"{_OFFLINE}::test_56_a_new_controller_hears_of_it",
     ),
     one_change(
         "poisoned-disk-goes-on",
         "schedule 56: a node whose whole disk refuses to sync stops",
         "replica.manager:ReplicaManager._sync_failed",
-        "self.log_dir.disk.sync_dir(self.log_dir.path)",
+        "directory.log_dir.disk.sync_dir(path)",
         "pass",
         "tests/replica/test_poisoned_disk.py::test_a_disk_that_syncs_nothing_any_more_stops_the_node",
     ),
@@ -450,14 +450,14 @@ LOG: tuple[Mutant, ...] = (
         (
             Patch(
                 "cluster.node.broker_role:BrokerRole.start",
-                "lives = node.log_dir.begin_life(node.incarnation_id)",
-                "lives = node.log_dir.begin_life(node.incarnation_id)\n"
-                "        findings = topic_findings(node.log_dir.findings.all)\n"
-                "        node.log_dir.findings.committed()",
+                "lives = node.log_dirs.begin_life(node.incarnation_id)",
+                "lives = node.log_dirs.begin_life(node.incarnation_id)\n"
+                "        findings = topic_findings(node.log_dirs.findings)\n"
+                "        node.log_dirs.first.findings.committed()",
             ),
             Patch(
                 "cluster.node.broker_role:BrokerRole.start",
-                "findings=topic_findings(node.log_dir.findings.all),",
+                "findings=topic_findings(node.log_dirs.findings),",
                 "findings=findings,",
             ),
         ),

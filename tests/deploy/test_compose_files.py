@@ -135,7 +135,7 @@ def test_every_node_keeps_its_data_in_a_volume_of_its_own(name: str) -> None:
         [volume] = definition["volumes"]
         source, target = volume.split(":")
         assert source in tree["volumes"]
-        assert Path(config.log_dirs).parent == Path(target), "a directory below the mount: a new disk has lost+found"
+        assert Path(config.data_dir).parent == Path(target), "a directory below the mount: a new disk has lost+found"
         used.append(source)
     assert len(set(used)) == len(used)
 

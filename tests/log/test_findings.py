@@ -24,7 +24,7 @@ from tests.log.helpers import TOPIC_ID, TP, FailingDisk, fill
 from tests.log.test_log_dir import OTHER, formatted, killed, opened
 from tests.stage import OneMachine
 
-INTACT, CUT, LACKING = LogCondition
+INTACT, CUT, LACKING, _ = LogCondition
 SEGMENT = f"{0:020d}.log"
 ME = UUID(int=77)
 

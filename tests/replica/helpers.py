@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, build_batch
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
@@ -66,8 +67,7 @@ class Broker:
         self.replicas = ReplicaManager(
             node_id=self.node,
             cluster_id=CLUSTER,
-            log_dir=self.log_dir,
-            disk=self.disk,
+            log_dirs=LogDirs([self.log_dir]),
             clock=RealClock(),
             rng=random.Random(self.node),
             rpc=rpc,

@@ -21,6 +21,7 @@ from strandline.chaos.sim.world import WorldConfig
 from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import decode_records
 from strandline.log.tier.reading import TierReader
@@ -83,8 +84,7 @@ class SimBroker:
         self.manager = ReplicaManager(
             node_id=self.node,
             cluster_id=CLUSTER,
-            log_dir=self.log_dir,
-            disk=ports.disk,
+            log_dirs=LogDirs([self.log_dir]),
             clock=ports.clock,
             rng=ports.rng,
             rpc=ports.rpc,

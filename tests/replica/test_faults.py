@@ -155,7 +155,7 @@ def test_full_disks() -> None:
                 break
         assert (outcome.error, outcome.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
         machines["n1"].disk.config.capacity_bytes = roomy
-        await scene.until(lambda: not scene.manager(1).disk_room.full, within_ms=10_000)
+        await scene.until(lambda: not scene.manager(1).directories.full, within_ms=10_000)
         machines["n3"].disk.config.capacity_bytes = 0
         waiting = asyncio.ensure_future(scene.append(1, b"y" * 3_000))
         with capture_logs() as said:

@@ -55,7 +55,7 @@ def test_checkpoints_without_room_say_that_the_disk_is_full(tmp_path: Path, monk
 
             with monkeypatch.context() as patched:
                 patched.setattr(broker.disk, "open", full)
-                await until(lambda: broker.replicas.disk_room.full)
+                await until(lambda: broker.replicas.directories.full)
             await until(lambda: checkpoints_are_written(broker))
 
     asyncio.run(scenario())

@@ -54,7 +54,7 @@ def format_(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Prepare a node's data directory: once in its life.
+    """Prepare a node's data directories: each once in its life.
 
     A node refuses a directory that is not formatted, for a controller whose disk was wiped and that formatted itself
     would vote twice.
@@ -65,11 +65,12 @@ def format_(
     strandline format --cluster-id ID -X node.id=1 -X log.dirs=/data \\
         --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
     strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
+    strandline format --config node-1.properties             a directory was added to log.dirs, or has a new disk
     strandline format --config node-1.properties --cluster-id ID \\
         --add-scram 'SCRAM-SHA-256=[name=admin,password=${env:ADMIN_PASSWORD}]'
     """
     from strandline.cluster.node.config_values import parse_voters
-    from strandline.cluster.node.format import format_directory, random_cluster_id
+    from strandline.cluster.node.format import cluster_id_of, format_directory, random_cluster_id
     from strandline.log.checkpoints import encode_id
     from strandline.log.real_disk import RealDisk
     from strandline.proto.system import system_rng
@@ -77,10 +78,11 @@ def format_(
     rng = system_rng()
     with plain_errors():
         config = load_config(config_path, overrides)
+        disk = RealDisk()
         made = format_directory(
-            RealDisk(),
+            disk,
             config,
-            cluster_id=cluster_id or random_cluster_id(rng),
+            cluster_id=cluster_id or cluster_id_of(disk, config) or random_cluster_id(rng),
             initial_controllers=parse_voters("--initial-controllers", initial_controllers),
             rng=rng,
             ignore_formatted=ignore_formatted,
@@ -91,16 +93,18 @@ def format_(
     if output == "json":
         print_json(
             {
-                "directory": config.log_dirs,
+                "directory": config.data_dir,
                 "node_id": made.meta.node_id,
                 "cluster_id": made.meta.cluster_id,
                 "directory_id": encode_id(made.meta.directory_id),
                 "formatted": not (dry_run or made.already),
+                "others": {path: not (dry_run or already) for path, already in made.others.items()},
             }
         )
         return
-    verb = "is formatted already" if made.already else "would be formatted" if dry_run else "is formatted"
-    click.echo(f"{config.log_dirs} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+    for path, already in {config.data_dir: made.already, **made.others}.items():
+        verb = "is formatted already" if already else "would be formatted" if dry_run else "is formatted"
+        click.echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
     if add_scram and made.already:
         click.echo(
             "Its users are as they were: --add-scram makes them with a directory; strandline user set, later on."

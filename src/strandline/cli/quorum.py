@@ -52,7 +52,7 @@ def force_vote(
         config = load_config(config_path, overrides)
         disk = RealDisk()
         directory = read_directory(disk, config)
-        memory = memory_of(disk, config.log_dirs, directory.meta.directory_id, promises=config.is_controller)
+        memory = memory_of(disk, config.data_dir, directory.meta.directory_id, promises=config.is_controller)
         memory.recall()
         if memory.lost:
             raise click.ClickException(

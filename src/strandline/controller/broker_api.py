@@ -98,7 +98,7 @@ class RegisterBrokerRequest:
         min_metadata_version, max_metadata_version: the oldest and the newest metadata.version its program can replay.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
             controller's means an unclean shutdown (KAFKA-15586), which matters under flush.policy=replicate alone.
-        directory_id: names its data directory. Another than before: the disk was lost or wiped (schedule 26), and the
+        directory_id: names its (first) data directory. Another than before: the disk was lost or wiped (schedule 26), and the
             broker has nothing of what it had.
         lives: the incarnations that have used the directory since the last one it knows to be registered, oldest first,
             this one last. Is the registered one not among them, the directory is an older copy: nothing in it counts.
@@ -157,8 +157,9 @@ class Heartbeat:
         offsets: partitions whose offsets changed since the last heartbeat of this session; the first one has them all.
         unserved: all replicas that this broker cannot serve; in the first heartbeat of a session, and after a change.
             None: unchanged since.
-        disk_full: its disk has no room: its replicas are read, and take no writes.
+        disk_full: no disk of it has room: its replicas are read, and take no writes.
         rotten: as `unserved`, all replicas of whose log a part is not what was written. They are read, but for that.
+        without_room: as `unserved`, all replicas that take no writes because their directory, one of several, is full.
     """
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -170,6 +171,7 @@ class Heartbeat:
     unserved: Annotated[ReplicaSet | None, 7] = None
     disk_full: Annotated[bool, 8] = False
     rotten: Annotated[ReplicaSet | None, 9] = None
+    without_room: Annotated[ReplicaSet | None, 10] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ class BrokerSession:
         on_fatal: Report,
         collect_unserved: Callable[[], ReplicaSet] = ReplicaSet,
         collect_rotten: Callable[[], ReplicaSet] = ReplicaSet,
+        collect_without_room: Callable[[], ReplicaSet] = ReplicaSet,
         disk_full: Callable[[], bool] = lambda: False,
         ready: Callable[[], bool] = lambda: True,
         on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
@@ -102,6 +103,7 @@ class BrokerSession:
         self._collect_offsets = collect_offsets
         self._collect_unserved = collect_unserved
         self._collect_rotten = collect_rotten
+        self._collect_without_room = collect_without_room
         self._disk_full = disk_full
         self._on_fatal = on_fatal
         self._ready = ready
@@ -120,6 +122,7 @@ class BrokerSession:
         self._reported: dict[TopicIdPartition, ReplicaOffsets] = {}
         self._reported_unserved: ReplicaSet | None = None
         self._reported_rotten: ReplicaSet | None = None
+        self._reported_without_room: ReplicaSet | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -229,7 +232,7 @@ class BrokerSession:
             return False
         self._stream, self._endpoint = stream, endpoint
         self._reported = {}
-        self._reported_unserved = self._reported_rotten = None
+        self._reported_unserved = self._reported_rotten = self._reported_without_room = None
         reader = asyncio.get_running_loop().create_task(self._read(stream))
         try:
             await self._write(stream, reader)
@@ -268,7 +271,8 @@ class BrokerSession:
             if self._reported.get(key) != item:
                 self._reported[key] = item
                 changed.append(item)
-        unserved, rotten = self._collect_unserved(), self._collect_rotten()
+        unserved, rotten, without_room = self._collect_unserved(), self._collect_rotten(), self._collect_without_room()
+        without_room_before, self._reported_without_room = self._reported_without_room, without_room
         unserved_before, self._reported_unserved = self._reported_unserved, unserved
         rotten_before, self._reported_rotten = self._reported_rotten, rotten
         self._sent_offset = self._publisher.image.offset
@@ -282,6 +286,7 @@ class BrokerSession:
             unserved=None if unserved == unserved_before else unserved,
             disk_full=self._disk_full(),
             rotten=None if rotten == rotten_before else rotten,
+            without_room=None if without_room == without_room_before else without_room,
         )
 
     async def _read(self, stream: Stream) -> None:

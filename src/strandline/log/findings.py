@@ -8,7 +8,7 @@ where one was missing, looks whole to the next start. So what is not intact is w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import structlog
@@ -34,7 +34,10 @@ class LogCondition(IntEnum):
     CUT = 1
     """A tail was cut that was no zeros: a torn write, or a batch that rotted. They look alike."""
     LACKING = 2
-    """It ends below what the directory's own checkpoints prove, is missing though they name it, or was refused."""
+    """It ends below what the directory's own checkpoints prove, is missing though they name it, or was refused; or the
+    whole directory that had it was replaced, taken away, or is an older copy."""
+    AWAY = 3
+    """Its directory is offline, one of several: nothing is known of the log, and it is not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,14 @@ class Findings:
             lines = (f"{tp.topic} {tp.partition} {worse[tp].name.lower()}" for tp in sorted(worse))
             write_file_durably(self._disk, self._path, encode_checkpoint(lines))
             self._kept = worse
+
+    def drop(self, tp: TopicPartition) -> None:
+        """The partition lies in another directory of the node, and what was here counts no more."""
+        self._found.pop(tp, None)
+
+    def distrust(self, tp: TopicPartition) -> None:
+        """Whatever the log looks like, it may lack what it had: it is an older copy."""
+        self._found[tp] = replace(self._found[tp], condition=LogCondition.LACKING)
 
     def committed(self) -> None:
         """The controller has them: from now on the metadata know. Raises DiskError."""

@@ -34,6 +34,8 @@ class Lives:
         self._disk = disk
         self._path = f"{directory}/{INCARNATIONS}"
         self._ids = self._read()
+        self.noted = False
+        """The disk knows that the present life uses the directory."""
 
     def _read(self) -> tuple[UUID, ...]:
         if not self._disk.exists(self._path):
@@ -65,6 +67,7 @@ class Lives:
         self._ids = ids
         try:
             self._write()
+            self.noted = True
         except DiskFull:
             log.warning("no room to note that this process uses the directory", path=self._path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -27,7 +27,16 @@ from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, writ
 from strandline.log.findings import Findings, LogCondition
 from strandline.log.index_cache import IndexCache
 from strandline.log.lives import Lives
-from strandline.log.loading import DELETED, METADATA_DIRECTORY, ROTTEN, Loading, aside_name, aside_stem, sync_logs
+from strandline.log.loading import (
+    DELETED,
+    METADATA_DIRECTORY,
+    ROTTEN,
+    STRAY,
+    Loading,
+    aside_name,
+    aside_stem,
+    sync_logs,
+)
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
 from strandline.log.recovery import open_log
@@ -77,7 +86,7 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
 
 
 class LogDir:
-    """All partitions' logs of a node.
+    """All partitions' logs of a node that lie in one directory (`LogDirs` has them all).
 
     Invariants:
     - the clean-shutdown marker is deleted before any log is loaded (KAFKA-10471), written last, and never if loading
@@ -109,6 +118,12 @@ class LogDir:
         """Told of what nobody foresaw, after which nothing here can be relied on."""
         self.fresh_boot = False
         """No process of this boot has used the directory before: what was read is on the disk."""
+        self.full = False
+        """It has no room, as whoever watches it has said: no replica is placed here."""
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when a log that was to be made found no room."""
+        self.failed = ""
+        """Why nothing here can be used any more in this life; empty: it can."""
         self.rewriting: Rewriting | None = None
         """What this start wrote again; None where all that it read was on the disk."""
 
@@ -193,6 +208,12 @@ class LogDir:
         """A process is about to register: the ids that its registration sends (`Lives.ids`). Raises DiskError."""
         self.lives.begin(incarnation_id)
         return self.lives.ids
+
+    def distrust(self) -> None:
+        """The directory is an older copy, or comes from elsewhere: what its logs have proves nothing. Raises DiskError."""
+        for tp in self.findings.all:
+            self.findings.distrust(tp)
+        self.findings.keep()
 
     def registered(self, incarnation_id: UUID) -> None:
         """The registration that told of the findings is committed. Raises DiskError."""
@@ -314,6 +335,15 @@ class LogDir:
         except DiskFull:
             pass  # nothing may keep from making room; the next checkpoints are soon enough
 
+    def set_stray_aside(self, tp: TopicPartition) -> str:
+        """Rename the directory of a log that counts no more, as `Strays` does; returns the new name. Raises DiskError."""
+        name = aside_name(tp, f"{self._clock.wall_ms():032x}", STRAY)
+        self.take_out(tp, name)
+        self.findings.drop(tp)
+        self.disk.sync_dir(self.path)
+        self.write_forgotten()
+        return name
+
     # ------------------------------------------------------------------ checkpoints
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -393,6 +423,11 @@ class LogDir:
             logger.error("segments below the log's start stay on the disk", partition=name, error=str(error))
 
     # ------------------------------------------------------------------ the end
+
+    def abandon(self) -> None:
+        """The directory has failed: nothing more is written here. The next start recovers."""
+        for log in self.logs.values():
+            log.close_files()
 
     def close(self, broker_epoch: int | None) -> None:
         """Stop cleanly, blocking: seal and sync every log, write the checkpoints, and last of all the marker with the

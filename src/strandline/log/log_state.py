@@ -75,6 +75,7 @@ class LogState:
         "durable_offset",
         "epochs",
         "failure",
+        "home",
         "log_end_offset",
         "log_start_offset",
         "on_begun_anew",
@@ -95,6 +96,8 @@ class LogState:
         self.disk = parts.disk
         self._clock = parts.clock
         self.directory = parts.directory
+        self.home = parts.directory.rpartition("/")[0]
+        """The log directory that it lies in."""
         self.topic_partition = parts.topic_partition
         self.topic_id = parts.topic_id
         self.config = parts.config

@@ -115,12 +115,10 @@ class Compactor:
         self,
         shared: Shared,
         partitions: Mapping[TopicPartition, Partition],
-        log_dir: LogDir,
         retention_clock: RetentionClock,
     ) -> None:
         self._shared = shared
         self._partitions = partitions
-        self._log_dir = log_dir
         self._clock = retention_clock
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -133,7 +131,8 @@ class Compactor:
 
     def start(self) -> None:
         """Compact from now on."""
-        self._read_checkpoint()
+        for directory in self._shared.directories.usable:
+            self._read_checkpoint(directory.log_dir)
         self._look_later()
 
     def stop(self) -> list[asyncio.Task[None]]:
@@ -192,8 +191,8 @@ class Compactor:
     def _has_room(self, plog: PartitionLog, found: Cleanable) -> bool:
         """Whether what a segment leaves finds room beside it. Says once that it does not."""
         segment_bytes = min(plog.config.segment_bytes, found.clean_bytes + found.dirty_bytes)
-        free = self._log_dir.disk.free_bytes(plog.directory)
-        if free >= _ROOM * segment_bytes and not self._shared.disk_room.full:
+        free = plog.disk.free_bytes(plog.directory)
+        if free >= _ROOM * segment_bytes and not self._shared.directories.of(plog).room.full:
             self._without_room.discard(plog)
             return True
         if plog not in self._without_room:
@@ -224,12 +223,12 @@ class Compactor:
         try:
             done = await one.run()
             if plog.needs_sync and plog.failure is None:
-                shared.syncer.mark(plog)
-            await self._write_checkpoint()
+                shared.directories.mark(plog)
+            await self._write_checkpoint(shared.directories.of(plog).log_dir)
         except LogChanged:
             return False
         except DiskFull:
-            shared.disk_room.ran_out()
+            shared.directories.of(plog).room.ran_out()
             return False
         except StorageError as error:
             partition.fail(str(error))
@@ -280,28 +279,29 @@ class Compactor:
         await asyncio.sleep(plog.config.file_delete_delay_ms / 1_000)
         for path in paths:
             try:
-                await self._log_dir.disk.unlink_slowly(path)
+                await plog.disk.unlink_slowly(path)
             except FileNotFoundError:
                 pass  # the whole directory went, or a later pass has put another file of that name there and deleted it
             except DiskError as error:
                 log.error("a compacted segment stays on the disk", path=path, error=str(error))
 
-    def _read_checkpoint(self) -> None:
+    @staticmethod
+    def _read_checkpoint(log_dir: LogDir) -> None:
         """How far each log was compacted. What is not known is compacted again, which costs time alone."""
-        path = f"{self._log_dir.path}/{CLEANER_OFFSETS}"
-        disk = self._log_dir.disk
+        disk, path = log_dir.disk, f"{log_dir.path}/{CLEANER_OFFSETS}"
         try:
             known = decode_offsets(path, read_file(disk, path)) if disk.exists(path) else {}
         except (CorruptLogError, DiskError) as error:
             log.warning("it is not known how far logs were compacted; they are compacted again", error=str(error))
             return
-        for tp, plog in self._log_dir.logs.items():
+        for tp, plog in log_dir.logs.items():
             plog.cleaned_to = Offset(max(0, min(known.get(tp, 0), plog.log_end_offset)))
 
-    async def _write_checkpoint(self) -> None:
+    @staticmethod
+    async def _write_checkpoint(log_dir: LogDir) -> None:
         """Raises DiskError."""
-        disk, path = self._log_dir.disk, f"{self._log_dir.path}/{CLEANER_OFFSETS}"
-        cleaned = {tp: plog.cleaned_to for tp, plog in self._log_dir.logs.items() if plog.cleaned_to}
+        disk, path = log_dir.disk, f"{log_dir.path}/{CLEANER_OFFSETS}"
+        cleaned = {tp: plog.cleaned_to for tp, plog in log_dir.logs.items() if plog.cleaned_to}
         await write_synced(disk, {path + ".tmp": encode_offsets(cleaned)})
         disk.rename(path + ".tmp", path)
-        await disk.sync([], [self._log_dir.path])
+        await disk.sync([], [log_dir.path])

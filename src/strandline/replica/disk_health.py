@@ -29,9 +29,10 @@ the controller was on this node, another one is elected meanwhile."""
 class DiskRoom:
     """Told of writes that found no room, and looks now and then how much is left.
 
-    While `full` the broker's heartbeats say so: the controller takes its replicas out of the ISRs and moves the
-    leaderships to replicas that have room. Until then, and where nobody else can lead, clients' writes are refused:
-    what is left of the disk (log.dir.reserve.bytes) is for the metadata log, the checkpoints and deletions.
+    While `full` the broker's heartbeats say so, of the replicas in this directory or, where none has room, of all: the
+    controller takes them out of the ISRs and moves the leaderships to replicas that have room. Until then, and where
+    nobody else can lead, clients' writes are refused: what is left of the disk (log.dir.reserve.bytes) is for the
+    metadata log, the checkpoints and deletions.
 
     Attributes:
         full: the disk has no room.
@@ -89,7 +90,7 @@ class DiskRoom:
 
     def _changed(self) -> None:
         path = self._log_dir.path
-        self.full = self._room.full
+        self.full = self._log_dir.full = self._room.full
         if self.full:
             mark("disk-without-room")
             log.error(

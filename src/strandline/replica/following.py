@@ -210,10 +210,10 @@ class Following:
             self.partition.log_start_durable()
         self.learn(leader_high_watermark, leader_log_start)
         shared.counters.replicated_in_bytes += len(batches)
-        if shared.syncer.trace is not None:
-            shared.syncer.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
+        if shared.directories.trace is not None:
+            shared.directories.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:
-            shared.syncer.mark(self.log)
+            shared.directories.mark(self.log)
         else:
             self._feed.acknowledge(self)
 
@@ -286,7 +286,7 @@ class Following:
         after = (plog.log_end_offset, plog.latest_epoch)
         name = str(partition.topic_partition)
         log.info("cut a diverging log", partition=name, leader=core.leader, before=before, after=after)
-        self._shared.syncer.mark(plog)
+        self._shared.directories.mark(plog)
         return after != before
 
     def _report_loss(self, offset: int) -> None:
@@ -302,7 +302,7 @@ class Following:
 
     def _no_room(self) -> None:
         self.without_room = True
-        self._shared.disk_room.ran_out()
+        self._shared.directories.of(self.log).room.ran_out()
 
 
 class Pieces:

@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strandline.log.disk import Disk
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace
 from strandline.log.retention import RetentionClock, last_time
-from strandline.log.strays import Strays
-from strandline.log.syncer import Syncer
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
@@ -26,7 +23,8 @@ from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
 from strandline.replica.compaction import Compactor
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.disk_health import DiskRoom, DiskStalls
+from strandline.replica.directories import Directories
+from strandline.replica.disk_health import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import Partition
@@ -35,7 +33,7 @@ from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
 from strandline.replica.rot import RotWatch
 from strandline.replica.scrub import Scrub
-from strandline.replica.shared import Checkpoints, Delayed, Shared
+from strandline.replica.shared import Delayed, Shared
 from strandline.replica.states import (
     BrokerState,
     EpochEnd,
@@ -67,8 +65,8 @@ class ReplicaManager:
     is decided and done in `Partition`.
 
     `on_change` is called when the controller is to hear at once of something: a replica cannot be served any more, or
-    nobody leads it, or the disk is full, or has room again. `on_fatal` is told when this node must stop: the whole disk
-    refuses to sync, or an invariant broke. `log_dir` stays the caller's: close it after `close`.
+    nobody leads it, or the disk is full, or has room again. `on_fatal` is told when this node must stop: the first disk
+    refuses to sync, or an invariant broke. `log_dirs` stays the caller's: close it after `close`.
     """
 
     def __init__(
@@ -76,8 +74,7 @@ class ReplicaManager:
         *,
         node_id: NodeId,
         cluster_id: str,
-        log_dir: LogDir,
-        disk: Disk,
+        log_dirs: LogDirs,
         clock: Clock,
         rng: Rng,
         rpc: Rpc,
@@ -88,12 +85,21 @@ class ReplicaManager:
         tier: TierParts | None = None,
     ) -> None:
         self.node_id = node_id
-        self.log_dir = log_dir
+        self.log_dirs = log_dirs
         self._on_fatal = on_fatal
         self.counters = ReplicaCounters()
-        self.disk_room = DiskRoom(log_dir, clock, on_change, self._has_room, config.disk_reserve_bytes)
+        self._on_change = on_change
+        self.directories = Directories(
+            log_dirs,
+            clock,
+            config,
+            on_synced=self._synced,
+            on_sync_failed=self._sync_failed,
+            on_change=on_change,
+            on_room=self._has_room,
+            on_fatal=self.fatal,
+        )
         self.leader_throttle, self.follower_throttle = Throttle(clock), Throttle(clock)
-        self._syncer = Syncer(disk, self._synced, self._sync_failed, self.fatal)
         self._shared = Shared(
             node_id=node_id,
             cluster_id=cluster_id,
@@ -101,45 +107,36 @@ class ReplicaManager:
             config=config,
             counters=self.counters,
             early_refusals=EarlyRefusals(),
-            disk_room=self.disk_room,
-            syncer=self._syncer,
+            directories=self.directories,
             isr_changes=IsrChanges(send_alter_partition, self.fatal),
             watermarks=Delayed(config.watermark_delay_ms),
-            checkpoints=Checkpoints(log_dir, self.disk_room.ran_out, self.fatal),
             leader_throttle=self.leader_throttle,
             follower_throttle=self.follower_throttle,
             rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
         )
-        log_dir.on_fatal = self.fatal
         by_id: dict[tuple[TopicId, int], Partition] = {}
         self._streams = Streams(self._shared, rpc, rng, by_id)
-        self._set = PartitionSet(self._shared, log_dir, self._streams, by_id)
+        self._set = PartitionSet(self._shared, log_dirs, self._streams, by_id)
         self._partitions = self._set.partitions
-        self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
-        retention_clock = RetentionClock(last_time(disk, log_dir.path))
+        first = log_dirs.first
+        retention_clock = RetentionClock(last_time(first.disk, first.path))
         self.tiering = None if tier is None else Tiering(self._shared, self._partitions, tier, rng)
         self.tier_reads = TierReads(tier)
-        retention = Retention(self._shared, self._partitions, log_dir, retention_clock, self._raise_tier_start)
+        retention = Retention(self._shared, self._partitions, first, retention_clock, self._raise_tier_start)
         self._upkeep = Upkeep(
-            self._shared,
-            self._set,
-            log_dir,
-            streams=self._streams,
-            strays=self.strays,
-            retention=retention,
-            tiering=self.tiering,
+            self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering
         )
         self._scrub = Scrub(self._shared, self._partitions)
-        self.compactor = Compactor(self._shared, self._partitions, log_dir, retention_clock)
-        self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
+        self.compactor = Compactor(self._shared, self._partitions, retention_clock)
+        self.disk_stalls = DiskStalls(first, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life
 
     def start(self) -> None:
         """Begin to follow and to sweep."""
-        self.disk_room.look()
+        self.directories.look_for_room()
         self._streams.start()
         self._upkeep.start()
         self._scrub.start()
@@ -158,19 +155,18 @@ class ReplicaManager:
             ending += self.tiering.stop()
         self.leader_throttle.stop()
         self.follower_throttle.stop()
-        if not clean:
-            shared.checkpoints.abandon()  # the disk may be why, and wait for ever
-        ending += [task for task in (shared.isr_changes.stop(), shared.checkpoints.stop()) if task is not None]
+        ending += self.directories.stop(clean)
+        ending += [task for task in (shared.isr_changes.stop(),) if task is not None]
         if ending:
             await asyncio.wait(ending)
         for partition in self._partitions.values():
             if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
                 partition.idle()
         if not clean:
-            self._syncer.abandon()
+            self.directories.abandon_syncs()
             self._set.abandon_deletions()
         await self._set.finish_deletions()
-        await self._syncer.drain()
+        await self.directories.drain()
         if clean:
             self._upkeep.checkpoint()
 
@@ -182,11 +178,11 @@ class ReplicaManager:
     @property
     def trace(self) -> RequestTrace | None:
         """Notes the stages of requests, while somebody asked for it."""
-        return self._syncer.trace
+        return self.directories.trace
 
     @trace.setter
     def trace(self, trace: RequestTrace | None) -> None:
-        self._syncer.trace = trace
+        self.directories.set_trace(trace)
 
     @property
     def config(self) -> ReplicaConfig:
@@ -257,8 +253,8 @@ class ReplicaManager:
         if partition is not None:
             try:
                 waiting = partition.append(batches, acks, done)
-                if waiting is not None and self._syncer.trace is not None:
-                    self._syncer.trace.appended(tp, waiting.required_offset)
+                if waiting is not None and self.directories.trace is not None:
+                    self.directories.trace.appended(tp, waiting.required_offset)
                 return waiting
             except FatalError as error:
                 self.fatal(error)
@@ -448,7 +444,24 @@ class ReplicaManager:
             partition = self._partitions.get(plog.topic_partition)
             if partition is not None and partition.log is plog:
                 partition.fail(f"a sync failed: {error}")
-        try:
-            self.log_dir.disk.sync_dir(self.log_dir.path)
-        except OSError as whole:
-            self._on_fatal(FatalError(f"the disk refuses to sync {self.log_dir.path}: {whole}"))
+        for path in dict.fromkeys(plog.home for plog in logs):
+            directory = self.directories.at(path)
+            if directory is None or directory.log_dir.failed:
+                continue
+            try:
+                directory.log_dir.disk.sync_dir(path)
+            except OSError as whole:
+                self.directory_failed(path, f"the disk refuses to sync {path}: {whole}")
+
+    def directory_failed(self, path: str, why: str) -> None:
+        """Nothing in a log directory can be relied on any more: the replicas in it are offline, the others go on. The
+        node has to stop where it is the first one, which has the metadata log."""
+        directory = self.directories.at(path)
+        if path == self.log_dirs.first.path:
+            self._on_fatal(FatalError(why))
+        elif directory is not None and not directory.log_dir.failed:
+            self.directories.fail(directory, why)
+            for partition in list(self._partitions.values()):
+                if partition.log is not None and partition.log.home == path and partition.role is not Role.OFFLINE:
+                    partition.fail(f"its directory {path} is offline: {why}")
+            self._on_change()

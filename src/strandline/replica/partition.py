@@ -223,12 +223,12 @@ class Partition:
         if shared.early_refusals:
             shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
         try:
-            wall_ms, room = shared.clock.wall_ms(), not shared.disk_room.full
+            wall_ms, room = shared.clock.wall_ms(), not shared.directories.of(plog).room.full
             result = plog.append_as_leader(batches, core.leader_epoch, wall_ms, has_room=room)
         except KafkaError as failure:
             self._refuse(append, batches, failure.code, failure.message or str(failure))
             if isinstance(failure, NoSpaceLeft):
-                shared.disk_room.ran_out()
+                shared.directories.of(plog).room.ran_out()
             return None
         except StorageError as failure:
             self.fail(str(failure))
@@ -246,7 +246,7 @@ class Partition:
             effects = core.appended(result.next_offset, now_ms)
             self._publish(core, result)
             if shared.config.sync_before_ack:
-                shared.syncer.mark(plog)
+                shared.directories.mark(plog)
             self._carry_out(effects)
         if waits and core.high_watermark < result.next_offset:
             append.wait_in(self.waiting)
@@ -310,8 +310,8 @@ class Partition:
 
     def acked(self, subscription: Subscription, fetch_offset: int, durable_offset: int, now_ms: float) -> None:
         """A follower got further."""
-        if self._shared.syncer.trace is not None:
-            self._shared.syncer.trace.acked(self.topic_partition, subscription.link.node_id, durable_offset)
+        if self._shared.directories.trace is not None:
+            self._shared.directories.trace.acked(self.topic_partition, subscription.link.node_id, durable_offset)
         self._carry_out(subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms))
 
     def follower_deleted(self, subscription: Subscription, log_start_offset: int, now_ms: float) -> None:
@@ -384,7 +384,7 @@ class Partition:
     def _release(self, high_watermark: int) -> None:
         """The high watermark rose: answer who waited for it, in order, wake who watches it, and let the followers know
         with the next data, or after a while without any."""
-        leader, waiting, trace = self.leader, self.waiting, self._shared.syncer.trace
+        leader, waiting, trace = self.leader, self.waiting, self._shared.directories.trace
         if trace is not None:
             trace.committed(self.topic_partition, high_watermark)
         while leader is not None and waiting and waiting[0].required_offset <= high_watermark:
@@ -449,12 +449,12 @@ class Partition:
             return
         self.send_high_watermark(log_start_raised=True)
         if self._shared.config.sync_before_ack and plog.needs_sync:
-            self._shared.syncer.mark(plog)  # a segment that was begun anew
+            self._shared.directories.mark(plog)  # a segment that was begun anew
         self._log_start_raised()
 
     def _log_start_raised(self) -> None:
         if self.log is not None and self.log.durable_log_start_offset < self.log.log_start_offset:
-            self._shared.checkpoints.log_start_raised(self.log_start_durable)
+            self._shared.directories.of(self.log).checkpoints.log_start_raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
         """The log start is durable, or a part of the way to it: answer who waited, or tell the leader."""

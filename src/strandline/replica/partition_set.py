@@ -9,7 +9,7 @@ import structlog
 
 from strandline.log.disk import DiskError
 from strandline.log.loading import aside_stem
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NO_NODE, NodeId, TopicId, TopicIdPartition, TopicPartition
@@ -36,17 +36,17 @@ class PartitionSet:
     """
 
     def __init__(
-        self, shared: Shared, log_dir: LogDir, streams: Streams, by_id: dict[tuple[TopicId, int], Partition]
+        self, shared: Shared, log_dirs: LogDirs, streams: Streams, by_id: dict[tuple[TopicId, int], Partition]
     ) -> None:
         """`by_id`: kept here, and read by the streams."""
         self._shared = shared
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._streams = streams
         self._channel = 0
         self._deletions: dict[TopicPartition, asyncio.Task[None]] = {}
         self._awaiting_deletion: dict[TopicPartition, PartitionState] = {}
         self._without_log: dict[Partition, None] = {}
-        self._asides = dict.fromkeys(log_dir.asides())
+        self._asides = dict.fromkeys(log_dirs.asides())
         self.partitions: dict[TopicPartition, Partition] = {}
         self.by_id = by_id
         self.brokers: dict[NodeId, BrokerState] = {}
@@ -72,6 +72,7 @@ class PartitionSet:
                 for name, state in self._awaiting_deletion.items()
                 if state.topic_id_partition != (topic_id, number)
             }
+        self._choose_directories(changes)
         for state in changes:
             self.packs_anew = self.packs_anew or state.log_config.stored_codec is not None
             self._apply(state)
@@ -80,6 +81,19 @@ class PartitionSet:
             for partition in list(self.partitions.values()):
                 partition.brokers_changed(self.brokers, now_ms)
         return brokers_changed
+
+    def _choose_directories(self, changes: Sequence[PartitionState]) -> None:
+        """Of the logs that will be made: one write for all of them."""
+        names = {state.topic_partition: state.topic_id for state in changes if self._shared.node_id in state.replicas}
+        new = [tp for tp in names if tp not in self.partitions and tp not in self._deletions]
+        try:
+            self._log_dirs.choose(
+                (tp, names[tp])
+                for tp in new
+                if self._log_dirs.log_of(tp) is None and self._log_dirs.damage_of(tp) is None
+            )
+        except (KafkaError, StorageError) as error:  # each that is made meets the same, and is offline by it
+            log.warning("no directory can be chosen for new replicas", error=str(error))
 
     def abandon_deletions(self) -> None:
         """Leave on the disk what is not deleted yet: the next start deletes it."""
@@ -142,7 +156,7 @@ class PartitionSet:
             sync_before_ack = self._shared.config.sync_before_ack
             high_watermark = partition.high_watermark
             partition.follow(FollowerCore(state, high_watermark, plog.log_end_offset, sync_before_ack=sync_before_ack))
-            self._shared.syncer.mark(plog)
+            self._shared.directories.mark(plog)
             self._streams.follow(partition)
 
     def _lead(self, partition: Partition, plog: PartitionLog) -> None:
@@ -170,7 +184,7 @@ class PartitionSet:
         )
         self._channel = self._channel % 0xFFFFFFFF + 1
         partition.lead(core, self._channel)
-        self._shared.syncer.mark(plog)
+        self._shared.directories.mark(plog)
 
     def _begin_at_the_tier(self, partition: Partition, plog: PartitionLog) -> None:
         """The log of a leader that was elected uncleanly may end below what lies in the object store, or part from it:
@@ -198,8 +212,8 @@ class PartitionSet:
     def _host_partition(self, state: PartitionState) -> Partition | None:
         """Begin to host it, on the log that is there or on a new one; None while an older topic's log is deleted."""
         name = state.topic_partition
-        damage = self._log_dir.offline.get(name)
-        plog = self._log_dir.logs.get(name)
+        damage = self._log_dirs.damage_of(name)
+        plog = self._log_dirs.log_of(name)
         if damage is None and plog is not None and plog.topic_id != state.topic_id:
             self._awaiting_deletion[name] = state
             self._delete_log(name)
@@ -212,14 +226,13 @@ class PartitionSet:
             return partition
         if plog is None:
             try:
-                plog = partition.log = self._log_dir.create(name, state.topic_id, state.log_config)
+                plog = partition.log = self._log_dirs.create(name, state.topic_id, state.log_config)
             except (KafkaError, StorageError) as error:
                 partition.fail(str(error))
                 if isinstance(error, NoSpaceLeft):
                     self._without_log[partition] = None
-                    self._shared.disk_room.ran_out()
                 return partition
-        known = self._log_dir.high_watermarks.get(name, 0)
+        known = self._log_dirs.high_watermark_of(name)
         partition.start_at(min(max(known, plog.log_start_offset), plog.log_end_offset))
         return partition
 
@@ -234,15 +247,15 @@ class PartitionSet:
         """The log was found damaged when it was opened, and another replica leads. The registration of this process
         said that it lacks what it had: so the replica is in no ISR, not eligible, and joins once it has fetched all
         again (schedule 81). `state` is from after that."""
-        damaged = isinstance(self._log_dir.offline.get(state.topic_partition), CorruptLogError)
+        damaged = isinstance(self._log_dirs.damage_of(state.topic_partition), CorruptLogError)
         me = self._shared.node_id
         led = state.leader not in (NO_NODE, me) and me not in state.isr
-        return damaged and led and not self._shared.disk_room.full
+        return damaged and led and not self._shared.directories.full
 
     def _begin_anew(self, partition: Partition) -> None:
         name = partition.topic_partition
         try:
-            directory = self._log_dir.set_rotten_aside(name)
+            directory = self._log_dirs.set_rotten_aside(name)
         except DiskError as error:
             partition.fail(f"{partition.reason}; it cannot be set aside: {error}")
             return
@@ -265,7 +278,7 @@ class PartitionSet:
 
     async def _remove_aside_slowly(self, name: TopicPartition) -> None:
         try:
-            await self._log_dir.remove_asides(name)
+            await self._log_dirs.remove_asides(name)
         except (DiskError, FileNotFoundError) as error:
             log.warning("a damaged log that was set aside is still on disk", partition=str(name), error=str(error))
 
@@ -286,7 +299,7 @@ class PartitionSet:
 
     async def _delete_slowly(self, name: TopicPartition) -> None:
         try:
-            await self._log_dir.delete(name)
+            await self._log_dirs.delete(name)
         except (StorageError, DiskError, FileNotFoundError) as error:
             log.error("a deleted partition's log is still on disk", partition=str(name), error=str(error))
         finally:

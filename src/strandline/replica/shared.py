@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.log.checkpoint_writer import CheckpointWriter
-from strandline.log.log_dir import LogDir
-from strandline.log.syncer import Syncer
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report
-from strandline.replica.disk_health import DiskRoom
+from strandline.replica.directories import Directories
 from strandline.replica.isr_changes import IsrChanges
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.rot import RotWatch
@@ -47,27 +44,6 @@ class Delayed:
             self._timer.cancel()
 
 
-class Checkpoints:
-    """The offset checkpoints, written without blocking. Calls back who raised a log start."""
-
-    def __init__(self, log_dir: LogDir, on_full: Callable[[], None], on_fatal: Report) -> None:
-        self._raised: dict[Callable[[], None], None] = {}
-        self._writer = CheckpointWriter(log_dir, self._durable, on_full, on_fatal)
-        self.write_all = self._writer.write_all
-        self.stop = self._writer.stop
-        self.abandon = self._writer.abandon
-
-    def log_start_raised(self, durable: Callable[[], None]) -> None:
-        """A log start was raised; `durable` is called once it, or a part of the way to it, is durable."""
-        self._raised[durable] = None
-        self._writer.log_start_raised()
-
-    def _durable(self) -> None:
-        raised, self._raised = self._raised, {}
-        for durable in raised:
-            durable()
-
-
 @dataclass(slots=True, eq=False)
 class Shared:
     """What all partitions of one broker use together. Nothing in it knows the partitions.
@@ -76,9 +52,9 @@ class Shared:
         broker_epoch: names this process's registration, once it has one.
         config: replaced, before the first partition is hosted, when the metadata say what the flush policy is.
         isr_changes: takes proposals to the controller.
-        syncer: makes logs durable; it calls `Partition.synced` by way of the manager.
+        directories: make logs durable, each those in it (`Partition.synced` is called by way of the manager), and
+            checkpoints; they know where room is.
         watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
-        checkpoints: makes log starts durable, and what else a start relies on.
         leader_throttle, follower_throttle: what throttled replicas are sent, and fetch.
         rot: hears of batches on the disk that are not what was written.
         on_change: the controller is to hear at once of something that heartbeats say.
@@ -91,11 +67,9 @@ class Shared:
     config: ReplicaConfig
     counters: ReplicaCounters
     early_refusals: EarlyRefusals
-    disk_room: DiskRoom
-    syncer: Syncer
+    directories: Directories
     isr_changes: IsrChanges
     watermarks: Delayed
-    checkpoints: Checkpoints
     leader_throttle: Throttle
     follower_throttle: Throttle
     rot: RotWatch

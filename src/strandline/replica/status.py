@@ -20,6 +20,7 @@ class ReplicaStatus(NamedTuple):
         log_start_offset: where the partition begins, with its tier; local_log_start_offset: where its log does.
         tiered_bytes: of what lies in the object store.
         rotten: a part of its log is not what was written, and is not healed yet.
+        directory: the log directory that it lies in; empty where it has no log.
         reason: why it is offline, else empty.
     """
 
@@ -44,6 +45,7 @@ class ReplicaStatus(NamedTuple):
     effective_min_isr: int
     followers: tuple[FollowerStatus, ...] = ()
     rotten: bool = False
+    directory: str = ""
     reason: str = ""
 
 
@@ -72,5 +74,6 @@ def status_of(partition: Partition, now_ms: float) -> ReplicaStatus:
         effective_min_isr=state.effective_min_isr,
         followers=() if leader is None else leader.follower_statuses(now_ms),
         rotten=log is not None and bool(log.rot),
+        directory="" if log is None else log.home,
         reason=partition.reason,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from strandline.log.log_dir import LogDir
-from strandline.log.strays import Strays
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.tasks import spawn
@@ -27,19 +25,16 @@ class Upkeep:
         self,
         shared: Shared,
         hosted: PartitionSet,
-        log_dir: LogDir,
         *,
         streams: Streams,
-        strays: Strays,
         retention: Retention,
         tiering: Tiering | None,
     ) -> None:
         self._shared = shared
         self._hosted = hosted
         self._partitions = hosted.partitions
-        self._log_dir = log_dir
+        self._directories = shared.directories
         self._streams = streams
-        self._strays = strays
         self._retention = retention
         self._tiering = tiering
         self._removal: asyncio.Task[None] | None = None
@@ -68,35 +63,36 @@ class Upkeep:
             self._shared.on_fatal(error)
             raise
         self._streams.keep_alive(now_ms)
-        self._shared.disk_room.look()
+        self._directories.look_for_room()
         self._retention.look(now_ms)
         if self._tiering is not None:
             self._tiering.look(now_ms)
-        if self._strays.waiting and self._removal is None:
+        if self._removal is None and any(directory.strays.waiting for directory in self._directories.usable):
             self._removal = spawn(self._remove_strays(), self._shared.on_fatal)
         due = now_ms - self._checkpointed_ms >= self._shared.config.high_watermark_checkpoint_interval_ms
-        if due and not self._log_dir.disk.busy:
+        if due:
             self._checkpointed_ms = now_ms
-            self._log_dir.tell(self._high_watermarks())
-            self._shared.checkpoints.write_all()
-            self._log_dir.sweep()
+            self._directories.write_checkpoints(self._high_watermarks())
             if not self._shared.config.sync_before_ack:
                 self._sync_all()
 
     async def _remove_strays(self) -> None:
         try:
-            await self._strays.remove_due(lambda stray: stray in self._hosted.by_id)
+            for directory in self._directories.usable:
+                await directory.strays.remove_due(lambda stray: stray in self._hosted.by_id)
         finally:
             self._removal = None
 
     def checkpoint(self) -> None:
         """Write the checkpoints for the last time, blocking. Raises DiskError."""
-        self._log_dir.write_checkpoints(self._high_watermarks())
+        self._directories.write_last_checkpoints(self._high_watermarks())
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         """One that is too low after a crash costs nothing but a moment after an election; those of logs that are not
         hosted (yet) are kept."""
-        known = dict(self._log_dir.high_watermarks)
+        known: dict[TopicPartition, int] = {}
+        for directory in self._directories.usable:
+            known.update(directory.log_dir.high_watermarks)
         known.update((tp, partition.high_watermark) for tp, partition in self._partitions.items())
         return known
 
@@ -104,4 +100,4 @@ class Upkeep:
         """flush.policy = replicate: no ack waits for a sync, but a restart shall not have to scan everything."""
         for partition in self._partitions.values():
             if partition.log is not None and partition.log.needs_sync:
-                self._shared.syncer.mark(partition.log)
+                self._directories.mark(partition.log)

@@ -34,6 +34,7 @@ from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
 from strandline.proto.acls import AclBinding, AclFilter, Operation, ResourceKind
 from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
@@ -254,8 +255,7 @@ class KafkaNode:
         self.replicas = ReplicaManager(
             node_id=ME,
             cluster_id=CLUSTER_ID,
-            log_dir=self.log_dir,
-            disk=disk,
+            log_dirs=LogDirs([self.log_dir]),
             clock=clock,
             rng=random.Random(2),
             rpc=NoNetwork(),

@@ -16,6 +16,7 @@ from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, build_batch
@@ -46,8 +47,7 @@ class OneBroker:
         self.replicas = ReplicaManager(
             node_id=ME,
             cluster_id="cluster",
-            log_dir=self.log_dir,
-            disk=disk,
+            log_dirs=LogDirs([self.log_dir]),
             clock=clock,
             rng=random.Random(2),
             rpc=NoRpc(),

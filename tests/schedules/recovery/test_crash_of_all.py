@@ -182,7 +182,7 @@ def test_46_the_advice_about_damage_is_followed(lost: int) -> None:
             ruin.rot(name, 3)
             ruin.start(name)
             await ruin.world.sleep_ms(500)
-            assert "move its directory away and restart" in str(ruin.cluster.live[name].node.log_dir.offline[TP])
+            assert "move its directory away and restart" in str(ruin.cluster.live[name].node.log_dirs.first.offline[TP])
             ruin.kill(name)
             ruin.lose_directory(name)
         ruin.start(leader, other)

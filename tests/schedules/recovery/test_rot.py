@@ -186,7 +186,7 @@ def test_81_nobody_else_leads() -> None:
         ruin.rot(last, 3)
         ruin.start(last)
         await ruin.world.sleep_ms(8_000)
-        assert TP in ruin.cluster.live[last].node.log_dir.offline
+        assert TP in ruin.cluster.live[last].node.log_dirs.first.offline
         assert any(path == DIRECTORY for path in directories(ruin, last))
         ruin.start(other, leader)
         await ruin.until(lambda: len(ruin.partition().isr) == 3, "it is not back")

@@ -90,7 +90,7 @@ def test_52_a_refusal_in_the_middle_of_a_pipeline(reason: str) -> None:
         code = await client.refused(b"2")
         assert code is (ErrorCode.KAFKA_STORAGE_ERROR if reason == "full disk" else ErrorCode.NOT_ENOUGH_REPLICAS)
         disk.config.capacity_bytes = before
-        await bench.until(lambda: not bench.manager(1).disk_room.full)
+        await bench.until(lambda: not bench.manager(1).directories.full)
         if reason != "full disk":
             bench.controller.change(bench._state.topic_partition, isr=isr)
             await bench.until(lambda: bench.status(1).isr == isr)
@@ -119,7 +119,7 @@ def test_52_the_first_batches_of_a_producer() -> None:
         client.send(b"0", size=600_000)
         assert await client.refused(b"0") is ErrorCode.KAFKA_STORAGE_ERROR
         disk.config.capacity_bytes = before
-        await bench.until(lambda: not bench.manager(1).disk_room.full)
+        await bench.until(lambda: not bench.manager(1).directories.full)
         client.send(b"1")
         assert await client.refused(b"1") is ErrorCode.KAFKA_STORAGE_ERROR, "it overtook the refused one"
         await client.settle()

@@ -24,6 +24,7 @@ from strandline.cluster.node.replica_feed import (
     assigned_partitions,
     isr_proposer,
     replica_offsets,
+    replicas_without_room,
     rotten_replicas,
     topic_findings,
     unserved_replicas,
@@ -72,8 +73,7 @@ class BrokerRole:
         self.replicas = ReplicaManager(
             node_id=config.node,
             cluster_id=node.cluster_id,
-            log_dir=node.log_dir,
-            disk=node.disk,
+            log_dirs=node.log_dirs,
             clock=node.clock,
             rng=node.rng,
             rpc=node.rpc,
@@ -153,8 +153,8 @@ class BrokerRole:
         """Register and hold the session; `internal` is where other nodes reach this one. Raises DiskError."""
         node = self._node
         config = node.config
-        lives = node.log_dir.begin_life(node.incarnation_id)
-        clean_epoch = node.log_dir.clean_shutdown_broker_epoch
+        lives = node.log_dirs.begin_life(node.incarnation_id)
+        clean_epoch = node.log_dirs.clean_shutdown_broker_epoch
         registration = RegisterBrokerRequest(
             cluster_id=node.cluster_id,
             node_id=config.node,
@@ -164,11 +164,11 @@ class BrokerRole:
             },
             internal=internal,
             rack=config.broker_rack or None,
-            directory_id=node.log_dir.directory_id,
+            directory_id=node.log_dirs.first.directory_id,
             previous_broker_epoch=NO_BROKER_EPOCH if clean_epoch is None else BrokerEpoch(clean_epoch),
             lives=lives,
             replaces=lives[-2] if len(lives) > 1 else None,
-            findings=topic_findings(node.log_dir.findings.all),
+            findings=topic_findings(node.log_dirs.findings),
             flush_policy=config.dynamic.get("flush.policy", ""),
         )
         self.session = BrokerSession(
@@ -181,7 +181,8 @@ class BrokerRole:
             collect_offsets=lambda: replica_offsets(self.replicas),
             collect_unserved=lambda: unserved_replicas(self.replicas),
             collect_rotten=lambda: rotten_replicas(self.replicas),
-            disk_full=lambda: self.replicas.disk_room.full,
+            collect_without_room=lambda: replicas_without_room(self.replicas),
+            disk_full=lambda: self.replicas.directories.full,
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
             on_registered=self._registered,
@@ -262,7 +263,7 @@ class BrokerRole:
         if self._feeding or own is None or own.incarnation_id != self._node.incarnation_id:
             return
         try:
-            self._node.log_dir.registered(own.incarnation_id)
+            self._node.log_dirs.registered(own.incarnation_id)
         except DiskError as error:
             self._node.fatal(error)
             return
@@ -271,7 +272,7 @@ class BrokerRole:
         # As the controller has it on record: by that it judges what a restart of this broker loses.
         self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
         # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
-        self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))
+        self.replicas.directories.set_strays_aside(assigned_partitions(image, self._node.config.node))
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)

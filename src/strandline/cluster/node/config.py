@@ -96,6 +96,11 @@ class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
         return NodeId(self.node_id)
 
     @property
+    def data_dir(self) -> str:
+        """The first of `log.dirs`: it has the metadata log, and what is one for the whole node."""
+        return self.log_dirs[0]
+
+    @property
     def is_broker(self) -> bool:
         """Holds partitions and serves clients."""
         return BROKER in self.process_roles

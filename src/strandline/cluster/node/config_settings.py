@@ -64,11 +64,11 @@ def _overrides(name: str, text: str) -> Mapping[str, int]:
     return found
 
 
-def _one_directory(name: str, text: str) -> str:
-    directories = split_list(text)
-    if len(directories) != 1:
-        raise ConfigError(name, text, "exactly one directory (several are not served yet)")
-    return directories[0]
+def _directories(name: str, text: str) -> tuple[str, ...]:
+    directories = tuple(path.rstrip("/") or "/" for path in split_list(text))
+    if not directories or len(set(directories)) != len(directories):
+        raise ConfigError(name, text, "one directory or more, each named once")
+    return directories
 
 
 class Identity:
@@ -103,11 +103,12 @@ class Identity:
         "What clients and other nodes are told to connect to, where that differs from where a listener is bound.",
         type=ConfigType.LIST,
     )
-    log_dirs: Setting[str] = Setting(
+    log_dirs: Setting[tuple[str, ...]] = Setting(
         "log.dirs",
-        _one_directory,
+        _directories,
         "strandline-data",
-        "The directory of this node's data; `strandline format` prepares it.",
+        "The directories of this node's data, best each on a disk of its own; `strandline format` prepares them. The "
+        "first has the metadata log too, and the node stops if it fails.",
         type=ConfigType.LIST,
     )
     broker_rack = string(

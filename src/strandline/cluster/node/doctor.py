@@ -122,13 +122,14 @@ def judge_config(config: NodeConfig) -> Iterator[Finding]:
             "losing one of their disks loses the metadata: topics can no longer be found though their files are there",
             "three controllers",
         )
-    if config.log_dirs.startswith(("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")):
-        yield Finding(
-            where,
-            f"log.dirs = {config.log_dirs}",
-            "this directory is emptied by the system, at a reboot or before: everything this node stores is gone then",
-            "a directory that lasts, such as /var/lib/strandline",
-        )
+    for path in config.log_dirs:
+        if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")):
+            yield Finding(
+                where,
+                f"log.dirs = {path}",
+                "this directory is emptied by the system, at a reboot or before: everything stored in it is gone then",
+                "a directory that lasts, such as /var/lib/strandline",
+            )
     open_to_all = [listener.name for listener in config.listeners if listener.endpoint.host in ("", "0.0.0.0", "::")]
     for door in open_doors(config):
         yield Finding(where, door.setting, door.lets, door.remedy, RISK if door.has_effect else NO_EFFECT)

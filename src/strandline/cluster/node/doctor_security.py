@@ -175,14 +175,15 @@ def _of_files(where: str, config: NodeConfig) -> Iterator[Finding]:
                 f"chmod o= {path}",
                 OPEN,
             )
-    if _mode(config.log_dirs) & _OTHERS_ENTER:
-        yield Finding(
-            where,
-            f"log.dirs = {config.log_dirs} (mode {_mode(config.log_dirs):o})",
-            "every account of this machine reads every record",
-            f"chmod o= {config.log_dirs}",
-            OPEN,
-        )
+    for path in config.log_dirs:
+        if _mode(path) & _OTHERS_ENTER:
+            yield Finding(
+                where,
+                f"log.dirs = {path} (mode {_mode(path):o})",
+                "every account of this machine reads every record in it",
+                f"chmod o= {path}",
+                OPEN,
+            )
 
 
 def _mode(path: str) -> int:

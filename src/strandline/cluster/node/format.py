@@ -7,8 +7,9 @@ epoch it has voted in already (schedule 26). Only `strandline dev` formats, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from strandline.cluster.node.bootstrap import ADD_SCRAM, scram_records, write_bootstrap
@@ -19,7 +20,7 @@ from strandline.controller.quorum.quorum import DIRECTORY
 from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_id
-from strandline.log.disk import DirectoryLock, Disk, read_file, write_file_durably
+from strandline.log.disk import DirectoryLock, Disk, DiskError, read_file, write_file_durably
 from strandline.log.log_dir import format_log_dir, read_meta_properties
 from strandline.log.rewriting import restore_names
 from strandline.proto.errors import ConfigError, CorruptLogError
@@ -34,15 +35,17 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """What a data directory was made for.
+    """What the first data directory was made for.
 
     Attributes:
         already: it was formatted before, and was left as it is.
+        others: the other directories of `log.dirs`, and whether each was formatted before.
     """
 
     meta: MetaProperties
     voters: tuple[Voter, ...]
     already: bool
+    others: Mapping[str, bool] = field(default_factory=dict)
 
 
 def random_id(rng: Rng) -> UUID:
@@ -69,10 +72,13 @@ def format_directory(
     without_vote: bool = False,
     dry_run: bool = False,
     add_scram: Sequence[str] = (),
+    disks: Mapping[str, Disk] | None = None,
 ) -> Formatted:
-    """Make `log.dirs` of `config` the directory of its node.
+    """Make `log.dirs` of `config` the directories of its node. Those that are formatted already stay as they are; it is
+    refused where all of them are.
 
     Args:
+        disks: what other directories than the first lie on, where that is not `disk`.
         initial_controllers: the voters; empty: those of `controller.quorum.voters`. The own entry may name the
             directory id that this directory shall have; otherwise one is drawn.
         ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
@@ -85,9 +91,56 @@ def format_directory(
         DirectoryInUse: another process uses it, or formats it.
         DiskError: the disk failed.
     """
-    path = config.log_dirs
     if not _CLUSTER_ID.fullmatch(cluster_id):
         raise ConfigError("--cluster-id", cluster_id, "1 to 64 letters, digits, - and _, no - in front")
+    others = {path: (disks or {}).get(path, disk) for path in config.log_dirs[1:]}
+    already = {path: other.exists(f"{path}/{META_PROPERTIES}") for path, other in others.items()}
+    for path, formatted in already.items():
+        if formatted:
+            _look_at(others[path], path, config.node, cluster_id, ignore_formatted=True)
+    made = _format_first(
+        disk,
+        config,
+        cluster_id=cluster_id,
+        initial_controllers=initial_controllers,
+        rng=rng,
+        ignore_formatted=ignore_formatted or not all(already.values()),
+        without_vote=without_vote,
+        dry_run=dry_run,
+        add_scram=add_scram,
+    )
+    for path, other in others.items():
+        if not already[path] and not dry_run:
+            with _locked(other, path):
+                format_log_dir(other, path, cluster_id, config.node, random_id(rng))
+    return replace(made, others=already)
+
+
+@contextmanager
+def _locked(disk: Disk, path: str) -> Iterator[None]:
+    """This process alone is in the directory, which is made if need be, with the names that a start left away."""
+    disk.mkdir(path)
+    lock = disk.lock(path)
+    try:
+        restore_names(disk, path)
+        yield
+    finally:
+        lock.release()
+
+
+def _format_first(
+    disk: Disk,
+    config: NodeConfig,
+    *,
+    cluster_id: str,
+    initial_controllers: tuple[Voter, ...],
+    rng: Rng,
+    ignore_formatted: bool,
+    without_vote: bool,
+    dry_run: bool,
+    add_scram: Sequence[str],
+) -> Formatted:
+    path = config.data_dir
     voters = initial_controllers or config.quorum_voters
     if not voters:
         raise ConfigError("--initial-controllers", "", "the controllers, as id@host:port of their INTERNAL listeners")
@@ -110,10 +163,7 @@ def format_directory(
     meta = _meta(config, cluster_id, None if without_vote else own, rng)
     if dry_run:
         return Formatted(meta, voters, already=False)
-    disk.mkdir(path)
-    lock = disk.lock(path)
-    try:
-        restore_names(disk, path)
+    with _locked(disk, path):
         if disk.exists(f"{path}/{META_PROPERTIES}"):
             return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
         if without_vote:
@@ -122,8 +172,6 @@ def format_directory(
             write_bootstrap(disk, path, users)
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
         format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
-    finally:
-        lock.release()
     return Formatted(meta, voters, already=False)
 
 
@@ -132,29 +180,45 @@ def _meta(config: NodeConfig, cluster_id: str, own: Voter | None, rng: Rng) -> M
     return MetaProperties(cluster_id, config.node, directory_id)
 
 
-def take_directory(disk: Disk, config: NodeConfig) -> DirectoryLock:
-    """Take `log.dirs` for this process, before anything in it is read: two processes in it would vote twice.
+def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[DirectoryLock]:
+    """Take `log.dirs` for this process, before anything in it is read: two processes in it would vote twice. Another
+    directory than the first that cannot be locked is left out: what is in it is offline.
+
+    Args:
+        disks: what each directory lies on.
 
     Raises:
-        ConfigError: there is no such directory; the message has the command that makes it.
-        DirectoryInUse: another process has it.
-        DiskError: it cannot be locked.
+        ConfigError: there is no first directory; the message has the command that makes it.
+        DirectoryInUse: another process has one of them.
+        DiskError: the first one cannot be locked.
     """
-    path = config.log_dirs
+    disk, path = disks[config.data_dir], config.data_dir
     if not disk.exists(path):
         raise _not_formatted(config)
-    lock = disk.lock(path)
+    locks = [disk.lock(path)]
     try:
         restore_names(disk, path)
+        for other in config.log_dirs[1:]:
+            try:
+                locks.append(disks[other].lock(other))
+            except DiskError:
+                continue  # opening it meets the same, and tells it
     except BaseException:
-        lock.release()
+        for lock in locks:
+            lock.release()
         raise
-    return lock
+    return locks
+
+
+def cluster_id_of(disk: Disk, config: NodeConfig) -> str | None:
+    """The cluster that the first directory of `log.dirs` is formatted for; None where it is not. Raises DiskError."""
+    path = config.data_dir
+    return read_meta_properties(disk, path).cluster_id if disk.exists(f"{path}/{META_PROPERTIES}") else None
 
 
 def _not_formatted(config: NodeConfig) -> ConfigError:
     expected = f"a formatted directory is needed. To format it: {format_command(config)}"
-    return ConfigError("log.dirs", config.log_dirs, expected)
+    return ConfigError("log.dirs", config.data_dir, expected)
 
 
 def _was_struck_down(disk: Disk, path: str) -> bool:
@@ -193,7 +257,7 @@ def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
         ConfigError: it is not formatted (the message has the command that does it), it is another node's, or the
             configured voters are others than it was formatted with.
     """
-    path = config.log_dirs
+    path = config.data_dir
     if not disk.exists(f"{path}/{META_PROPERTIES}"):
         raise _not_formatted(config)
     meta = read_meta_properties(disk, path)

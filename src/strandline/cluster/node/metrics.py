@@ -177,7 +177,7 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     yield _gauge(
         "strandline_disk_full",
         "1 while this broker's disk has no room and other brokers lead what it led, else 0.",
-        int(replicas.disk_room.full),
+        int(replicas.directories.full),
     )
     prefix = "kafka_server_replicamanager_"
     yield _gauge(prefix + "partitioncount", "Partitions with a replica here.", len(hosted))
@@ -285,10 +285,10 @@ def _of_recovery(node: ObservedNode) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     found = GaugeMetricFamily(
-        "strandline_recovered_logs", "Logs by what this start found: intact, cut, lacking.", labels=("found",)
+        "strandline_recovered_logs", "Logs by what this start found: intact, cut, lacking, away.", labels=("found",)
     )
     for condition in LogCondition:
-        found.add_metric((condition.name.lower(),), node.log_dir.found[condition])
+        found.add_metric((condition.name.lower(),), node.log_dirs.found[condition])
     yield found
 
 

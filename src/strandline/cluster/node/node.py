@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -23,7 +24,7 @@ from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.faults.injection import FaultInjection
-from strandline.cluster.node.format import random_id, read_directory, take_directory
+from strandline.cluster.node.format import random_id, read_directory, take_directories
 from strandline.cluster.node.http.pages import commands_of, routes_of
 from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.http.trace import TracePage
@@ -43,7 +44,7 @@ from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
@@ -59,7 +60,7 @@ class Node:
     """One process of the cluster.
 
     `start()`, then wait for `failed` (it ends only with an error that the node must not outlive) or for a signal, then
-    `stop()`. The parts are attributes: `log_dir`, `quorum`, `publisher`, `controller` (None on a broker), `broker`
+    `stop()`. The parts are attributes: `log_dirs`, `quorum`, `publisher`, `controller` (None on a broker), `broker`
     (None on a controller).
     """
 
@@ -71,9 +72,15 @@ class Node:
         clock: Clock,
         rng: Rng,
         rpc: Rpc,
+        disks: Mapping[str, Disk] | None = None,
         open_store: Callable[[TierConfig], ObjectStore] = open_tier_store,
     ) -> None:
-        """Open the log directory and build the parts; nothing runs yet. `open_store` opens the object store.
+        """Open the log directories and build the parts; nothing runs yet. `open_store` opens the object store.
+
+        Args:
+            disk: what the first of `log.dirs` lies on.
+            disks: what each other one lies on, by path. Each is watched and given up by itself, so that none should be
+                named twice, nor be `disk`; those that are left out lie on `disk`, and fail with it.
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node.
@@ -85,6 +92,11 @@ class Node:
         if self.faults is not None:
             disk = self.faults.slow(disk)
         self.disk = WatchedDisk(disk, clock, self.fatal)
+        self.disks = {path: self.disk for path in config.log_dirs}
+        """What each log directory lies on."""
+        for path, other in (disks or {}).items():
+            slowed = other if self.faults is None else self.faults.slow(other)
+            self.disks[path] = WatchedDisk(slowed, clock, partial(self._disk_poisoned, path))
         self.clock = clock
         self.rng = rng
         self.rpc = rpc
@@ -93,18 +105,20 @@ class Node:
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lock = take_directory(disk, config)
+        self.broker: BrokerRole | None = None
+        self._locks = take_directories({path: (disks or {}).get(path, disk) for path in config.log_dirs}, config)
         try:
             self._build()
         except BaseException:
-            self._lock.release()
+            self._unlock()
             raise
 
     def _build(self) -> None:
         config, disk, clock, rng, rpc = self.config, self.disk, self.clock, self.rng, self.rpc
         directory = read_directory(disk, config)
-        self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
-        self.cluster_id = self.log_dir.meta.cluster_id
+        self.log_dirs = LogDirs.open(self.disks, clock, node_id=config.node)
+        first = self.log_dirs.first
+        self.cluster_id = first.meta.cluster_id
         self.tls = NodeTls(config, self.cluster_id, clock)
         if self.tls.internal is not None:
             if not isinstance(rpc, SpeaksTls):
@@ -115,7 +129,7 @@ class Node:
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(
             node_id=config.node,
-            directory_id=self.log_dir.directory_id,
+            directory_id=first.directory_id,
             cluster_id=self.cluster_id,
             voters=directory.voters,
             is_voter=config.is_controller,
@@ -123,10 +137,10 @@ class Node:
             clock=clock,
             rng=rng,
             rpc=rpc,
-            data_dir=config.log_dirs,
+            data_dir=config.data_dir,
             config=config.quorum,
             on_fatal=self.fatal,
-            fresh_boot=self.log_dir.fresh_boot,
+            fresh_boot=first.fresh_boot,
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
@@ -140,7 +154,7 @@ class Node:
                 rpc=rpc,
                 clock=clock,
                 rng=rng,
-                config=_controller_config(config, read_bootstrap(disk, config.log_dirs)),
+                config=_controller_config(config, read_bootstrap(disk, config.data_dir)),
                 on_fatal=self.fatal,
             )
             self.quorum.register(self.controller)
@@ -149,8 +163,7 @@ class Node:
             for listener in self.broker.listeners:
                 listener.apis = self.faults.intercept(listener.apis)
         self.loop_lag = LoopLag(clock)
-        timeout_ms = config.disk_sync_timeout_ms
-        self._sync_watch = SyncWatch(disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
+        self._sync_watches = list(self._watch_syncs(config.disk_sync_timeout_ms))
         self.http: HttpServer | None = None
         if config.http is not None:
             trace = TracePage(self)
@@ -160,13 +173,24 @@ class Node:
         self._serving = True
         self._stopped = False
 
+    def _watch_syncs(self, timeout_ms: int) -> Iterator[SyncWatch]:
+        yield SyncWatch(self.disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
+        for path, disk in self.disks.items():
+            if disk is not self.disk:
+                fails = partial(self._directory_hangs, path)
+                yield SyncWatch(disk, timeout_ms, fails, lambda: None, fails)
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
     def _parts(self) -> NodeParts:
         return NodeParts(
             config=self.config,
             cluster_id=self.cluster_id,
             incarnation_id=self.incarnation_id,
             disk=self.disk,
-            log_dir=self.log_dir,
+            log_dirs=self.log_dirs,
             quorum=self.quorum,
             publisher=self.publisher,
             clock=self.clock,
@@ -194,7 +218,7 @@ class Node:
             "node started",
             node=self.config.node_id,
             cluster=self.cluster_id,
-            data=self.config.log_dirs,
+            data=self.config.data_dir,
             sync_thread=self.disk.sync_thread,
         )
         for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
@@ -215,7 +239,8 @@ class Node:
             await self.broker.bind()
         self.loop_lag.start()
         self._certificates.start()
-        self._sync_watch.start()
+        for watch in self._sync_watches:
+            watch.start()
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
@@ -235,7 +260,7 @@ class Node:
                 await listener.close()
         self.quorum.abandon()
         await self._close_ports()
-        self._lock.release()
+        self._unlock()
 
     async def _close_ports(self) -> None:
         if self._health is not None:
@@ -246,7 +271,8 @@ class Node:
         self._serving = False
         self.loop_lag.stop()
         self._certificates.stop()
-        self._sync_watch.stop()
+        for watch in self._sync_watches:
+            watch.stop()
         if self.http is not None:
             await self.http.close()
 
@@ -293,9 +319,9 @@ class Node:
         clean &= await self._ended(self.quorum.close(clean))
         await self._close_ports()
         if clean:
-            clean = await self._ended(self._close_log_dir(epoch))
+            clean = await self._ended(self._close_log_dirs(epoch))
         if not self.disk.stalled:  # else the kernel lets it go with this process: a sync is still under way
-            self._lock.release()
+            self._unlock()
         log.info("node stopped", node=self.config.node_id, clean=clean)
 
     async def _ended(self, ending: Awaitable[None]) -> bool:
@@ -308,8 +334,8 @@ class Node:
             return False
         return True
 
-    async def _close_log_dir(self, epoch: int) -> None:
-        self.log_dir.close(epoch)
+    async def _close_log_dirs(self, epoch: int) -> None:
+        self.log_dirs.close(epoch)
 
     def _handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         unary, streams = self.quorum.rpc_handlers()
@@ -347,8 +373,16 @@ class Node:
         if self.broker is not None:
             self.broker.replicas.disk_stalls.recovered()
 
+    def _disk_poisoned(self, path: str, error: BaseException) -> None:
+        """Another disk than the first failed for good."""
+        if self.broker is not None:
+            self.broker.replicas.directory_failed(path, str(error))
+
+    def _directory_hangs(self, path: str, age_ms: float) -> None:
+        self._disk_poisoned(path, FatalError(f"a sync of it does not end: {age_ms / 1000:.1f} s by now"))
+
     def _disk_lost(self, age_ms: float) -> None:
-        self.fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))
+        self.fatal(FatalError(f"a sync of {self.config.data_dir} has been under way for {age_ms / 1000:.0f} s"))
 
     def fatal(self, error: BaseException) -> None:
         """This node must stop: going on could lose data."""

@@ -13,7 +13,7 @@ from strandline.cluster.node.tls import NodeTls
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.watched_disk import WatchedDisk
 from strandline.proto.ports import Clock
 
@@ -30,7 +30,7 @@ class ObservedNode(Protocol):
 
     clock: Clock
     disk: WatchedDisk
-    log_dir: LogDir
+    log_dirs: LogDirs
     quorum: Quorum
     publisher: ImagePublisher
     loop_lag: LoopLag

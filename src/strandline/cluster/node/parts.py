@@ -11,7 +11,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.tls import NodeTls
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dirs import LogDirs
 from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import WatchedDisk
 from strandline.proto.ports import Clock, Rng, Rpc
@@ -33,7 +33,7 @@ class NodeParts:
     cluster_id: str
     incarnation_id: UUID
     disk: WatchedDisk
-    log_dir: LogDir
+    log_dirs: LogDirs
     quorum: Quorum
     publisher: ImagePublisher
     clock: Clock

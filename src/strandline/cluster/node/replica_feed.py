@@ -150,6 +150,15 @@ def unserved_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
     return _replica_set(replicas, lambda status: replicas.disk_stalls.hung or status.role is Role.OFFLINE)
 
 
+def replicas_without_room(replicas: ReplicaManager) -> broker_api.ReplicaSet:
+    """What heartbeats tell of replicas that take no writes though the broker does: their directory is full."""
+    directories = replicas.directories
+    full = {directory.path for directory in directories.usable if directory.room.full}
+    if not full or directories.full:
+        return broker_api.ReplicaSet()
+    return _replica_set(replicas, lambda status: status.directory in full)
+
+
 def rotten_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
     """What heartbeats tell of replicas a part of whose log is not what was written."""
     return _replica_set(replicas, lambda status: status.rotten)

@@ -80,7 +80,8 @@ async def _run(config: NodeConfig, end_with_input: bool) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_tell_unhandled)
     world = system_world()
-    node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
+    others = {path: RealDisk() for path in config.log_dirs[1:]}
+    node = Node(config, disk=world.disk, disks=others, clock=world.clock, rng=world.rng, rpc=world.rpc)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, loop, number, node, stopping)
@@ -89,15 +90,20 @@ async def _run(config: NodeConfig, end_with_input: bool) -> int:
         loop.add_reader(0, _read_input, loop, stopping)
     await node.start()
     assert isinstance(world.disk, RealDisk)
-    watch = BlockedLoop(world.disk, lambda: node.disk_bound_ms, partial(_end_blocked, config))
-    watch.start()
+    disks = {config.data_dir: world.disk, **others}
+    watches = [
+        BlockedLoop(disk, lambda: node.disk_bound_ms, partial(_end_blocked, path)) for path, disk in disks.items()
+    ]
+    for watch in watches:
+        watch.start()
     announce = spawn(_announce(node), _tell_unannounced)
     stop = loop.create_task(stopping.wait())
     ends: list[asyncio.Future[Any]] = [stop, node.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     announce.cancel()
     await _stop(config, node)
-    watch.stop()
+    for watch in watches:
+        watch.stop()
     return 0
 
 
@@ -114,9 +120,9 @@ async def _stop(config: NodeConfig, node: Node) -> None:
     stopping.result()
 
 
-def _end_blocked(config: NodeConfig, path: str) -> None:
+def _end_blocked(directory: str, path: str) -> None:
     """In the thread that looks on: the event loop runs no more."""
-    end_process(f"the disk of {config.log_dirs} has not answered for longer than disk.sync.timeout.ms, at {path}")
+    end_process(f"the disk of {directory} has not answered for longer than disk.sync.timeout.ms, at {path}")
 
 
 def _tell_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -106,6 +106,7 @@ def register_broker(
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
     state.unserved.forget(node_id)
     state.rotten.forget(node_id)
+    state.without_room.forget(node_id)
     known = [topic for topic in request.findings if topic.topic_id in image.topic_by_id]
     state.offsets.recovered(node_id, epoch, known, now_ms)
     return Result(RegisterBrokerReply(epoch), records)
@@ -202,29 +203,35 @@ class _Reports(NamedTuple):
         failed: the broker cannot serve them any more.
         reported: they can be elected again, or it is new where their logs end.
         rotten: their logs have rotted, or have been healed.
+        room: their directory is full, or has room again.
     """
 
     failed: list[TopicIdPartition]
     reported: list[TopicIdPartition]
     rotten: list[TopicIdPartition]
+    room: list[TopicIdPartition]
 
 
 def _take_reports(state: MachineState, request: Heartbeat) -> _Reports:
     failed: list[TopicIdPartition] = []
     back: list[TopicIdPartition] = []
     rotten: list[TopicIdPartition] = []
+    room: list[TopicIdPartition] = []
     if request.unserved is not None:
         failed, back = state.unserved.replace(request.node_id, request.unserved)
     if request.rotten is not None:
         found, healed = state.rotten.replace(request.node_id, request.rotten)
         rotten = found + healed
+    if request.without_room is not None:
+        filled, emptied = state.without_room.replace(request.node_id, request.without_room)
+        room = filled + emptied
     reported = [TopicIdPartition(item.topic_id, item.partition) for item in request.offsets]
-    return _Reports(failed, [*back, *reported], rotten)
+    return _Reports(failed, [*back, *reported], rotten, room)
 
 
 def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) -> list[MetadataRecord]:
     """A replica that cannot be served leaves the ISR and leads nothing; so does one that has rotted, where a whole one
-    is left (schedule 80). One that waited for a report can be elected. Each partition changes once."""
+    is left (schedule 80), or whose directory is full, where one with room is. One that waited for a report can be elected. Each partition changes once."""
     node_id = request.node_id
     records: list[MetadataRecord] = []
     failed = dict.fromkeys(reports.failed)
@@ -237,11 +244,17 @@ def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) 
         mark("replica-rotten")
         judged = [item for key in rotten if (item := state.partition_of(key)) is not None]
         records += state.changes(judged, f"the replica of broker {node_id} has rotted, or is whole again")
+    room = dict.fromkeys(key for key in reports.room if key not in failed and key not in rotten)
+    if room:
+        mark("replica-without-room")
+        judged = [item for key in room if (item := state.partition_of(key)) is not None]
+        records += state.changes(judged, f"the directory of the replica of broker {node_id} is full, or has room again")
     waiting = [
         item
         for key in dict.fromkeys(reports.reported)
         if key not in failed
         and key not in rotten
+        and key not in room
         and (item := state.partition_of(key)) is not None
         and not item[1].has_leader
         and node_id in item[1].replicas
@@ -363,6 +376,7 @@ def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> 
     state.sessions.drop(node_id)
     state.unserved.forget(node_id)
     state.rotten.forget(node_id)
+    state.without_room.forget(node_id)
     return Result(reply, records)
 
 

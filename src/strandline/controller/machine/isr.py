@@ -57,6 +57,9 @@ def _alter_one(
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says it cannot serve its replica.")
         if member.node_id not in partition.isr and _must_heal_first(state, member.node_id, topic, partition):
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says its replica has rotted.")
+        cramped = state.without_room.has(member.node_id, topic.topic_id, partition.partition)
+        if cramped and member.node_id not in partition.isr:
+            raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} has no room in its directory.")
     change = state.change(
         topic,
         partition,

@@ -5,10 +5,13 @@
 |-----------------------------------------------------------------|--------------|
 | has another directory, or an older copy of it                   | LOST         |
 | lacks what the directory's own checkpoints prove that it had    | LOST         |
+| had its log in one of several directories, which was replaced   | LOST         |
 | has records of a leader epoch that there has not been           | LOST         |
 | cut a tail that was no zeros, or has no such partition          | IN_DOUBT     |
 | found its log intact                                            | KEPT         |
+| has its directory offline, one of several; acks are synced      | KEPT         |
 | found it intact after an unclean stop, and acks are not synced  | IN_DOUBT     |
+| has its directory offline, and acks are not synced              | IN_DOUBT     |
 """
 
 from __future__ import annotations
@@ -74,6 +77,9 @@ class RegisteredLogs:
         if found.last_epoch > partition.leader_epoch:
             mark("records-of-no-leader")
             return LogVerdict.LOST
+        if found.condition is LogCondition.AWAY:  # not served, so not elected; a later start says what is there
+            mark("directory-away")
+            return LogVerdict.KEPT if acks_are_synced else LogVerdict.IN_DOUBT
         kept = found.condition is LogCondition.INTACT and (acks_are_synced or self._clean)
         return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT
 

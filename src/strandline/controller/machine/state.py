@@ -81,6 +81,8 @@ class MachineState:
         """Those that each broker cannot serve: a log that failed, or that recovery refused."""
         self.rotten = ReportedReplicas()
         """Those with batches that are not what was written, on a disk that is well otherwise."""
+        self.without_room = ReportedReplicas()
+        """Those in a full directory of a broker that has room in another."""
         for node_id, broker in image.brokers.items():
             suspected = node_id == led_before
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
@@ -144,7 +146,7 @@ class MachineState:
             doubtful=doubtful,
             lost=lost,
             synced=self.acks_are_synced(partition),
-            is_fit=lambda node: room(node) and self.is_whole(node, topic, partition),
+            is_fit=lambda node: room(node) and self.is_fit(node, topic, partition),
             position=lambda node: self.position(node, topic, partition),
             rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
             reason=reason,
@@ -157,6 +159,11 @@ class MachineState:
     def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
         """The broker has not reported rot in its replica."""
         return not self.rotten.has(node_id, topic.topic_id, partition.partition)
+
+    def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+        """The broker has reported neither rot in its replica, nor that this one has no room though others have."""
+        cramped = self.without_room.has(node_id, topic.topic_id, partition.partition)
+        return not cramped and self.is_whole(node_id, topic, partition)
 
     def acks_are_synced(self, partition: PartitionInfo) -> bool:
         """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.log.disk import DiskError
+from strandline.log.log_dir import LogDir
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -14,7 +16,7 @@ from strandline.replica.manager import ReplicaManager
 
 
 class ReplicaOnDisk(NamedTuple):
-    """One partition in the log directory. `lag` is how many offsets its log end is behind the high watermark."""
+    """One partition in a log directory. `lag` is how many offsets its log end is behind the high watermark."""
 
     topic: str
     partition: int
@@ -23,16 +25,17 @@ class ReplicaOnDisk(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """The log directory of this broker; sizes in bytes, of the file system."""
+    """A log directory of this broker; sizes in bytes, of the file system (-1: unknown). `error`: it is offline."""
 
     path: str
     replicas: list[ReplicaOnDisk]
     total_bytes: int
     usable_bytes: int
+    error: ErrorCode = ErrorCode.NONE
 
 
 class LogDirsHandler:
-    """Describes the log directory."""
+    """Describes the log directories."""
 
     def __init__(self, *, replicas: ReplicaManager, authorizer: Authorizer) -> None:
         self._replicas = replicas
@@ -46,9 +49,9 @@ class LogDirsHandler:
 
     def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
         """The answer is this error."""
-        return _respond(error, None)
+        return _respond(error, [])
 
-    def _describe(self, context: RequestContext, wanted: Mapping[str, Sequence[int]] | None) -> LogDirDescription:
+    def _describe(self, context: RequestContext, wanted: Mapping[str, Sequence[int]] | None) -> list[LogDirDescription]:
         """The replicas of this broker: of the partitions named, or all of them for None.
 
         Raises:
@@ -56,26 +59,30 @@ class LogDirsHandler:
         """
         if not allowed(self._authorizer, context, Operation.DESCRIBE, CLUSTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        log_dir = self._replicas.log_dir
-        replicas = [
-            ReplicaOnDisk(
-                status.topic,
-                status.partition,
-                status.size_bytes,
-                max(0, status.high_watermark - status.log_end_offset),
-            )
-            for status in self._replicas.hosted()
-            if wanted is None or status.partition in wanted.get(status.topic, ())
-        ]
-        disk, path = log_dir.disk, log_dir.path
+        log_dirs = self._replicas.log_dirs
+        replicas: dict[str, list[ReplicaOnDisk]] = {log_dir.path: [] for log_dir in log_dirs.dirs}
+        for status in self._replicas.hosted():
+            if status.directory and (wanted is None or status.partition in wanted.get(status.topic, ())):
+                lag = max(0, status.high_watermark - status.log_end_offset)
+                found = ReplicaOnDisk(status.topic, status.partition, status.size_bytes, lag)
+                replicas[status.directory].append(found)
+        offline = [LogDirDescription(path, [], -1, -1, ErrorCode.KAFKA_STORAGE_ERROR) for path in log_dirs.offline]
+        return [_described(log_dir, replicas[log_dir.path]) for log_dir in log_dirs.usable] + offline
+
+
+def _described(log_dir: LogDir, replicas: list[ReplicaOnDisk]) -> LogDirDescription:
+    disk, path = log_dir.disk, log_dir.path
+    try:
         return LogDirDescription(path, replicas, disk.total_bytes(path), disk.free_bytes(path))
+    except DiskError:
+        return LogDirDescription(path, replicas, -1, -1)
 
 
-def _respond(error: ErrorCode, found: LogDirDescription | None) -> Any:
-    results: tuple[Any, ...] = ()
-    if found is not None:
+def _respond(error: ErrorCode, found: Sequence[LogDirDescription]) -> Any:
+    results = []
+    for log_dir in found:
         topics: dict[str, list[Any]] = {}
-        for replica in found.replicas:
+        for replica in log_dir.replicas:
             partition = part(
                 partition_index=replica.partition,
                 partition_size=replica.size_bytes,
@@ -84,11 +91,11 @@ def _respond(error: ErrorCode, found: LogDirDescription | None) -> Any:
             )
             topics.setdefault(replica.topic, []).append(partition)
         result = part(
-            error_code=ErrorCode.NONE,
-            log_dir=found.path,
+            error_code=log_dir.error,
+            log_dir=log_dir.path,
             topics=tuple(part(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
-            total_bytes=found.total_bytes,
-            usable_bytes=found.usable_bytes,
+            total_bytes=log_dir.total_bytes,
+            usable_bytes=log_dir.usable_bytes,
         )
-        results = (result,)
-    return part(error_code=error, results=results)
+        results.append(result)
+    return part(error_code=error, results=tuple(results))

@@ -1,0 +1,358 @@
+"""The log directories of a node, several disks perhaps: which replica lies where, and where a new one goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import structlog
+
+from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.config import LogConfig
+from strandline.log.disk import Disk, DiskError, DiskFull
+from strandline.log.findings import NOTHING_LEFT, LogCondition, RecoveryFinding
+from strandline.log.log_dir import LogDir
+from strandline.log.partition_log import PartitionLog
+from strandline.log.rewriting import restore_names
+from strandline.log.whereabouts import KnownDirectory, Place, Whereabouts
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, NoSpaceLeft, StorageError, StrandlineError
+from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+
+logger = structlog.get_logger("strandline.log")
+
+NOT_FORMATTED = "it is not formatted, or its disk is not mounted; `strandline format` formats an empty one"
+
+
+class LogDirs:
+    """The directories that could be opened, the first of which the node cannot do without.
+
+    Invariants:
+    - a replica has a log in one directory at most: the one that `Whereabouts` names;
+    - a log is made only where `Whereabouts` says durably that it will be;
+    - no log is made for a replica whose directory is offline.
+    """
+
+    def __init__(self, dirs: Sequence[LogDir], unusable: Mapping[str, str] | None = None) -> None:
+        """Use `LogDirs.open`. `unusable`: configured directories that could not be opened, and why."""
+        self.dirs = list(dirs)
+        self.first = dirs[0]
+        self.unusable = dict(unusable or {})
+        self._whereabouts = Whereabouts(self.first.disk, self.first.path)
+        self._by_id = {log_dir.directory_id: log_dir for log_dir in dirs}
+        self._away: dict[TopicPartition, StorageError] = {}
+        self._lost: dict[TopicPartition, RecoveryFinding] = {}
+        self._chosen: dict[TopicPartition, LogDir] = {}
+        if len(self._by_id) < len(dirs):
+            paths = ", ".join(log_dir.path for log_dir in dirs)
+            raise ConfigError("log.dirs", paths, "directories of their own ids: one of these is a copy of another")
+        self._hold_against_whereabouts()
+
+    @classmethod
+    def open(
+        cls, disks: Mapping[str, Disk], clock: Clock, config: LogConfig | None = None, *, node_id: NodeId | None = None
+    ) -> LogDirs:
+        """Open all of them: see `LogDir.open`. Another than the first that cannot be opened is offline.
+
+        Args:
+            disks: the directories' paths, in order, and what each lies on.
+
+        Raises:
+            ConfigError: one is formatted for another cluster or node; the first is not formatted.
+            CorruptLogError, DiskError: the first cannot be used.
+        """
+        (path, disk), *others = disks.items()
+        first = LogDir.open(disk, path, clock, config, node_id=node_id)
+        dirs, unusable = [first], {}
+        for path, disk in others:
+            try:
+                if disk.exists(path):
+                    restore_names(disk, path)
+                if not disk.exists(f"{path}/{META_PROPERTIES}"):
+                    unusable[path] = NOT_FORMATTED
+                    continue
+                dirs.append(
+                    LogDir.open(disk, path, clock, config, cluster_id=first.meta.cluster_id, node_id=first.meta.node_id)
+                )
+            except (DiskError, FileNotFoundError, CorruptLogError) as error:
+                unusable[path] = str(error)
+        for path, why in unusable.items():
+            mark("directory-offline")
+            logger.error("a log directory is offline, and the replicas in it with it", path=path, reason=why)
+        return cls(dirs, unusable)
+
+    # ------------------------------------------------------------------ what this start found
+
+    def _hold_against_whereabouts(self) -> None:
+        for log_dir in self.dirs[1:]:
+            known = self._whereabouts.directories.get(log_dir.directory_id)
+            strange = known is None and bool(log_dir.logs or log_dir.offline)
+            if strange or (known is not None and known.incarnation not in log_dir.lives.ids):
+                mark("older-copy-of-one-directory")
+                what = "a log directory is an older copy, or was not this node's; its replicas catch up"
+                logger.error(what, path=log_dir.path)
+                try:
+                    log_dir.distrust()
+                except DiskError as error:
+                    self.fail(log_dir, str(error))
+        for tp, place in self._whereabouts.replicas.items():
+            if place.directory_id not in self._by_id:
+                self._note_missing(tp, place)
+        held: dict[TopicPartition, list[LogDir]] = {}
+        for log_dir in self.dirs:
+            for tp in log_dir.logs.keys() | log_dir.offline.keys():
+                held.setdefault(tp, []).append(log_dir)
+        for tp in sorted(held):
+            self._settle(tp, held[tp])
+
+    def _note_missing(self, tp: TopicPartition, place: Place) -> None:
+        """Its directory is not here: it may come back, if its path is offline; else it was replaced or taken away."""
+        known = self._whereabouts.directories.get(place.directory_id)
+        if known is not None and known.path in self.unusable:
+            mark("replica-away")
+            self._away[tp] = StorageError(f"its directory {known.path} is offline: {self.unusable[known.path]}")
+            self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id, condition=LogCondition.AWAY)
+        else:
+            mark("replica-of-lost-directory")
+            path = "unknown" if known is None else known.path
+            logger.error("the log directory of a replica is gone; it is fetched again", partition=str(tp), path=path)
+            self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id)
+
+    def _settle(self, tp: TopicPartition, holders: list[LogDir]) -> None:
+        """One replica, one log. Which of two counts is written down; a log in a directory that nothing names counts as
+        one that lacks what it had, and in place of one that is offline none does."""
+        place = self._whereabouts.replicas.get(tp)
+        home = self.first if place is None else self._by_id.get(place.directory_id)
+        keep: LogDir | None = home if home in holders else holders[0]
+        if tp in self._away:
+            keep = None
+        elif keep is not home and keep is not None:
+            keep.findings.distrust(tp)
+            self._lost.pop(tp, None)
+            topic_id = keep.logs[tp].topic_id if tp in keep.logs else None
+            if topic_id is not None:
+                self._whereabouts.put(tp, self._place(topic_id, keep))
+        counts = "none: its directory is offline" if keep is None else keep.path
+        for log_dir in (one for one in holders if one is not keep):
+            mark("replica-in-two-directories")
+            try:
+                name = log_dir.set_stray_aside(tp)
+            except DiskError as error:
+                if log_dir is self.first:
+                    raise
+                self.fail(log_dir, str(error))
+                continue
+            what = "a replica lies in a second directory; that one is renamed aside"
+            logger.error(what, partition=str(tp), directory=f"{log_dir.path}/{name}", counts=counts)
+
+    @property
+    def findings(self) -> Mapping[TopicPartition, RecoveryFinding]:
+        """Of all directories, until the controller has them."""
+        found: dict[TopicPartition, RecoveryFinding] = {}
+        for log_dir in self.dirs:
+            for tp, finding in log_dir.findings.all.items():
+                if tp not in found or self.dir_of(tp) is log_dir:
+                    found[tp] = finding
+        return {**found, **self._lost}
+
+    @property
+    def found(self) -> Counter[LogCondition]:
+        """How many logs this start found in which condition."""
+        found = sum((log_dir.found for log_dir in self.dirs), Counter[LogCondition]())
+        found[LogCondition.AWAY] = len(self._away)
+        return found
+
+    @property
+    def clean_shutdown_broker_epoch(self) -> int | None:
+        """Broker epoch of the last life if that ended cleanly in every directory that has logs, else None."""
+        epoch = self.first.clean_shutdown_broker_epoch
+        rest = [log_dir for log_dir in self.dirs[1:] if log_dir.logs or log_dir.offline]
+        return epoch if all(log_dir.clean_shutdown_broker_epoch == epoch for log_dir in rest) else None
+
+    def begin_life(self, incarnation_id: UUID) -> tuple[UUID, ...]:
+        """As `LogDir.begin_life`, of the first: by its ids the controller judges. Raises DiskError."""
+        for log_dir in self.dirs[1:]:
+            try:
+                log_dir.begin_life(incarnation_id)
+            except DiskError as error:
+                self.fail(log_dir, str(error))
+        return self.first.begin_life(incarnation_id)
+
+    def registered(self, incarnation_id: UUID) -> None:
+        """The registration that told of the findings is committed. Raises DiskError."""
+        self.first.registered(incarnation_id)
+        self._lost.clear()
+        noted = [log_dir for log_dir in self.usable[1:] if log_dir.lives.noted]
+        for log_dir in noted:
+            self._whereabouts.know(log_dir.directory_id, KnownDirectory(log_dir.path, incarnation_id))
+        try:
+            self._whereabouts.write()
+        except DiskFull:
+            noted = []  # their longer lists of lives agree with what is written there
+        for log_dir in self.usable[1:]:
+            try:
+                if log_dir in noted:
+                    log_dir.registered(incarnation_id)
+                else:
+                    log_dir.findings.committed()
+            except DiskError as error:
+                self.fail(log_dir, str(error))
+
+    # ------------------------------------------------------------------ where a replica is
+
+    @property
+    def usable(self) -> list[LogDir]:
+        """Those that have not failed, the first in front."""
+        return [log_dir for log_dir in self.dirs if not log_dir.failed]
+
+    @property
+    def offline(self) -> dict[str, str]:
+        """Those that cannot be used, since the start or since they failed, and why."""
+        return {**self.unusable, **{log_dir.path: log_dir.failed for log_dir in self.dirs if log_dir.failed}}
+
+    def dir_of(self, tp: TopicPartition) -> LogDir | None:
+        """The directory that holds a replica, its log be sound or not."""
+        return next((one for one in self.dirs if tp in one.logs or tp in one.offline), None)
+
+    def log_of(self, tp: TopicPartition) -> PartitionLog | None:
+        """The log of a replica that has one."""
+        return next((log_dir.logs[tp] for log_dir in self.dirs if tp in log_dir.logs), None)
+
+    def damage_of(self, tp: TopicPartition) -> StrandlineError | None:
+        """Why a replica cannot be used, if it cannot: nothing is made in its place."""
+        log_dir = self.dir_of(tp)
+        if log_dir is None:
+            return self._away.get(tp)
+        if log_dir.failed:
+            return StorageError(f"its directory {log_dir.path} is offline: {log_dir.failed}")
+        return log_dir.offline.get(tp)
+
+    def high_watermark_of(self, tp: TopicPartition) -> int:
+        """As checkpointed."""
+        log_dir = self.dir_of(tp)
+        return 0 if log_dir is None else log_dir.high_watermarks.get(tp, 0)
+
+    def fail(self, log_dir: LogDir, why: str) -> None:
+        """Nothing in a directory can be relied on any more: its logs are fenced."""
+        mark("directory-offline")
+        logger.error("a log directory is offline, and the replicas in it with it", path=log_dir.path, reason=why)
+        log_dir.failed = why
+        for log in log_dir.logs.values():
+            log.sync_failed(StorageError(why))
+
+    # ------------------------------------------------------------------ making and deleting logs
+
+    def choose(self, wanted: Iterable[tuple[TopicPartition, TopicId]]) -> None:
+        """Choose the directories of logs that are about to be made: each goes where most room is left once the replicas
+        there have a segment each, then where the fewest are. One write for all of them.
+
+        Raises:
+            NoSpaceLeft: the first directory is full.
+            StorageError: its disk failed.
+        """
+        rooms = {log_dir: self._room(log_dir) for log_dir in self._candidates()}
+        for tp, topic_id in wanted:
+            takes = [log_dir for log_dir in rooms if not log_dir.disk.exists(f"{log_dir.path}/{tp}")] or [self.first]
+            best = max(takes, key=lambda log_dir: (rooms[log_dir], -len(log_dir.logs), -self.dirs.index(log_dir)))
+            rooms[best] -= best.default_config.segment_bytes
+            self._chosen[tp] = best
+            self._whereabouts.put(tp, self._place(topic_id, best))
+        try:
+            self._whereabouts.write()
+        except DiskFull as error:
+            raise NoSpaceLeft(f"to note where replicas are, in {self.first.path}") from error
+        except DiskError as error:
+            raise StorageError(f"where replicas are cannot be noted: {error}") from error
+
+    def _candidates(self) -> list[LogDir]:
+        """Those that take new replicas: with room, or all where none has any. One that the first directory does not
+        know yet takes none: its lives are not held against anything."""
+        known = self._whereabouts.directories
+        usable = [log_dir for log_dir in self.usable if log_dir is self.first or log_dir.directory_id in known]
+        return [log_dir for log_dir in usable if not log_dir.full] or usable
+
+    def _room(self, log_dir: LogDir) -> int:
+        """Free bytes, less what the logs there will take before they have a segment each: else all of a burst of new
+        replicas would go to the disk that has a byte more."""
+        if len(self.dirs) == 1:
+            return 0
+        try:
+            free = log_dir.disk.free_bytes(log_dir.path)
+        except OSError:
+            return -1 << 62
+        return free - sum(max(0, log.config.segment_bytes - log.size_bytes) for log in log_dir.logs.values())
+
+    def _place(self, topic_id: TopicId, log_dir: LogDir) -> Place | None:
+        return None if log_dir is self.first else Place(topic_id, log_dir.directory_id)
+
+    def create(self, tp: TopicPartition, topic_id: TopicId, config: LogConfig | None = None) -> PartitionLog:
+        """An empty log for a partition that this node did not hold: see `LogDir.create`.
+
+        Raises:
+            KafkaError: KAFKA_STORAGE_ERROR when the partition is offline here; NoSpaceLeft.
+            StorageError: the disk failed.
+        """
+        damage = self.damage_of(tp)
+        if damage is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline here: {damage}")
+        if tp not in self._chosen or self._chosen[tp].failed or self._whereabouts.unwritten:
+            self.choose([(tp, topic_id)])
+        log_dir = self._chosen.pop(tp)
+        try:
+            return log_dir.create(tp, topic_id, config)
+        except NoSpaceLeft:
+            log_dir.on_full()
+            raise
+
+    async def delete(self, tp: TopicPartition) -> None:
+        """As `LogDir.delete`. What lies in a directory that is offline goes as a stray once that is back."""
+        log_dir = self.dir_of(tp)
+        self._forget(tp)
+        if log_dir is not None:
+            await log_dir.delete(tp)
+
+    def forget_unassigned(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
+        """Of what is away or lost, that which is not assigned to this node any more."""
+        for tp, place in list(self._whereabouts.replicas.items()):
+            if assigned.get(tp) != place.topic_id and place.directory_id not in self._by_id:
+                self._forget(tp)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        self._away.pop(tp, None)
+        self._chosen.pop(tp, None)
+        self._whereabouts.put(tp, None)
+
+    def set_rotten_aside(self, tp: TopicPartition) -> str:
+        """As `LogDir.set_rotten_aside`. Raises DiskError."""
+        return (self.dir_of(tp) or self.first).set_rotten_aside(tp)
+
+    def asides(self) -> list[str]:
+        """As `LogDir.asides`."""
+        return [stem for log_dir in self.usable for stem in log_dir.asides()]
+
+    async def remove_asides(self, tp: TopicPartition) -> None:
+        """As `LogDir.remove_asides`. Raises DiskError."""
+        for log_dir in self.usable:
+            await log_dir.remove_asides(tp)
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self, broker_epoch: int | None) -> None:
+        """As `LogDir.close`, the first directory last. What another one meets then is logged: its next start recovers.
+
+        Raises KafkaError, StorageError, DiskError.
+        """
+        for log_dir in reversed(self.dirs):
+            if log_dir.failed:
+                log_dir.abandon()
+                continue
+            try:
+                log_dir.close(broker_epoch)
+            except (KafkaError, StorageError, DiskError) as error:
+                if log_dir is self.first:
+                    raise
+                logger.error("a log directory is not closed cleanly", path=log_dir.path, error=str(error))

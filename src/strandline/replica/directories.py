@@ -1,0 +1,200 @@
+"""What the partitions of one log directory use together, and all directories of a broker: a disk that fails, fills up or
+hangs concerns the replicas that lie on it, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from strandline.log.checkpoint_writer import CheckpointWriter
+from strandline.log.disk import DiskError
+from strandline.log.log_dir import LogDir
+from strandline.log.log_dirs import LogDirs
+from strandline.log.partition_log import PartitionLog
+from strandline.log.request_trace import RequestTrace
+from strandline.log.strays import Strays
+from strandline.log.syncer import Syncer
+from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report
+from strandline.replica.disk_health import DiskRoom
+from strandline.replica.states import ReplicaConfig
+
+Synced = Callable[[list[PartitionLog]], None]
+SyncFailed = Callable[[list[PartitionLog], OSError], None]
+
+
+class Checkpoints:
+    """The offset checkpoints, written without blocking. Calls back who raised a log start."""
+
+    def __init__(self, log_dir: LogDir, on_full: Callable[[], None], on_fatal: Report) -> None:
+        self._raised: dict[Callable[[], None], None] = {}
+        self._writer = CheckpointWriter(log_dir, self._durable, on_full, on_fatal)
+        self.write_all = self._writer.write_all
+        self.stop = self._writer.stop
+        self.abandon = self._writer.abandon
+
+    def log_start_raised(self, durable: Callable[[], None]) -> None:
+        """A log start was raised; `durable` is called once it, or a part of the way to it, is durable."""
+        self._raised[durable] = None
+        self._writer.log_start_raised()
+
+    def _durable(self) -> None:
+        raised, self._raised = self._raised, {}
+        for durable in raised:
+            durable()
+
+
+@dataclass(slots=True, eq=False)
+class Directory:
+    """One log directory.
+
+    Attributes:
+        syncer: makes its logs durable; one sync is in flight on a disk, and none waits for another disk's.
+        room: whether it has any; without it clients' writes to the partitions here are refused.
+        checkpoints: makes log starts durable, and what else a start relies on.
+        strays: what lies here and is assigned to this broker no more.
+    """
+
+    log_dir: LogDir
+    syncer: Syncer
+    room: DiskRoom
+    checkpoints: Checkpoints
+    strays: Strays
+
+    @property
+    def path(self) -> str:
+        """Names it."""
+        return self.log_dir.path
+
+
+class Directories:
+    """All that could be opened. One that has failed stays here: the partitions in it are offline."""
+
+    def __init__(
+        self,
+        log_dirs: LogDirs,
+        clock: Clock,
+        config: ReplicaConfig,
+        *,
+        on_synced: Synced,
+        on_sync_failed: SyncFailed,
+        on_change: Callable[[], None],
+        on_room: Callable[[], None],
+        on_fatal: Report,
+    ) -> None:
+        self.log_dirs = log_dirs
+        self.trace: RequestTrace | None = None
+        self._by_path: dict[str, Directory] = {}
+        for log_dir in log_dirs.dirs:
+            room = DiskRoom(log_dir, clock, on_change, on_room, config.disk_reserve_bytes)
+            log_dir.on_fatal = on_fatal
+            log_dir.on_full = room.ran_out
+            self._by_path[log_dir.path] = Directory(
+                log_dir,
+                Syncer(log_dir.disk, on_synced, on_sync_failed, on_fatal),
+                room,
+                Checkpoints(log_dir, room.ran_out, on_fatal),
+                Strays(log_dir, log_dir.disk, clock, config.stray_delete_delay_ms),
+            )
+
+    @property
+    def all(self) -> Iterable[Directory]:
+        """In the order of `log.dirs`."""
+        return self._by_path.values()
+
+    @property
+    def usable(self) -> list[Directory]:
+        """Those that have not failed."""
+        return [directory for directory in self.all if not directory.log_dir.failed]
+
+    def of(self, plog: PartitionLog) -> Directory:
+        """The one that a log lies in."""
+        return self._by_path[plog.home]
+
+    def at(self, path: str) -> Directory | None:
+        """The one at a path."""
+        return self._by_path.get(path)
+
+    def mark(self, plog: PartitionLog) -> None:
+        """A log was written to: sync it with the next group of its disk. Cheap; call it after every append."""
+        self._by_path[plog.home].syncer.mark(plog)
+
+    @property
+    def full(self) -> bool:
+        """None has room: the broker takes no writes."""
+        return all(directory.room.full for directory in self.usable)
+
+    @property
+    def some_full(self) -> bool:
+        """One has no room, or more."""
+        return any(directory.room.full for directory in self.usable)
+
+    def set_trace(self, trace: RequestTrace | None) -> None:
+        """Note the stages of requests, while somebody asks for it."""
+        self.trace = trace
+        for directory in self.all:
+            directory.syncer.trace = trace
+
+    # What is done in each
+
+    def look_for_room(self) -> None:
+        """Time passed: ask the file systems."""
+        for directory in self.usable:
+            directory.room.look()
+
+    def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write all checkpoints down, off the loop, and look for files to delete. A disk that is busy is left alone."""
+        for directory in self.usable:
+            log_dir = directory.log_dir
+            if not log_dir.disk.busy:
+                log_dir.tell(_of(log_dir, high_watermarks))
+                directory.checkpoints.write_all()
+                log_dir.sweep()
+
+    def write_last_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write them for the last time, blocking. Raises DiskError from the first directory alone."""
+        for directory in self.usable:
+            try:
+                directory.log_dir.write_checkpoints(_of(directory.log_dir, high_watermarks))
+            except DiskError as error:
+                if directory.log_dir is self.log_dirs.first:
+                    raise
+                self.log_dirs.fail(directory.log_dir, str(error))
+
+    def set_strays_aside(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
+        """See `Strays.set_aside`."""
+        self.log_dirs.forget_unassigned(assigned)
+        for directory in self.usable:
+            directory.strays.set_aside(assigned)
+
+    def fail(self, directory: Directory, why: str) -> None:
+        """Nothing in it can be relied on any more: its logs are fenced, and nothing more is written there."""
+        self.log_dirs.fail(directory.log_dir, why)
+        directory.checkpoints.abandon()
+        directory.syncer.abandon()
+
+    # The end
+
+    def stop(self, clean: bool) -> list[asyncio.Task[None]]:
+        """Write no more checkpoints; the tasks that end now."""
+        if not clean:
+            for directory in self.all:
+                directory.checkpoints.abandon()  # the disk may be why, and wait for ever
+        stopping = (directory.checkpoints.stop() for directory in self.all)
+        return [task for task in stopping if task is not None]
+
+    def abandon_syncs(self) -> None:
+        """See `Syncer.abandon`."""
+        for directory in self.all:
+            directory.syncer.abandon()
+
+    async def drain(self) -> None:
+        """See `Syncer.drain`."""
+        for directory in self.all:
+            await directory.syncer.drain()
+
+
+def _of(log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {tp: at for tp, at in high_watermarks.items() if tp in log_dir.logs}
