@@ -207,7 +207,7 @@ class Pair:
         for number in (1, 2):
             self.world.add_machine(f"n{number}")
             self.disks[number] = self.world.machines[f"n{number}"].disk
-        self.check = CommittedIsDurable(self.disks.__getitem__, DATA)
+        self.check = CommittedIsDurable(lambda node, name: (self.disks[node], f"{DATA}/{name}"))
 
         async def main(ports: Ports, number: int) -> None:
             ports.disk.mkdir(PATH)

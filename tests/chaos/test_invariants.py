@@ -270,32 +270,37 @@ def test_leader_candidate_completeness() -> None:
         CopyChecks().check_candidates(known, (1, 2, 3), {1: 10, 2: 9})
 
 
+def at(directory: str, disks: dict[int, SimDisk]) -> dict[int, tuple[SimDisk, str]]:
+    """The same directory on each disk."""
+    return {node: (disk, directory) for node, disk in disks.items()}
+
+
 def test_no_committed_record_lost_globally(disks: dict[int, SimDisk]) -> None:
     """On some disk, whether its node lives or not."""
     checks = CopyChecks()
-    checks.check_somewhere(Known("t-0", committed_end=7), {1: 7, 2: 3}, {}, DIRECTORY)
-    checks.check_somewhere(Known("t-0", committed_end=7), {1: 6}, {3: disks[3]}, DIRECTORY)
+    checks.check_somewhere(Known("t-0", committed_end=7), {1: 7, 2: 3}, {})
+    checks.check_somewhere(Known("t-0", committed_end=7), {1: 6}, at(DIRECTORY, {3: disks[3]}))
     with pytest.raises(InvariantViolated, match="NoCommittedRecordLostGlobally"):
-        checks.check_somewhere(Known("t-0", committed_end=8), {1: 6}, {2: disks[2], 3: disks[3]}, DIRECTORY)
+        checks.check_somewhere(Known("t-0", committed_end=8), {1: 6}, at(DIRECTORY, {2: disks[2], 3: disks[3]}))
 
 
 def test_what_was_deleted_leaves_an_empty_segment_behind_it(disks: dict[int, SimDisk]) -> None:
     """All records were deleted: who has the name behind them has everything. As long as some are there it has not."""
     deleted = Known("t-0", committed_end=8, log_start=8)
-    CopyChecks().check_somewhere(deleted, {1: 6}, {2: disks[2], 3: disks[3]}, "/data/t-0")
+    CopyChecks().check_somewhere(deleted, {1: 6}, at("/data/t-0", {2: disks[2], 3: disks[3]}))
     for known in (Known("t-0", committed_end=8, log_start=7), Known("t-0", committed_end=9, log_start=9)):
         with pytest.raises(InvariantViolated, match="NoCommittedRecordLostGlobally"):
-            CopyChecks().check_somewhere(known, {1: 6}, {2: disks[2], 3: disks[3]}, "/data/t-0")
+            CopyChecks().check_somewhere(known, {1: 6}, at("/data/t-0", {2: disks[2], 3: disks[3]}))
 
 
 def test_members_in_doubt_have_it_between_them(disks: dict[int, SimDisk]) -> None:
     """InDoubtCompleteness: what a node that is no member has does not help, nor does what rotted."""
     checks, known = CopyChecks(), Known("t-0", committed_end=7)
-    checks.check_in_doubt(known, (1, 2), {1: 7, 2: 3}, {}, DIRECTORY)
-    checks.check_in_doubt(known, (1, 3), {1: 6}, {3: disks[3]}, DIRECTORY)
-    checks.check_in_doubt(known, (), {1: 6}, {}, DIRECTORY)
+    checks.check_in_doubt(known, (1, 2), {1: 7, 2: 3}, {})
+    checks.check_in_doubt(known, (1, 3), {1: 6}, at(DIRECTORY, {3: disks[3]}))
+    checks.check_in_doubt(known, (), {1: 6}, {})
     with pytest.raises(InvariantViolated, match="InDoubtCompleteness"):
-        checks.check_in_doubt(known, (1,), {1: 6, 2: 7}, {3: disks[3]}, DIRECTORY)
+        checks.check_in_doubt(known, (1,), {1: 6, 2: 7}, at(DIRECTORY, {3: disks[3]}))
 
 
 def test_consistent_read() -> None:

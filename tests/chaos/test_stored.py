@@ -80,7 +80,7 @@ def test_what_is_torn_or_says_other_numbers_is_refused() -> None:
         records(parse(batch(codec=Codec.SNAPPY)), batch(codec=Codec.SNAPPY))
 
 
-def disks(*logs: list[bytes]) -> dict[str, SimDisk]:
+def disks(*logs: list[bytes]) -> Callable[[str, str], tuple[SimDisk, str]]:
     """n1, n2...: the batches of t-0 on each."""
     world = World(1)
 
@@ -96,7 +96,7 @@ def disks(*logs: list[bytes]) -> dict[str, SimDisk]:
         await world.sleep_ms(10)
 
     world.loop.run_until_complete(story())
-    return {name: machine.disk for name, machine in world.machines.items()}
+    return lambda name, directory: (world.machines[name].disk, f"/data/{directory}")
 
 
 def send(offset: int, value: str, acks: int = -1) -> Send:
@@ -106,19 +106,19 @@ def send(offset: int, value: str, acks: int = -1) -> Send:
 def test_replicas_are_compared_where_all_have_records() -> None:
     """Byte by byte below the lowest high watermark, from where the last of them begins."""
     first, second, other = batch(0), batch(4), batch(4, found=(b"b", None, b"", b"y"))
-    compare_replicas(disks([first, second], [first, second]), "/data", {"t-0": {"n1": 8, "n2": 8}})
-    compare_replicas(disks([first, second], [second]), "/data", {"t-0": {"n1": 8, "n2": 8}})
-    compare_replicas(disks([first, second], [first, other]), "/data", {"t-0": {"n1": 8, "n2": 4}})
-    compare_replicas(disks([first, second], [first, second[:-1]]), "/data", {"t-0": {"n1": 8, "n2": 4}})
+    compare_replicas(disks([first, second], [first, second]), {"t-0": {"n1": 8, "n2": 8}})
+    compare_replicas(disks([first, second], [second]), {"t-0": {"n1": 8, "n2": 8}})
+    compare_replicas(disks([first, second], [first, other]), {"t-0": {"n1": 8, "n2": 4}})
+    compare_replicas(disks([first, second], [first, second[:-1]]), {"t-0": {"n1": 8, "n2": 4}})
     for log in ([first, other], [first], [first, second[:-1]]):
         with pytest.raises(InvariantViolated, match="IdenticalReplicas"):
-            compare_replicas(disks([first, second], log), "/data", {"t-0": {"n1": 8, "n2": 8}})
+            compare_replicas(disks([first, second], log), {"t-0": {"n1": 8, "n2": 8}})
 
 
 def test_what_was_acknowledged_is_in_the_log() -> None:
     """At its offset, by the checkers' own eyes; an acknowledgement of the leader alone promises nothing."""
     found, high_watermarks = disks([batch(0, Codec.ZSTD)]), {"t-0": {"n1": 4}}
-    compare_replicas(found, "/data", high_watermarks, [send(0, "a"), send(3, "x" * 300), send(2, "lost", acks=1)])
+    compare_replicas(found, high_watermarks, [send(0, "a"), send(3, "x" * 300), send(2, "lost", acks=1)])
     for wrong in (send(0, "b"), send(4, "a")):
         with pytest.raises(InvariantViolated, match="AckedIsStored"):
-            compare_replicas(found, "/data", high_watermarks, [wrong])
+            compare_replicas(found, high_watermarks, [wrong])

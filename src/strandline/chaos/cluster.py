@@ -14,8 +14,10 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
+from strandline.chaos.checkers.stored import find_directory
 from strandline.chaos.nemesis.operator import all_vote, force_vote
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
+from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
@@ -33,7 +35,6 @@ from strandline.log.disk import Disk, DiskFull
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
 from strandline.proto.ids import Endpoint, NodeId
-from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
 from strandline.replica.states import Role
@@ -70,8 +71,9 @@ class SimCluster:
         split: bool = False,
         controllers: int | None = None,
         users: Sequence[str] = (),
+        directories: int = 1,
     ) -> None:
-        """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
+        """`size` nodes of so many log `directories`, each on a disk of its own, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
         and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in."""
         self.world = world
         self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
@@ -92,7 +94,10 @@ class SimCluster:
         self.matching = MetadataLogMatching()
         self.partition_checks = PartitionChecks()
         self.copies = CopyChecks()
-        self.durable = CommittedIsDurable(lambda node: world.machines[f"n{node}"].disk, DATA)
+        self.durable = CommittedIsDurable(self.place)
+        self._places: dict[tuple[int, str], str] = {}
+        """(node, partition) -> the log directory in which its replica was seen last."""
+        self._paths = [DATA, *(f"{DATA}{number}" for number in range(2, directories + 1))]
         self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
@@ -101,7 +106,7 @@ class SimCluster:
         self._born: dict[str, None] = {}
         """Machines that were formatted once: the users of a cluster come with its first format."""
         for name in self.names:
-            world.add_machine(name)
+            world.add_machine(name, mounted=self._paths[1:])
 
     @property
     def bootstrap(self) -> str:
@@ -118,7 +123,7 @@ class SimCluster:
                 "node.id": name[1:],
                 "process.roles": ",".join(kind for kind, names in kinds.items() if name in names),
                 "listeners": f"{client}INTERNAL://{name}:{INTERNAL_PORT}",
-                "log.dirs": DATA,
+                "log.dirs": ",".join(self._paths),
                 **self._settings,
             }
         )
@@ -158,24 +163,26 @@ class SimCluster:
         config = self.config(name)
         if ports.disk.exists(f"{DATA}/{PROMISE}"):  # a format that was struck down had come so far
             self.without_vote.pop(name, None)
-        if not self._is_formatted(ports.disk) or name in self.without_vote:
-            self._format(name, config, ports.disk, ports.rng)
+        others = [path for path in self._paths[1:] if self.world.machines[name].mounted[path].mounted]
+        unformatted = any(not self._is_formatted(ports.disks[path], path) for path in others)
+        if not self._is_formatted(ports.disk) or unformatted or name in self.without_vote:
+            self._format(name, NodeConfig({**config.given, "log.dirs": ",".join([DATA, *others])}), ports)
         if name in self.forced:
             del self.forced[name]
             force_vote(ports.disk, DATA, read_meta_properties(ports.disk, DATA).directory_id)
-        node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
+        node = Node(config, disk=ports.disk, disks=ports.disks, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
         live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()
         self.ever.append(live)
         await node.failed
 
     @staticmethod
-    def _is_formatted(disk: Disk) -> bool:
+    def _is_formatted(disk: Disk, directory: str = DATA) -> bool:
         """A start that was cut short may have left the name away; the next one brings it back."""
-        path = f"{DATA}/{META_PROPERTIES}"
+        path = f"{directory}/{META_PROPERTIES}"
         return disk.exists(path) or disk.exists(path + AWAY)
 
-    def _format(self, name: str, config: NodeConfig, disk: Disk, rng: Rng) -> None:
+    def _format(self, name: str, config: NodeConfig, ports: Ports) -> None:
         """As `strandline format` does, the directory ids being written down for every voter; a new disk gets an id of
         its own, which no voter set knows."""
         wipes = self.world.machines[name].disk.wipes
@@ -189,15 +196,17 @@ class SimCluster:
         )
         # A new disk is formatted every other time as the documentation says: without a vote.
         advised = name in self.without_vote
+        again = self._is_formatted(ports.disk)
         format_directory(
-            disk,
+            ports.disk,
             config,
             cluster_id=CLUSTER_ID,
             initial_controllers=voters,
-            rng=rng,
+            rng=ports.rng,
             ignore_formatted=advised,
-            without_vote=name in self.controllers and (wipes % 2 == 1 or advised),
+            without_vote=name in self.controllers and ((wipes % 2 == 1 and not again) or advised),
             add_scram=self._users if name in self.controllers and name not in self._born else (),
+            disks=ports.disks,
         )
         self._born[name] = None
         self.without_vote.pop(name, None)
@@ -215,6 +224,18 @@ class SimCluster:
         live.process.context.copy().run(lambda: self.world.loop.create_task(stop()))
 
     # --- looking ---
+
+    def place(self, node: int, name: str) -> tuple[SimDisk, str]:
+        """Where a node's replica of the partition called `name` lies, or would: its disk and its directory."""
+        machine = self.world.machines[f"n{node}"]
+        live = self.live.get(f"n{node}")
+        if live is not None and live.process.alive:
+            for partition in self.replicas(live):
+                if partition.log is not None and str(partition.topic_partition) == name:
+                    self._places[node, name] = partition.log.home
+        paths = [self._places.get((node, name), DATA), *self._paths]
+        places = [(machine.disk_of(path), f"{path}/{name}") for path in paths]
+        return next((place for place in places if find_directory(*place) is not None), places[0])
 
     def nodes(self) -> Iterator[Live]:
         """The nodes whose processes live. One that is blocked in the middle of a callback is not to be looked at: its
@@ -259,8 +280,8 @@ class SimCluster:
         image = self.newest_image()
         self.quorum_checks.observe(self._views())
         for live in self.nodes():
-            disk = live.process.machine.disk
             for partition in self.replicas(live):
+                disk = self._disk_of(live, partition)
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
                 if self._acks_synced:
                     self.durable.check(live.number, partition)
@@ -279,15 +300,20 @@ class SimCluster:
         compare_metadata_logs(self.matching, self._views(), self.world)
         for live in self.nodes():
             for partition in self.replicas(live):
-                self.partition_checks.scan(live.number, live.process.machine.disk, partition)
+                self.partition_checks.scan(live.number, self._disk_of(live, partition), partition)
         image = self.newest_image()
         if image is not None:
             self._inspect_copies(image)
 
+    @staticmethod
+    def _disk_of(live: Live, partition: Partition) -> SimDisk:
+        machine = live.process.machine
+        return machine.disk if partition.log is None else machine.disk_of(partition.log.directory)
+
     def _inspect_copies(self, image: MetadataImage) -> None:
         """Who may be elected has everything, and so has somebody's disk."""
         living = {live.number: live for live in self.nodes()}
-        disks = {int(name[1:]): self.world.machines[name].disk for name in self.brokers}
+        brokers = [int(name[1:]) for name in self.brokers]
         for key, known in self.partition_checks.partitions.items():
             topic = image.topic_by_id.get(key.topic_id)
             state = None if topic is None else topic.partitions.get(key.partition)
@@ -303,15 +329,14 @@ class SimCluster:
                     ends[node] = log.log_end_offset
                     registered = image.brokers.get(NodeId(node))
                     same = registered is not None and registered.incarnation_id == live.node.incarnation_id
-                    if same and log.directory not in live.process.machine.disk.rotten:
+                    if same and log.directory not in self._disk_of(live, partition).rotten:
                         serving[node] = log.log_end_offset
             self.copies.check_candidates(known, (*state.isr, *state.eligible_leader_replicas), serving)
-            others = {node: disk for node, disk in disks.items() if node not in ends}
-            directory = f"{DATA}/{known.name}"
-            self.copies.check_somewhere(known, ends, others, directory)
+            others = {node: self.place(node, known.name) for node in brokers if node not in ends}
+            self.copies.check_somewhere(known, ends, others)
             synced = not any(broker.acks_unsynced for broker in image.brokers.values())
             if synced and not state.isr and not state.eligible_leader_replicas:
-                self.copies.check_in_doubt(known, state.last_known_elr, ends, others, directory)
+                self.copies.check_in_doubt(known, state.last_known_elr, ends, others)
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""

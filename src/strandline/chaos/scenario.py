@@ -17,7 +17,7 @@ from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
-from strandline.chaos.cluster import DATA, SimCluster
+from strandline.chaos.cluster import SimCluster
 from strandline.chaos.logs import LogCapture
 from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.minority import cripple
@@ -59,7 +59,7 @@ class ScenarioRun:
         self.world = World(seed, self.options.world)
         asking = self.options.secured
         users, login = (USERS, PLAIN_CLIENTS) if asking is not None else ((), {})
-        self.cluster = SimCluster(self.world, self.options.node, split=self.options.split_layout, users=users)
+        self.cluster = SimCluster(self.world, self.options.node, split=self.options.split_layout, users=users, directories=self.options.directories)
         self.world.add_machine(CLIENT)
         self.history = History()
         bootstrap = self.cluster.bootstrap
@@ -280,9 +280,8 @@ class ScenarioRun:
         if anomalies:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
-        disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
         compacted = self.cluster.compacted()
-        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends, compacted)
+        compare_replicas(lambda name, where: self.cluster.place(int(name[1:]), where), self.cluster.high_watermarks(), self.history.sends, compacted)
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
 from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
@@ -46,6 +47,9 @@ SEESAW: dict[str, Any] = {
 the leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
 
 
+DIRECTORIES_SHARE = 0.3
+"""Of the seeds: nodes have two or three log directories, on disks of their own."""
+
 SERVICES_SHARE = 0.2
 """Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
 
@@ -68,6 +72,8 @@ class ScenarioOptions:
     duration_ms: int
     kill_clients: bool
     split_layout: bool = False
+    directories: int = 1
+    """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
     services: ServiceOptions | None = None
     secured: SecuredOptions | None = None
@@ -130,6 +136,7 @@ class ScenarioOptions:
         # Generators of their own: what all other seeds draw stays as it is.
         if split(seed, "seesaw").random() < SEESAW_SHARE:
             return override(drawn, SEESAW)
+        drawn._draw_directories(split(seed, "directories"))
         rng = split(seed, "services")
         if rng.random() < SERVICES_SHARE:
             drawn = override(drawn, BESIDE_SERVICES)
@@ -141,3 +148,15 @@ class ScenarioOptions:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
         return drawn
+
+    def _draw_directories(self, rng: random.Random) -> None:
+        """How many, and which faults of one of them there are besides."""
+        if rng.random() >= DIRECTORIES_SHARE:
+            return
+        self.directories = rng.choice((2, 3))
+        kinds = rng.sample(OF_SEVERAL, rng.choice((0, 1, 1, 2, 3)))
+        if self.workload.topic_configs["min.insync.replicas"] == "1":
+            kinds = [kind for kind in kinds if kind not in DESTRUCTIVE]
+        if self.node.get("flush.policy") == "replicate":
+            kinds = [kind for kind in kinds if kind == "unmount_one"]
+        self.faults.kinds = (*self.faults.kinds, *kinds)

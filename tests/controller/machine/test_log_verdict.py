@@ -19,7 +19,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, Endpoint
 
-INTACT, CUT, LACKING = LogCondition
+INTACT, CUT, LACKING, AWAY = LogCondition
 ABSENT = None
 
 

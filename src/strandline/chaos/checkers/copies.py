@@ -36,31 +36,30 @@ class CopyChecks:
         known: Known,
         members: Iterable[int],
         log_ends: Mapping[int, int],
-        others: Mapping[int, SimDisk],
-        directory: str,
+        others: Mapping[int, tuple[SimDisk, str]],
     ) -> None:
         """`members` in doubt of a partition whose ISR and ELR are empty; the others as in `check_somewhere`."""
         counting = {int(node) for node in members}
         ends = {node: end for node, end in log_ends.items() if node in counting}
-        disks = {node: disk for node, disk in others.items() if node in counting}
-        if counting and not self._is_somewhere(known, ends, disks, directory):
+        places = {node: place for node, place in others.items() if node in counting}
+        if counting and not self._is_somewhere(known, ends, places):
             facts = {"partition": known.name, "committed": known.committed_end, "in_doubt": sorted(counting)}
             raise InvariantViolated("InDoubtCompleteness", "no member in doubt has all committed records", **facts)
 
     def check_somewhere(
-        self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, SimDisk], directory: str
+        self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, tuple[SimDisk, str]]
     ) -> None:
-        """`log_ends` of those who have opened their logs; the disks of the `others`, dead or about to."""
-        if self._is_somewhere(known, log_ends, others, directory):
+        """`log_ends` of those who have opened their logs; disk and directory of the `others`, dead or about to."""
+        if self._is_somewhere(known, log_ends, others):
             return
         facts = {"partition": known.name, "committed": known.committed_end, "log_ends": dict(log_ends)}
         raise InvariantViolated("NoCommittedRecordLostGlobally", "no disk has all committed records", **facts)
 
     def _is_somewhere(
-        self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, SimDisk], directory: str
+        self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, tuple[SimDisk, str]]
     ) -> bool:
         return max(log_ends.values(), default=0) >= known.committed_end or any(
-            _has(disk, directory, known) for disk in others.values()
+            _has(disk, directory, known) for disk, directory in others.values()
         )
 
 

@@ -93,11 +93,11 @@ class CommittedIsDurable:
     acknowledged before counts, and is gone.
     """
 
-    def __init__(self, disk_of: Callable[[int], SimDisk], data: str) -> None:
+    def __init__(self, place: Callable[[int, str], tuple[SimDisk, str]]) -> None:
+        """`place` tells the disk and the directory of a node's replica of the partition of a name."""
         self.looked = 0
         """So many images of members were."""
-        self._disk_of = disk_of
-        self._data = data
+        self._place = place
         self._ends = DurableEnds()
         self._seen: dict[tuple[int, TopicIdPartition], tuple[LeaderCore, int]] = {}
         """(node, partition) -> its leadership, and the high watermark that was looked at."""
@@ -119,7 +119,7 @@ class CommittedIsDurable:
 
     def _check_member(self, node: int, partition: Partition, core: LeaderCore, member: NodeId) -> None:
         name = str(partition.topic_partition)
-        disk, directory = self._disk_of(int(member)), f"{self._data}/{name}"
+        disk, directory = self._place(int(member), name)
         if directory in disk.rotten:
             return
         self.looked += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from strandline.chaos.checkers.batches import NotABatch, StoredBatch, records
 from strandline.chaos.checkers.compacted import compare_compacted, stored_records
@@ -13,8 +13,7 @@ from strandline.chaos.sim.disk import SimDisk
 
 
 def compare_replicas(
-    disks: Mapping[str, SimDisk],
-    data: str,
+    place: Callable[[str, str], tuple[SimDisk, str]],
     high_watermarks: Mapping[str, Mapping[str, int]],
     sends: Iterable[Send] = (),
     compacted: Collection[str] = (),
@@ -23,7 +22,7 @@ def compare_replicas(
     and in them is what the acknowledgements of `sends` said.
 
     Of partitions that are `compacted` each replica has the same last record of each key: see `checkers.compacted`.
-    `high_watermarks` is partition directory name -> node name -> high watermark.
+    `place` tells disk and directory of a node's replica; `high_watermarks` is partition directory name -> node name -> high watermark.
 
     Raises:
         InvariantViolated: IdenticalReplicas, AckedIsStored.
@@ -35,10 +34,10 @@ def compare_replicas(
     for directory, by_node in high_watermarks.items():
         end = min(by_node.values())
         if directory in compacted:
-            logs = {name: stored_records(disks[name], f"{data}/{directory}") for name in by_node}
+            logs = {name: stored_records(*place(name, directory)) for name in by_node}
             compare_compacted(directory, logs, 0, end, "IdenticalReplicas")
             continue
-        batches = {name: list(_committed(disks[name], f"{data}/{directory}", end)) for name in by_node}
+        batches = {name: list(_committed(*place(name, directory), end)) for name in by_node}
         _compare(directory, end, batches)
         _check_acked(directory, batches, acked.get(directory, ()))
 

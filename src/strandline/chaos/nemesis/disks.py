@@ -18,6 +18,7 @@ from strandline.replica.disk_health import NOTICE_MS
 
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
+    from strandline.chaos.sim.disk import DiskFaults
 
 _ROTS_AT_THE_END = 0.5
 _PARTITION = re.compile(r"-\d+/[^/]*$")
@@ -30,7 +31,7 @@ def slow(nemesis: Nemesis) -> None:
     """Many times slower. A node whose syncs take longer than it bears stops itself, even after the fault is undone: a
     sync that began in it takes its time."""
     name = nemesis.pick()
-    config = nemesis.disk(name).config
+    config = nemesis.any_disk(name).config
     factor = config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
     nemesis.excuse(name)
 
@@ -44,7 +45,7 @@ def slow(nemesis: Nemesis) -> None:
 def full(nemesis: Nemesis) -> None:
     """Space for a little more, then none, until somebody makes room."""
     name = nemesis.pick()
-    disk = nemesis.disk(name)
+    disk = nemesis.any_disk(name)
     before = disk.config.capacity_bytes
     left = nemesis.rng.choice((0, 10_000, 200_000))
     disk.config.capacity_bytes = disk.used_bytes + left
@@ -62,16 +63,16 @@ def fail_sync(nemesis: Nemesis) -> None:
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
     what = nemesis.rng.choice(("syncs", "syncs", "dir_syncs"))
-    nemesis.disk(name).faults.error = nemesis.rng.choice((errno.EIO, errno.ENOSPC))
+    faults = nemesis.any_disk(name).faults
+    faults.error = nemesis.rng.choice((errno.EIO, errno.ENOSPC))
     if nemesis.rng.random() < 0.5:
-        _fail_and_reboot(nemesis, name, what)
+        _fail_and_reboot(nemesis, name, what, faults)
     else:
-        _fail_and_restart(nemesis, name, what)
+        _fail_and_restart(nemesis, name, what, faults)
 
 
-def _fail_and_reboot(nemesis: Nemesis, name: str, what: str) -> None:
+def _fail_and_reboot(nemesis: Nemesis, name: str, what: str, faults: DiskFaults) -> None:
     """The operator knows the rule: nothing starts there before the machine has lost its memory."""
-    faults = nemesis.disk(name).faults
     setattr(faults, what, 1)
     nemesis.damaged[name] = None
     nemesis.excuse(name)
@@ -88,9 +89,8 @@ def _fail_and_reboot(nemesis: Nemesis, name: str, what: str) -> None:
     nemesis.note(f"the next of {what} of {name} fails; reboot it {nemesis.later(reboot)} ms later")
 
 
-def _fail_and_restart(nemesis: Nemesis, name: str, what: str) -> None:
+def _fail_and_restart(nemesis: Nemesis, name: str, what: str, faults: DiskFaults) -> None:
     """A supervisor knows nothing of it: a node that stops is started again at once, in the same boot (schedule 47)."""
-    faults = nemesis.disk(name).faults
     setattr(faults, what, nemesis.rng.choice((1, 1, 3)))
     nemesis.excuse(name)
     ended: list[bool] = []
@@ -119,7 +119,7 @@ def hang_sync(nemesis: Nemesis) -> None:
     name = nemesis.pick()
     if nemesis.world.process(name) is None:
         return
-    disk = nemesis.disk(name)
+    disk = nemesis.any_disk(name)
     disk.hang()
     nemesis.excuse(name)
 
@@ -138,7 +138,7 @@ def hang_sync(nemesis: Nemesis) -> None:
 def fail_write(nemesis: Nemesis) -> None:
     """A write fails with EIO, a part of it may be done; the node is restarted once the disk is well."""
     name = nemesis.pick()
-    faults = nemesis.disk(name).faults
+    faults = nemesis.any_disk(name).faults
     faults.writes, faults.where = 1, nemesis.rng.choice(("", "", ".log", "__cluster_metadata"))
     nemesis.excuse(name)
 
@@ -156,7 +156,7 @@ def fail_name(nemesis: Nemesis) -> None:
     """Files cannot be opened, directories not be listed or synced, names not be added, changed or removed: EIO, no
     descriptor left, or no room for a name. The node is restarted once that has passed."""
     name = nemesis.pick()
-    faults = nemesis.disk(name).faults
+    faults = nemesis.any_disk(name).faults
     faults.names, faults.where = nemesis.rng.choice((1, 1, 5)), nemesis.rng.choice(("", ".log", "__cluster_metadata"))
     faults.error = nemesis.rng.choice((errno.EIO, errno.EMFILE, errno.ENOSPC))
     nemesis.excuse(name)
@@ -176,7 +176,7 @@ def fail_name(nemesis: Nemesis) -> None:
 def fail_read(nemesis: Nemesis) -> None:
     """Some reads fail with EIO. It passes, and nobody need restart a node that bore it."""
     name = nemesis.pick()
-    faults = nemesis.disk(name).faults
+    faults = nemesis.any_disk(name).faults
     faults.reads = nemesis.rng.choice((1, 1, 5))
     nemesis.excuse(name)
 
@@ -203,7 +203,7 @@ def rot_beside_log(nemesis: Nemesis) -> None:
 
 def _rot(nemesis: Nemesis, may: Callable[[str], bool]) -> None:
     name = nemesis.victim
-    disk = nemesis.disk(name)
+    disk = nemesis.any_disk(name)
     files = {path: content for path, content in disk.files().items() if any(content) and may(path)}
     paths = [path for path in files if _PARTITION.search(path) and "__cluster_metadata" not in path]
     if not paths:
@@ -237,7 +237,7 @@ def lose_directory(nemesis: Nemesis) -> None:
     """The process dies, and a partition's directory is gone when the next one starts, on the one machine of the run to
     which such things happen."""
     name = nemesis.victim
-    disk = nemesis.disk(name)
+    disk = nemesis.any_disk(name)
     logs = [path for path in disk.files() if path.endswith(".log") and "__cluster_metadata" not in path]
     directories = sorted({path.rpartition("/")[0] for path in logs})
     if not directories:
@@ -253,5 +253,57 @@ def wipe(nemesis: Nemesis) -> None:
     name = nemesis.victim
     nemesis.look()
     nemesis.world.power_cut(name)
-    nemesis.disk(name).wipe()
+    for disk in nemesis.world.machines[name].disks:
+        disk.wipe()
     nemesis.note(f"{name} gets a new, empty disk, and starts {nemesis.later(lambda: nemesis.restart(name))} ms later")
+
+
+def wipe_one(nemesis: Nemesis) -> None:
+    """One of a machine's disks is replaced, on the one machine of the run to which such things happen."""
+    name = nemesis.victim
+    nemesis.look()
+    nemesis.world.power_cut(name)
+    path, disk = nemesis.rng.choice([("the first", nemesis.disk(name)), *nemesis.world.machines[name].mounted.items()])
+    disk.wipe()
+    again_ms = nemesis.later(lambda: nemesis.restart(name))
+    nemesis.note(f"{name} gets a new, empty disk for {path} directory, and starts {again_ms} ms later")
+
+
+def unmount_one(nemesis: Nemesis) -> None:
+    """A machine starts without one of its disks; later it starts again, with it."""
+    name = nemesis.pick()
+    path, disk = nemesis.rng.choice(list(nemesis.world.machines[name].mounted.items()))
+    if nemesis.world.process(name) is None or not disk.mounted:
+        return
+    nemesis.world.kill(name)
+    disk.unmount()
+
+    def undo() -> None:
+        nemesis.world.kill(name)
+        disk.mounted = True
+        nemesis.note(f"{path} of {name} is mounted again")
+        nemesis.restart(name)
+
+    nemesis.note(f"{name} starts without {path} for {nemesis.later(undo)} ms")
+    nemesis.restart(name)
+
+
+def fail_directory(nemesis: Nemesis) -> None:
+    """Another disk than the first fails for good while its node runs, which goes on without it; the machine is rebooted
+    later, and the disk is well."""
+    name = nemesis.pick()
+    path, disk = nemesis.rng.choice(list(nemesis.world.machines[name].mounted.items()))
+    if nemesis.world.process(name) is None or name in nemesis.damaged:
+        return
+    faults = disk.faults
+    faults.syncs = faults.dir_syncs = 1_000_000
+    nemesis.damaged[name] = None
+
+    def reboot() -> None:
+        faults.syncs = faults.dir_syncs = 0
+        del nemesis.damaged[name]
+        nemesis.note(f"reboot {name}: {path} is well again")
+        nemesis.world.power_cut(name)
+        nemesis.restart(name)
+
+    nemesis.note(f"{path} of {name} syncs nothing any more; reboot it {nemesis.later(reboot)} ms later")

@@ -41,6 +41,9 @@ FAULTS = {
     "rot_beside_log": disks.rot_beside_log,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
+    "wipe_one": disks.wipe_one,
+    "unmount_one": disks.unmount_one,
+    "fail_directory": disks.fail_directory,
     "lose_metadata": metadata.lose,
     "rot_metadata": metadata.rot,
 }
@@ -64,11 +67,14 @@ _NODE_ALONE = (
 BY_NAME_ALONE = ("seesaw",)
 """Never among others: it needs its time and options of its own (`chaos/scenario_options.py`, `SEESAW`)."""
 
-NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
+OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
+"""They strike one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""
+
+NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL))
 """Those that a whole node is asked to survive."""
 
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
-DESTRUCTIVE = ("bit_rot", "rot_beside_log", "lose_directory", "wipe")
+DESTRUCTIVE = ("bit_rot", "rot_beside_log", "lose_directory", "wipe", "wipe_one")
 """They take good copies of partitions away for good: harmless only where what is committed is on two disks."""

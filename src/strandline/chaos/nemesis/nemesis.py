@@ -104,7 +104,8 @@ class Nemesis:
         for action in undo.values():
             action()
         for name in self.names:
-            self.disk(name).strike_after(0, None)
+            for disk in self.world.machines[name].disks:
+                disk.strike_after(0, None)
             self.restart(name)
         self.world.heal()
         self.note("healed")
@@ -148,8 +149,13 @@ class Nemesis:
         return self.rng.randint(self.options.duration_min_ms, self.options.duration_max_ms)
 
     def disk(self, name: str) -> SimDisk:
-        """A machine's disk."""
+        """A machine's first disk, which has its metadata log."""
         return self.world.machines[name].disk
+
+    def any_disk(self, name: str) -> SimDisk:
+        """One of a machine's disks, drawn; where there is one alone nothing is drawn."""
+        disks = self.world.machines[name].disks
+        return disks[0] if len(disks) == 1 else self.rng.choice(disks)
 
     def pick(self) -> str:
         """Some node's machine."""

@@ -99,6 +99,8 @@ class SimDisk:
         """Called for a process whose loop waits for a hung disk: it runs no further."""
         self._held: list[Callable[[], None]] = []
         self._rng = rng
+        self.mounted = True
+        """Processes find it."""
         self._strike_in = 0
         self._strike: Callable[[], None] | None = None
 
@@ -187,6 +189,11 @@ class SimDisk:
         self.destroyed += 1
         self.loop.effects["directory-lost"] += 1
         self._count()
+
+    def unmount(self) -> None:
+        """The disk is not found at a boot: nothing is where it was mounted. What is on it stays."""
+        self.mounted = False
+        self.loop.effects["disk-unmounted"] += 1
 
     def wipe(self) -> None:
         """A new, empty disk."""

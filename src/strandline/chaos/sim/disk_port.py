@@ -400,7 +400,7 @@ class DiskPort:
         self._operation()
         if path:
             self._require_names(path, doing)
-        return self._disk.names
+        return self._disk.names if self._disk.mounted else Names()
 
     def _require_names(self, path: str, doing: NameCall) -> None:
         error = self._disk.name_error(path, doing)

@@ -45,5 +45,6 @@ EFFECTS: dict[str, str] = {
     "store-answer-lost": "the object store carried a write out, and answered with an error",
     "store-delete-refused": "the object store refused to delete an object",
     "disk-replaced": "a machine got a new, empty disk",
+    "disk-unmounted": "a machine started without one of its disks",
 }
 """name -> what it says that happened."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.chaos.sim.clock import SimClock
 from strandline.chaos.sim.disk_port import DiskPort
@@ -18,3 +18,5 @@ class Ports:
     disk: DiskPort
     rpc: SimRpc
     rng: random.Random
+    disks: dict[str, DiskPort] = field(default_factory=dict)
+    """Other disks than `disk`, by the path that each is mounted on."""

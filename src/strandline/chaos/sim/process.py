@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from strandline.chaos.sim.clock import SimClock
@@ -23,15 +23,31 @@ class ProcessState(enum.Enum):
 
 @dataclass
 class Machine:
-    """A host: its disk and its clocks outlive its processes."""
+    """A host: its disks and its clocks outlive its processes.
+
+    Attributes:
+        disk: what everything lies on, but for what lies on `mounted`.
+        mounted: other disks, by the path that each is mounted on.
+    """
 
     name: str
     disk: SimDisk
     clock: SimClock
+    mounted: dict[str, SimDisk] = field(default_factory=dict)
     powered: bool = True
     process: Process | None = None
     incarnations: int = 0
     next_port: int = 32768
+
+    @property
+    def disks(self) -> list[SimDisk]:
+        """All of them."""
+        return [self.disk, *self.mounted.values()]
+
+    def disk_of(self, path: str) -> SimDisk:
+        """The disk that a path lies on."""
+        found = (disk for at, disk in self.mounted.items() if path == at or path.startswith(at + "/"))
+        return next(found, self.disk)
 
 
 class Process:

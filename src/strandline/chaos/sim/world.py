@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import ctypes
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -75,8 +75,8 @@ class World:
 
     # --- machines and processes ---
 
-    def add_machine(self, name: str, disk: DiskConfig | None = None) -> Machine:
-        """A host called `name` (also its network address)."""
+    def add_machine(self, name: str, disk: DiskConfig | None = None, mounted: Sequence[str] = ()) -> Machine:
+        """A host called `name` (also its network address), with a disk more for each path in `mounted`."""
         rng = split(self.seed, "clock", name)
         error = self.config.clock_rate_error
         clock = SimClock(
@@ -86,8 +86,12 @@ class World:
             wall_offset_ms=rng.uniform(-self.config.wall_error_ms, self.config.wall_error_ms),
         )
         own_disk = SimDisk(self.loop, split(self.seed, "disk", name), replace(disk or self.config.disk))
-        own_disk.on_blocked = self._blocked
         machine = Machine(name, own_disk, clock)
+        for path in mounted:
+            rng = split(self.seed, "disk", name, path)
+            machine.mounted[path] = SimDisk(self.loop, rng, replace(disk or self.config.disk))
+        for one in machine.disks:
+            one.on_blocked = self._blocked
         self.machines[name] = machine
         if clock.rate != 1.0:
             self.loop.effects["clocks-apart"] += 1
@@ -110,6 +114,7 @@ class World:
             disk=DiskPort(machine.disk, process),
             rpc=SimRpc(self.network, process),
             rng=split(self.seed, "process", name, process.incarnation),
+            disks={path: DiskPort(disk, process) for path, disk in machine.mounted.items()},
         )
         process.main = process.context.copy().run(lambda: self.loop.create_task(main(ports)))
         process.main.add_done_callback(self._ended, context=process.context)
@@ -154,7 +159,8 @@ class World:
             self.loop.effects["power-lost"] += 1
             process.die()
             self.network.process_died(process, silent=True)
-        machine.disk.crash()
+        for disk in machine.disks:
+            disk.crash()
 
     def pause(self, name: str) -> None:
         """SIGSTOP: the process' callbacks wait; its kernel still acknowledges and accepts."""
@@ -213,5 +219,6 @@ class World:
         grave = (pending, self.processes, self.loop)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(grave))
         for machine in self.machines.values():
-            machine.disk.names.root.entries.clear()
+            for disk in machine.disks:
+                disk.names.root.entries.clear()
         self.loop.close()
