@@ -149,10 +149,16 @@ class ClusterStage(Stage):
     """
 
     def __init__(
-        self, seed: int, settings: Mapping[str, str], *, split: bool = False, machines: Iterable[str] = ()
+        self,
+        seed: int,
+        settings: Mapping[str, str],
+        *,
+        split: bool = False,
+        machines: Iterable[str] = (),
+        directories: int = 1,
     ) -> None:
         super().__init__(seed)
-        self.cluster = SimCluster(self.world, settings, split=split)
+        self.cluster = SimCluster(self.world, settings, split=split, directories=directories)
         for machine in ("client", *machines):
             self.world.add_machine(machine)
 

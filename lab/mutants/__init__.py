@@ -16,6 +16,7 @@ from lab.mutants import (
     compaction,
     controller,
     deletions,
+    directories,
     disks,
     elections,
     groups,
@@ -52,6 +53,7 @@ MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
     for table in (
         quorum.TABLE,
+        directories.TABLE,
         quorum_log.TABLE,
         quorum_state.TABLE,
         quorum_guard.TABLE,

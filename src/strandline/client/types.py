@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.words import without_effect
 
@@ -239,12 +240,13 @@ class ReplicaDescription(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
     """A directory where a broker keeps logs. `total_bytes` and `usable_bytes` of its disk: None where the broker
-    does not say."""
+    does not say. `error`: KAFKA_STORAGE_ERROR of one that is offline; the others go on."""
 
     path: str
     total_bytes: int | None
     usable_bytes: int | None
     replicas: Mapping[TopicPartition, ReplicaDescription]
+    error: KafkaError | None = None
 
 
 class ProducerDescription(NamedTuple):

@@ -259,6 +259,9 @@ def _stored(admin: Admin) -> tuple[list[_Stored], dict[int, str]]:
             silent[node.node_id] = str(error)
             continue
         for one in directories:
+            if one.error is not None:
+                silent[node.node_id] = f"its directory {one.path} is offline"
+                continue
             there = [(tp, size.size_bytes, size.lag_records) for tp, size in one.replicas.items()]
             found.append((node.node_id, one.path, one.total_bytes, one.usable_bytes, there))
     return found, silent

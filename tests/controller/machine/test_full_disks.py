@@ -149,3 +149,29 @@ def test_a_preferred_leader_without_room_is_not_preferred(machine_cluster: Any) 
     cluster.create()
     say(cluster, 1, full=True)
     assert cluster.elect(api.ElectionKind.PREFERRED)[0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def cramped(cluster: Any, node: int, *numbers: int) -> None:
+    """The broker's next heartbeat says that these partitions of t lie in a full directory."""
+    topic = TopicReplicaSet(cluster.image.topics["t"].topic_id, numbers)
+    cluster.beat(node, without_room=ReplicaSet((topic,) if numbers else ()))
+
+
+def test_one_full_directory_moves_its_own_partitions(machine_cluster: Any) -> None:
+    """The broker leads on what lies in another; what moved joins again once there is room."""
+    cluster = machine_cluster(3)
+    cluster.create("t", [[1, 2, 3], [1, 2, 3]])
+    cramped(cluster, 1, 0)
+    assert standing(cluster) == (2, (2, 3), ())
+    assert cluster.partition(number=1).leader == 1
+    assert cluster.alter_isr([2, 3, 1]).error is ErrorCode.INELIGIBLE_REPLICA
+    cramped(cluster, 1)
+    assert cluster.alter_isr([2, 3, 1]).error is ErrorCode.NONE
+
+
+def test_a_full_directory_keeps_the_only_replica(machine_cluster: Any) -> None:
+    """Nobody else can lead: it is read, and takes no writes."""
+    cluster = machine_cluster(1)
+    cluster.create("t", [[1]])
+    cramped(cluster, 1, 0)
+    assert standing(cluster) == (1, (1,), ())

@@ -106,6 +106,44 @@ def test_the_only_member_at_min_insync_1(machine_cluster: Any, what: LogConditio
     assert (info.eligible_leader_replicas, info.last_known_elr) == ((), ())
 
 
+def cannot_serve(cluster: Any) -> ReplicaSet:
+    """What a broker says that cannot serve its replica of t."""
+    return ReplicaSet((TopicReplicaSet(cluster.image.topics["t"].topic_id, (0,)),))
+
+
+def test_a_member_whose_directory_is_away(machine_cluster: Any) -> None:
+    """One of several directories is offline: what was synced there is still on it, so the member stays eligible. It is
+    not elected before a later start has found the log intact."""
+    cluster = crashed(machine_cluster, min_insync_replicas="2")
+    assert cluster.partition().eligible_leader_replicas == (2, 3)
+    cluster.register(2, found=AWAY)
+    cluster.beat(2, unserved=cannot_serve(cluster), offsets=())
+    info = cluster.partition()
+    assert (info.leader, info.eligible_leader_replicas) == (NO_NODE, (2, 3))
+    cluster.fence(2)
+    cluster.start(2, found=INTACT)
+    assert cluster.partition().leader == 2
+
+
+def test_a_member_whose_directory_was_replaced(machine_cluster: Any) -> None:
+    """It counts for nothing, though the broker's first directory is the one that it was."""
+    cluster = crashed(machine_cluster, min_insync_replicas="2")
+    cluster.register(2, found=AWAY)
+    cluster.start(2, found=LACKING)
+    info = cluster.partition()
+    assert (info.leader, info.eligible_leader_replicas) == (NO_NODE, (3,))
+
+
+def test_a_member_whose_directory_is_away_where_acks_are_not_synced(machine_cluster: Any) -> None:
+    """Under flush.policy=replicate it is in doubt, as after any unclean stop."""
+    cluster = machine_cluster(3, flush_policy="replicate")
+    cluster.create(min_insync_replicas="2")
+    for node in (1, 2, 3):
+        cluster.fence(node)
+    cluster.register(2, found=AWAY, previous_broker_epoch=cluster.epoch(2))
+    assert 2 not in cluster.partition().eligible_leader_replicas
+
+
 # --- schedules of registrations and elections -------------------------------------------------------------------------
 
 

@@ -116,10 +116,10 @@ class ClusterAdmin(AdminBase):
         await self._retrying(ask)
 
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
-        """What each broker (None: every one) keeps on its disks.
+        """What each broker (None: every one) keeps on its disks. A directory that is offline says so by its `error`.
 
         Raises:
-            KafkaError: INVALID_REQUEST, there is no such broker; KAFKA_STORAGE_ERROR and the like of a directory.
+            KafkaError: INVALID_REQUEST, there is no such broker.
         """
         await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
         asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
@@ -144,8 +144,7 @@ class ClusterAdmin(AdminBase):
 
 
 def _log_dir(answer: Any) -> LogDirDescription:
-    if answer.error_code is not ErrorCode.NONE:
-        raise KafkaError(answer.error_code, "", log_dir=answer.log_dir)
+    error = None if answer.error_code is ErrorCode.NONE else KafkaError(answer.error_code, "", log_dir=answer.log_dir)
     replicas = {
         TopicPartition(topic.name, part.partition_index): ReplicaDescription(part.partition_size, part.offset_lag)
         for topic in answer.topics
@@ -153,4 +152,4 @@ def _log_dir(answer: Any) -> LogDirDescription:
         if not part.is_future_key
     }
     total, usable = getattr(answer, "total_bytes", -1), getattr(answer, "usable_bytes", -1)
-    return LogDirDescription(answer.log_dir, none_if_negative(total), none_if_negative(usable), replicas)
+    return LogDirDescription(answer.log_dir, none_if_negative(total), none_if_negative(usable), replicas, error)

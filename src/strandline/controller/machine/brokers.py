@@ -231,7 +231,8 @@ def _take_reports(state: MachineState, request: Heartbeat) -> _Reports:
 
 def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) -> list[MetadataRecord]:
     """A replica that cannot be served leaves the ISR and leads nothing; so does one that has rotted, where a whole one
-    is left (schedule 80), or whose directory is full, where one with room is. One that waited for a report can be elected. Each partition changes once."""
+    is left (schedule 80), or whose directory is full, where one with room is. One that waited for a report can be
+    elected. Each partition changes once."""
     node_id = request.node_id
     records: list[MetadataRecord] = []
     failed = dict.fromkeys(reports.failed)
