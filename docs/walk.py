@@ -32,7 +32,7 @@ from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Consumer, Producer
 
-FILES_MAX = 53
+FILES_MAX = 54
 """The walk may have so many files. Lower it when you can."""
 
 DOORS = 2

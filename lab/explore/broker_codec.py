@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.explore.directories import DIRECTORIES
 from lab.explore.brokers import (
     CLOCK,
     CLUSTER,
     CONFIG,
-    DIRECTORIES,
     CREDIT_BYTES,
     ENDPOINT,
     LONG_AGO_MS,

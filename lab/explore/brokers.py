@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from lab.explore.directories import DIRECTORIES, LogDirs
 from lab.explore.logs import TOPIC_PARTITION, ModelLog
 from strandline.log.findings import LogCondition
-from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
@@ -94,70 +94,11 @@ class Pipe:
         self.closed = True
 
 
-class LogDirs:
-    """The directory of a broker with one partition."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self, log: ModelLog) -> None:
-        self._log = log
-
-    def log_of(self, _: object) -> ModelLog:
-        """Its log."""
-        return self._log
-
-    def damage_of(self, _: object) -> None:
-        """It is whole."""
-
-    def high_watermark_of(self, _: object) -> int:
-        """The high watermark was last written down long ago."""
-        return 0
-
-    def choose(self, wanted: Iterable[object]) -> None:
-        """No log is made."""
-        ensure(not list(wanted), "LogUnlessOffline")
-
-    def asides(self) -> list[str]:
-        """Nothing was set aside."""
-        return []
-
-
 class ExploredStreams(Streams):
     """The product's streams, which nobody connects by themselves."""
 
     def _connect(self) -> None:
         return
-
-
-class _Room:
-    """A disk that never fills up: the models know no others."""
-
-    full = False
-
-    def ran_out(self) -> None:
-        raise AssertionError("the model's disk ran out of room")
-
-
-class _Directory:
-    """The one directory; nothing is ever deleted there."""
-
-    room = _Room()
-
-
-class _Directories:
-    """What is marked is synced in steps of the model."""
-
-    trace = None
-    full = False
-
-    def of(self, _: object) -> _Directory:
-        return _DIRECTORY
-
-    def mark(self, log: Any) -> None:
-        log.mark()
-
-
-_DIRECTORY = _Directory()
 
 
 class Proposals:
@@ -181,7 +122,6 @@ def refuse(error: BaseException) -> None:
     raise error
 
 
-DIRECTORIES: Any = _Directories()
 ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 
 

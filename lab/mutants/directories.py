@@ -125,7 +125,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-directories-get-replicas",
-        "KIP-112: a full directory gets no new replica",
+        "schedule 57: a full directory gets no new replica",
         f"{_DIRS}._candidates",
         "return [log_dir for log_dir in usable if not log_dir.full] or usable",
         "return usable",

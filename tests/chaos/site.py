@@ -21,10 +21,10 @@ class Site(ClusterStage):
         refused: values that `send` has an error for.
     """
 
-    def __init__(self, seed: int, split: bool, *, settings: Mapping[str, str] | None = None, directories: int = 1) -> None:
-        super().__init__(
-            seed, {**QUICK, **(settings or {})}, split=split, machines=["beside"], directories=directories
-        )
+    def __init__(
+        self, seed: int, split: bool, *, settings: Mapping[str, str] | None = None, directories: int = 1
+    ) -> None:
+        super().__init__(seed, {**QUICK, **(settings or {})}, split=split, machines=["beside"], directories=directories)
         self.acked: dict[bytes, int] = {}
         self.refused: list[bytes] = []
 

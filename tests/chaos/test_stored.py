@@ -3,6 +3,7 @@ for: replicas compared after a run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import pack_into
 
 import pytest

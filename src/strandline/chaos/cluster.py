@@ -73,8 +73,9 @@ class SimCluster:
         users: Sequence[str] = (),
         directories: int = 1,
     ) -> None:
-        """`size` nodes of so many log `directories`, each on a disk of its own, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
-        and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in."""
+        """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
+        and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in.
+        `directories`: of logs on each node, each on a disk of its own."""
         self.world = world
         self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
         self.controllers = self.names[:size] if controllers is None else self.names[:controllers]

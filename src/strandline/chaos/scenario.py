@@ -59,7 +59,13 @@ class ScenarioRun:
         self.world = World(seed, self.options.world)
         asking = self.options.secured
         users, login = (USERS, PLAIN_CLIENTS) if asking is not None else ((), {})
-        self.cluster = SimCluster(self.world, self.options.node, split=self.options.split_layout, users=users, directories=self.options.directories)
+        self.cluster = SimCluster(
+            self.world,
+            self.options.node,
+            split=self.options.split_layout,
+            users=users,
+            directories=self.options.directories,
+        )
         self.world.add_machine(CLIENT)
         self.history = History()
         bootstrap = self.cluster.bootstrap
@@ -281,7 +287,12 @@ class ScenarioRun:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
         compacted = self.cluster.compacted()
-        compare_replicas(lambda name, where: self.cluster.place(int(name[1:]), where), self.cluster.high_watermarks(), self.history.sends, compacted)
+        compare_replicas(
+            lambda name, where: self.cluster.place(int(name[1:]), where),
+            self.cluster.high_watermarks(),
+            self.history.sends,
+            compacted,
+        )
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 

@@ -22,6 +22,7 @@ from strandline.cluster.node.doctor import (
     judge_config,
     judge_consumer,
     judge_damage,
+    judge_directories,
     judge_producer,
 )
 from strandline.proto.system import SystemClock
@@ -123,12 +124,23 @@ def _of_cluster(target: Target) -> list[Finding]:
 
 def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
     try:
-        node_id, samples = metrics_of(node, cacert)
+        node_id, read = metrics_of(node, cacert)
     except click.ClickException as error:
         says = "whether logs of this broker are rotten, or cannot be compacted"
         yield Finding(node, error.message, says, "ask again when it answers", UNCHECKED)
         return
+    samples = list(read)
     values = {sample.name: int(sample.value) for sample in samples if not sample.labels}
+    directories: dict[str, dict[str, int]] = {}
+    for sample in samples:
+        if "log_directory" in sample.labels:
+            directories.setdefault(sample.name, {})[sample.labels["log_directory"]] = int(sample.value)
+    free = directories.get("strandline_log_dir_free_bytes", {})
+    full = {
+        path: free.get(path, 0) for path, is_full in directories.get("strandline_log_dir_full", {}).items() if is_full
+    }
+    offline = [path for path, is_so in directories.get("kafka_log_logmanager_logdirectoryoffline", {}).items() if is_so]
+    yield from judge_directories(f"broker {node_id}", offline=offline, full=full)
     yield from judge_damage(
         f"broker {node_id}",
         rotten=values.get("strandline_rotten_replicas", 0),

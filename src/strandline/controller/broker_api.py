@@ -98,8 +98,8 @@ class RegisterBrokerRequest:
         min_metadata_version, max_metadata_version: the oldest and the newest metadata.version its program can replay.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
             controller's means an unclean shutdown (KAFKA-15586), which matters under flush.policy=replicate alone.
-        directory_id: names its (first) data directory. Another than before: the disk was lost or wiped (schedule 26), and the
-            broker has nothing of what it had.
+        directory_id: names its (first) data directory. Another than before: the disk was lost or wiped (schedule 26),
+            and the broker has nothing of what it had.
         lives: the incarnations that have used the directory since the last one it knows to be registered, oldest first,
             this one last. Is the registered one not among them, the directory is an older copy: nothing in it counts.
         replaces: the incarnation that the broker takes to be registered. Is it another, nothing is changed and the

@@ -210,7 +210,7 @@ class LogDir:
         return self.lives.ids
 
     def distrust(self) -> None:
-        """The directory is an older copy, or comes from elsewhere: what its logs have proves nothing. Raises DiskError."""
+        """The directory is an older copy, or comes from elsewhere: its logs prove nothing. Raises DiskError."""
         for tp in self.findings.all:
             self.findings.distrust(tp)
         self.findings.keep()
@@ -336,7 +336,7 @@ class LogDir:
             pass  # nothing may keep from making room; the next checkpoints are soon enough
 
     def set_stray_aside(self, tp: TopicPartition) -> str:
-        """Rename the directory of a log that counts no more, as `Strays` does; returns the new name. Raises DiskError."""
+        """Rename the directory of a log that counts no more, as `Strays` does; its new name. Raises DiskError."""
         name = aside_name(tp, f"{self._clock.wall_ms():032x}", STRAY)
         self.take_out(tp, name)
         self.findings.drop(tp)

@@ -1,5 +1,7 @@
-"""What the partitions of one log directory use together, and all directories of a broker: a disk that fails, fills up or
-hangs concerns the replicas that lie on it, and no others."""
+"""What the partitions of one log directory use together, and all directories of a broker.
+
+A disk that fails, fills up or hangs concerns the replicas that lie on it, and no others.
+"""
 
 from __future__ import annotations
 

@@ -273,8 +273,7 @@ class Partition:
     def _publish(self, core: LeaderCore, result: AppendResult) -> None:
         """Send an append to the followers that are at the end of the log: one copy, made here, is queued for all of
         them; the receive buffer is the caller's again when this returns."""
-        size = len(result.data)
-        piece = b""
+        size, piece = len(result.data), b""
         for subscription in self.subscriptions.values():
             if subscription.link.offer(subscription, result.base_offset, result.next_offset, size):
                 if not piece:

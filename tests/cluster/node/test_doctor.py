@@ -14,6 +14,7 @@ from strandline.cluster.node.doctor import (
     judge_config,
     judge_consumer,
     judge_crowds,
+    judge_directories,
     judge_effects,
     judge_producer,
     judge_quorum,
@@ -143,3 +144,13 @@ def test_a_consumers_settings_are_judged() -> None:
     assert found() == ["enable.auto.commit = true (the default)", "auto.offset.reset = latest (the default)"]
     assert found(enable_auto_commit=False, auto_offset_reset="earliest") == []
     assert found(enable_auto_commit=True, auto_offset_reset="none") == ["enable.auto.commit = true (the default)"]
+
+
+def test_directories_that_are_offline_or_full() -> None:
+    """By a broker's metrics."""
+    found = list(judge_directories("broker 1", offline=["/b"], full={"/c": 17}))
+    assert [one.setting for one in found] == [
+        "log directory /b is offline",
+        "log directory /c is full: 17 bytes are left",
+    ]
+    assert not list(judge_directories("broker 1", offline=[], full={}))

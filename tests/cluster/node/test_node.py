@@ -13,11 +13,13 @@ import pytest
 from tests.log.helpers import FailingDisk
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.format import Formatted, format_directory
+from strandline.cluster.node.metrics import Metrics
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import World, system_world
 from strandline.log.disk import DiskFull
 from strandline.log.log_dir import read_meta_properties
+from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
 
@@ -235,6 +237,62 @@ def test_another_nodes_or_clusters_directory_is_refused(tmp_path: Path) -> None:
             await make_node(free_port_config(path, controller_quorum_voters="1@127.0.0.1:1,2@127.0.0.1:2"))
 
     asyncio.run(main())
+
+
+def test_format_again_formats_what_was_added(tmp_path: Path) -> None:
+    """Several directories: those that are formatted stay as they are, each has its own id, and all are one node's."""
+    world = system_world()
+    paths = [tmp_path / name for name in ("first", "second", "third")]
+
+    def made(count: int, cluster_id: str = CLUSTER) -> Formatted:
+        config = free_port_config(paths[0], log_dirs=",".join(map(str, paths[:count])))
+        return format_directory(world.disk, config, cluster_id=cluster_id, rng=world.rng)
+
+    first = made(2)
+    assert (first.already, dict(first.others)) == (False, {str(paths[1]): False})
+    again = made(3)
+    assert (again.already, dict(again.others)) == (True, {str(paths[1]): True, str(paths[2]): False})
+    assert again.meta == first.meta
+    metas = [read_meta_properties(world.disk, str(path)) for path in paths]
+    assert len({meta.directory_id for meta in metas}) == 3
+    assert {(meta.node_id, meta.cluster_id) for meta in metas} == {(1, CLUSTER)}
+    with pytest.raises(ConfigError, match="formatted already"):
+        made(3)
+    (paths[2] / "meta.properties").unlink()
+    with pytest.raises(ConfigError, match="another directory"):
+        made(3, "another")
+
+
+def test_a_node_of_two_directories(tmp_path: Path) -> None:
+    """A replica that was made in the second one is there after a restart, and offline while its disk is away."""
+    world = system_world()
+    paths = [tmp_path / "first", tmp_path / "second"]
+    config = free_port_config(paths[0], log_dirs=",".join(map(str, paths)))
+    format_directory(world.disk, config, cluster_id=CLUSTER, rng=world.rng)
+
+    async def lives(*, away: bool = False) -> None:
+        node = Node(
+            config,
+            disk=RealDisk(),
+            disks={str(paths[1]): RealDisk()},
+            clock=world.clock,
+            rng=world.rng,
+            rpc=system_world().rpc,
+        )
+        await node.start()
+        await node.wait_ready()
+        assert node.broker is not None
+        assert list(node.log_dirs.offline) == ([str(paths[1])] if away else [])
+        told = Metrics(node).render().decode()
+        assert f"kafka_log_logmanager_offlinelogdirectorycount {float(away)}" in told
+        assert f'kafka_log_logmanager_logdirectoryoffline{{log_directory="{paths[1]}"}} {float(away)}' in told
+        await node.stop()
+
+    asyncio.run(lives())
+    assert (paths[1] / ".kafka_cleanshutdown").exists()
+    paths[1].rename(tmp_path / "elsewhere")
+    asyncio.run(lives(away=True))
+    assert not paths[1].exists(), "nothing is made where a disk should be"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ def compare_replicas(
     and in them is what the acknowledgements of `sends` said.
 
     Of partitions that are `compacted` each replica has the same last record of each key: see `checkers.compacted`.
-    `place` tells disk and directory of a node's replica; `high_watermarks` is partition directory name -> node name -> high watermark.
+    `place` tells disk and directory of a node's replica. `high_watermarks` is partition directory name -> node name ->
+    high watermark.
 
     Raises:
         InvariantViolated: IdenticalReplicas, AckedIsStored.

@@ -5,7 +5,7 @@ Each rule is a function from values to findings; nothing here talks to anybody (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
@@ -202,6 +202,24 @@ def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]
                 "nothing, but its restart and the failover of what it leads take seconds",
                 f"fewer partitions, or more brokers (of {brokers} now)",
             )
+
+
+def judge_directories(where: str, *, offline: Iterable[str], full: Mapping[str, int]) -> Iterator[Finding]:
+    """What a broker's metrics say of its log directories; `full`: the free bytes of those that take no writes."""
+    for path in offline:
+        yield Finding(
+            where,
+            f"log directory {path} is offline",
+            "a copy of each partition that lies there; what has no other replica can be neither read nor written",
+            "its log says why. Mount the disk, or replace it and run strandline format again; then restart the broker",
+        )
+    for path, free_bytes in full.items():
+        yield Finding(
+            where,
+            f"log directory {path} is full: {free_bytes} bytes are left",
+            "nothing yet; but its replicas take no writes, and those that no other broker can lead are read only",
+            "make room on that disk: strandline topic size shows what takes it",
+        )
 
 
 def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Finding]:

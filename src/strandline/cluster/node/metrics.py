@@ -14,6 +14,7 @@ from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.metrics_directories import of_directories
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
@@ -176,9 +177,10 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     led = sum(status.leader == replicas.node_id for status in hosted)
     yield _gauge(
         "strandline_disk_full",
-        "1 while this broker's disk has no room and other brokers lead what it led, else 0.",
+        "1 while no disk of this broker has room and other brokers lead what it led, else 0.",
         int(replicas.directories.full),
     )
+    yield from of_directories(replicas)
     prefix = "kafka_server_replicamanager_"
     yield _gauge(prefix + "partitioncount", "Partitions with a replica here.", len(hosted))
     yield _gauge(prefix + "leadercount", "Partitions led here.", led)

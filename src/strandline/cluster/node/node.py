@@ -92,7 +92,7 @@ class Node:
         if self.faults is not None:
             disk = self.faults.slow(disk)
         self.disk = WatchedDisk(disk, clock, self.fatal)
-        self.disks = {path: self.disk for path in config.log_dirs}
+        self.disks = dict.fromkeys(config.log_dirs, self.disk)
         """What each log directory lies on."""
         for path, other in (disks or {}).items():
             slowed = other if self.faults is None else self.faults.slow(other)

@@ -1,0 +1,71 @@
+"""The log directories of an explored broker: one, of one partition, on a disk that never fills up or fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lab.explore.logs import ModelLog
+from strandline.proto.ensure import ensure
+
+
+class LogDirs:
+    """The directory of a broker with one partition."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: ModelLog) -> None:
+        self._log = log
+
+    def log_of(self, _: object) -> ModelLog:
+        """Its log."""
+        return self._log
+
+    def damage_of(self, _: object) -> None:
+        """It is whole."""
+
+    def high_watermark_of(self, _: object) -> int:
+        """The high watermark was last written down long ago."""
+        return 0
+
+    def choose(self, wanted: Iterable[object]) -> None:
+        """No log is made."""
+        ensure(not list(wanted), "LogUnlessOffline")
+
+    def asides(self) -> list[str]:
+        """Nothing was set aside."""
+        return []
+
+
+class _Room:
+    """A disk that never fills up: the models know no others."""
+
+    full = False
+
+    def ran_out(self) -> None:
+        raise AssertionError("the model's disk ran out of room")
+
+
+class _Directory:
+    """The one directory; nothing is ever deleted there."""
+
+    room = _Room()
+
+
+class _Directories:
+    """What is marked is synced in steps of the model."""
+
+    trace = None
+    full = False
+
+    def of(self, _: object) -> _Directory:
+        return _DIRECTORY
+
+    def mark(self, log: Any) -> None:
+        log.mark()
+
+
+_DIRECTORY = _Directory()
+
+
+DIRECTORIES: Any = _Directories()
