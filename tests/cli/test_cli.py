@@ -102,6 +102,18 @@ def test_format_makes_a_cluster_id_and_refuses_a_second_time(tmp_path: Path) -> 
     assert format_(path, "--cluster-id", "other", "--ignore-formatted").exit_code == 2
 
 
+def test_format_again_formats_a_directory_that_was_added(tmp_path: Path) -> None:
+    """It says which one is as it was, and takes the cluster's id from it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    made = json.loads(format_(first, "--output", "json").output)
+    told = format_(Path(f"{first},{second}"))
+    assert told.exit_code == 0, told.output
+    assert told.output.splitlines() == [
+        f"{first} is formatted already: node 1 of cluster {made['cluster_id']}.",
+        f"{second} is formatted: node 1 of cluster {made['cluster_id']}.",
+    ]
+
+
 def test_format_tells_what_it_would_do(tmp_path: Path) -> None:
     """--dry-run on writes."""
     path = tmp_path / "data"

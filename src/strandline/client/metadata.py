@@ -292,7 +292,8 @@ class Metadata:
         self._tell()
 
     async def _update(self) -> None:
-        failures = 0
+        # A login that was refused is remembered, and fails again at once: whoever is told so and asks again must wait.
+        failures = int(isinstance(self.last_error, AuthenticationFailed))
         try:
             while self._begun < self._needed:
                 if failures:
