@@ -54,6 +54,7 @@ class ModelLog:
     log_start_offset = durable_log_start_offset = 0
     rot = ()
     """Nothing of it rots."""
+    home = "/data"
     topic_id = TOPIC_ID
     topic_partition = TOPIC_PARTITION
 

@@ -118,7 +118,7 @@ TABLE: tuple[Mutant, ...] = (
         "rotten-leader-leads-on",
         "schedule 80: a replica that has rotted leads nothing where a whole one is left",
         "controller.machine.state:MachineState.change",
-        "is_fit=lambda node: room(node) and self.is_whole(node, topic, partition),",
+        "is_fit=lambda node: room(node) and self.is_fit(node, topic, partition),",
         "is_fit=room,",
         f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",
         f"{_MACHINE}::test_a_leader_with_rot_leads_no_more",

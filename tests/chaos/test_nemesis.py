@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from strandline.chaos.checkers.metadata_logs import DIRECTORY
-from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS
+from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS, OF_SEVERAL
 from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator
@@ -49,6 +49,8 @@ EFFECTS_OF = {
     "rot_beside_log": ("bit-flipped",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
+    "wipe_one": ("disk-replaced",),
+    "unmount_one": ("disk-unmounted",),
     "lose_metadata": ("metadata-lost",),
     "rot_metadata": ("bit-flipped",),
 }
@@ -61,7 +63,7 @@ class Site:
     def __init__(self, seed: int, kinds: tuple[str, ...]) -> None:
         self.world = World(seed)
         for name in (*NAMES, "client"):
-            self.world.add_machine(name)
+            self.world.add_machine(name, mounted=["/data2"] if set(kinds) & set(OF_SEVERAL) else [])
         self.nemesis = Nemesis(
             self.world,
             random.Random(seed),
@@ -140,9 +142,9 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
 
 def test_kinds_are_known_by_one_name_each() -> None:
     """What the quorum survives is part of what a node survives; what needs seeds of its own is drawn beside nothing."""
-    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - set(BY_NAME_ALONE)
-    assert set(BY_NAME_ALONE) < set(FAULTS)
-    assert set(DESTRUCTIVE) < set(NODE_KINDS)
+    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - set(BY_NAME_ALONE) - set(OF_SEVERAL)
+    assert set(BY_NAME_ALONE) | set(OF_SEVERAL) < set(FAULTS)
+    assert set(DESTRUCTIVE) < {*NODE_KINDS, *OF_SEVERAL}
 
 
 def test_only_the_victim_loses_its_data() -> None:

@@ -271,7 +271,8 @@ class BrokerSession:
             if self._reported.get(key) != item:
                 self._reported[key] = item
                 changed.append(item)
-        unserved, rotten, without_room = self._collect_unserved(), self._collect_rotten(), self._collect_without_room()
+        unserved, rotten = self._collect_unserved(), self._collect_rotten()
+        without_room = self._collect_without_room()
         without_room_before, self._reported_without_room = self._reported_without_room, without_room
         unserved_before, self._reported_unserved = self._reported_unserved, unserved
         rotten_before, self._reported_rotten = self._reported_rotten, rotten
