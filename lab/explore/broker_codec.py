@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.explore.directories import DIRECTORIES
 from lab.explore.brokers import (
     CLOCK,
     CLUSTER,
@@ -20,6 +19,7 @@ from lab.explore.brokers import (
     nothing,
     refuse,
 )
+from lab.explore.directories import DIRECTORIES
 from lab.explore.logs import TOPIC_ID, TOPIC_PARTITION, ModelLog
 from lab.explore.values import Codec, Fresh
 from strandline.log.config import LogConfig

@@ -125,9 +125,7 @@ class ReplicaManager:
         self.tiering = None if tier is None else Tiering(self._shared, self._partitions, tier, rng)
         self.tier_reads = TierReads(tier)
         retention = Retention(self._shared, self._partitions, first, retention_clock, self._raise_tier_start)
-        self._upkeep = Upkeep(
-            self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering
-        )
+        self._upkeep = Upkeep(self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering)
         self._scrub = Scrub(self._shared, self._partitions)
         self.compactor = Compactor(self._shared, self._partitions, retention_clock)
         self.disk_stalls = DiskStalls(first, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
