@@ -155,7 +155,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "times-of-uncommitted-records",
         "B14: reads: offsets by time are below the high watermark",
-        "replica.reads:list_offset",
+        "replica.reads:_by_time",
         "log.offset_for_timestamp(timestamp, core.high_watermark)",
         "log.offset_for_timestamp(timestamp, log.log_end_offset)",
         f"{_MANAGER}::test_offsets_of_uncommitted_records",
@@ -163,7 +163,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "newest-time-of-uncommitted-records",
         "B14: reads: the record with the largest timestamp is below the high watermark",
-        "replica.reads:list_offset",
+        "replica.reads:_by_time",
         "log.max_timestamp(core.high_watermark)",
         "log.max_timestamp(log.log_end_offset)",
         f"{_MANAGER}::test_offsets_of_uncommitted_records",
