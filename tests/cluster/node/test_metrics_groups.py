@@ -22,7 +22,7 @@ def test_lags_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     )
     broker = SimpleNamespace(
         groups=SimpleNamespace(runtime=runtime, counters=GroupCounters()),
-        replicas=SimpleNamespace(partition=lambda _where: SimpleNamespace(high_watermark=10, log=None)),
+        replicas=SimpleNamespace(partition=lambda _where: SimpleNamespace(high_watermark=10, log_start_offset=0)),
     )
     told = {family.name: family for family in metrics_groups.of_groups(cast(Any, broker))}
     assert [sample.value for sample in told["strandline_consumergroup_lag"].samples] == [10, 9, 8]
@@ -39,8 +39,8 @@ def test_what_expired_unread_is_told_where_it_is_known() -> None:
         hosted=lambda: [SimpleNamespace(phase=Phase.SERVING, shard=shard)], partition_load_ms_max=0.0
     )
     here = {
-        TopicPartition("t", 0): SimpleNamespace(high_watermark=10, log=SimpleNamespace(log_start_offset=7)),
-        TopicPartition("t", 1): SimpleNamespace(high_watermark=10, log=None),
+        TopicPartition("t", 0): SimpleNamespace(high_watermark=10, log_start_offset=7),
+        TopicPartition("t", 1): SimpleNamespace(high_watermark=10, log_start_offset=0),
     }
     broker = SimpleNamespace(
         groups=SimpleNamespace(runtime=runtime, counters=GroupCounters()), replicas=SimpleNamespace(partition=here.get)
