@@ -42,6 +42,7 @@ from lab.mutants import (
     spark,
     storage,
     tiering,
+    tier_store,
     tiers,
 )
 from lab.mutants.mutant import Mutant, Patch
@@ -83,6 +84,7 @@ MUTANTS: dict[str, Mutant] = {
         compaction.TABLE,
         tiers.TABLE,
         tiering.TABLE,
+        tier_store.TABLE,
         inspection.TABLE,
         clauses.TABLE,
     )

@@ -32,6 +32,7 @@ COMMANDS = {
     "quorum": f"{_HERE}.quorum:quorum",
     "quota": f"{_HERE}.quotas:quota",
     "spark": f"{_HERE}.spark:spark",
+    "tier": f"{_HERE}.tier:tier",
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",
     "user": f"{_HERE}.users:user",

@@ -15,14 +15,7 @@ from strandline.log.reader import LogRead, TimestampedOffset
 from strandline.log.records import decode_records
 from strandline.log.tier.fetched import Fetched
 from strandline.log.tier.keys import log_key, partition_prefix, sidecar_key
-from strandline.log.tier.sidecar import (
-    HEAD_BYTES,
-    Sidecar,
-    SidecarHead,
-    decode_head,
-    decode_indexes,
-    decode_producers,
-)
+from strandline.log.tier.sidecar import Sidecar, decode_producers, load_head, load_sidecar
 from strandline.log.tier.store import ObjectStore
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
@@ -241,7 +234,7 @@ class TierReader:
         key = sidecar_key(partition_prefix(self._cluster_id, tp.topic, topic_id, tp.partition), segment)
         try:
             async with self._reads:
-                head = await self._head(key)
+                head = await load_head(self._get, key)
                 if not head.lengths[3]:
                     return None
                 return decode_producers(head, await self._get(key, head.indexes_end, head.size_bytes), key)
@@ -261,13 +254,9 @@ class TierReader:
 
     async def _sidecar(self, key: str) -> Sidecar:
         try:
-            head = await self._head(key)
-            return decode_indexes(head, await self._get(key, HEAD_BYTES, head.indexes_end), key)
+            return await load_sidecar(self._get, key)
         except CorruptLogError as error:  # nothing is the matter with a log of this node
             raise self.damaged(error.path, error.position, error.reason) from error
-
-    async def _head(self, key: str) -> SidecarHead:
-        return decode_head(await self._get(key, 0, HEAD_BYTES), key)
 
     async def chunk(self, found: _Object, number: int) -> bytes:
         """One of CHUNK_BYTES; the last one is shorter."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from uuid import UUID
@@ -38,6 +39,9 @@ HEAD_BYTES = _HEAD.size + _CRC.size
 PARTS_BYTES_MAX = (1 << 20, 64 << 20, 96 << 20, 256 << 20)
 """The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a
 segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB."""
+
+Get = Callable[[str, int, int], Awaitable[bytes]]
+"""`ObjectStore.get`, or what counts and bounds it."""
 
 _ADVICE = "The segment cannot be read from the object store; `strandline tier verify` looks at all of them"
 
@@ -152,6 +156,17 @@ def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
     if len(data) != head.lengths[3] or crc32c(data) != head.crcs[3]:
         raise _corrupt(key, head.indexes_end, "the CRC of the producers does not hold")
     return data
+
+
+async def load_head(get: Get, key: str) -> SidecarHead:
+    """The head of the sidecar `key`. Raises CorruptLogError, and what `get` raises."""
+    return decode_head(await get(key, 0, HEAD_BYTES), key)
+
+
+async def load_sidecar(get: Get, key: str) -> Sidecar:
+    """The sidecar `key`, by two GETs. Raises CorruptLogError, and what `get` raises."""
+    head = await load_head(get, key)
+    return decode_indexes(head, await get(key, HEAD_BYTES, head.indexes_end), key)
 
 
 def _parts(head: SidecarHead, data: bytes, key: str) -> list[bytes]:

@@ -1,0 +1,69 @@
+"""Mutants of what is copied to the object store, read from it and deleted there (rules B19, B22)."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, one_change
+
+_COPYING = "tests/log/tier/test_copying.py"
+_READING = "tests/log/tier/test_reading.py"
+_REAPING = "tests/log/tier/test_reaping.py"
+_CONTRACT = "tests/log/tier/test_store_contract.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "rot-of-the-tier-is-served",
+        "B19: what was read of the object store goes to nobody before it is found to hold",
+        "log.tier.reading:TierReader.read",
+        "end, following = intact_end(data, header.base_offset, found.epochs, 0, limit)",
+        "end, following = len(data), limit",
+        f"{_READING}::test_rot_goes_to_nobody",
+    ),
+    one_change(
+        "rot-goes-to-the-store",
+        "B22: each batch is held against its CRC, offsets and leader epoch before it is copied",
+        "log.tier.copying:_Reading.survey",
+        "end, following = intact_end(data, offset, log.epochs, log.log_start_offset, self.end_offset)",
+        "end, following = len(data), self.end_offset",
+        f"{_COPYING}::test_rot_is_never_copied",
+    ),
+    one_change(
+        "other-bytes-than-were-looked-at-are-sent",
+        "B22: what is sent is what was looked at",
+        "log.tier.copying:_Reading.chunks",
+        "if position == self._size and crc != survey.crc:",
+        "if False:",
+        f"{_COPYING}::test_what_rots_while_it_is_copied_is_not_copied",
+    ),
+    one_change(
+        "segments-that-went-are-copied",
+        "B22: a segment that its log has lost while it was looked at is not copied",
+        "log.tier.copying:_Reading._check",
+        "if self._following() != self.end_offset or self._segment.size != self._size:",
+        "if False:",
+        f"{_COPYING}::test_a_segment_that_goes_meanwhile",
+    ),
+    one_change(
+        "young-objects-are-orphans",
+        "B22: an object that may not be named yet is left alone",
+        "log.tier.reaping:find_orphans",
+        "if now_ms - item.modified_ms < grace_ms:",
+        "if False:",
+        f"{_REAPING}::test_what_the_metadata_do_not_name_is_found",
+    ),
+    one_change(
+        "objects-that-were-named-since-go",
+        "B22: the metadata are asked again before an object goes",
+        "log.tier.reaping:_is_done_with",
+        "return orphan.segment_id not in segments",
+        "return True",
+        f"{_REAPING}::test_the_metadata_are_asked_again_before_an_object_goes",
+    ),
+    one_change(
+        "unknown-topics-lose-their-objects",
+        "B22: objects of a topic that is not known go by evidence of its deletion alone",
+        "log.tier.reaping:_is_done_with",
+        "return orphan.topic_id in deleted_topics",
+        "return True",
+        f"{_REAPING}::test_an_unknown_topic_goes_by_evidence_alone",
+    ),
+)
