@@ -1,4 +1,4 @@
-"""Mutants of what is copied to the object store, read from it and deleted there (rules B19, B22)."""
+"""Mutants of what is copied to the object store, read from it and deleted there (rules B19 and B23)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "rot-goes-to-the-store",
-        "B22: each batch is held against its CRC, offsets and leader epoch before it is copied",
+        "B23: each batch is held against its CRC, offsets and leader epoch before it is copied",
         "log.tier.copying:_Reading.survey",
         "end, following = intact_end(data, offset, log.epochs, log.log_start_offset, self.end_offset)",
         "end, following = len(data), self.end_offset",
@@ -28,7 +28,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "other-bytes-than-were-looked-at-are-sent",
-        "B22: what is sent is what was looked at",
+        "B23: what is sent is what was looked at",
         "log.tier.copying:_Reading.chunks",
         "if position == self._size and crc != survey.crc:",
         "if False:",
@@ -36,7 +36,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "segments-that-went-are-copied",
-        "B22: a segment that its log has lost while it was looked at is not copied",
+        "B23: a segment that its log has lost while it was looked at is not copied",
         "log.tier.copying:_Reading._check",
         "if self._following() != self.end_offset or self._segment.size != self._size:",
         "if False:",
@@ -44,7 +44,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "young-objects-are-orphans",
-        "B22: an object that may not be named yet is left alone",
+        "B23: an object that may not be named yet is left alone",
         "log.tier.reaping:find_orphans",
         "if now_ms - item.modified_ms < grace_ms:",
         "if False:",
@@ -52,7 +52,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "objects-that-were-named-since-go",
-        "B22: the metadata are asked again before an object goes",
+        "B23: the metadata are asked again before an object goes",
         "log.tier.reaping:_is_done_with",
         "return orphan.segment_id not in segments",
         "return True",
@@ -60,7 +60,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unknown-topics-lose-their-objects",
-        "B22: objects of a topic that is not known go by evidence of its deletion alone",
+        "B23: objects of a topic that is not known go by evidence of its deletion alone",
         "log.tier.reaping:_is_done_with",
         "return orphan.topic_id in deleted_topics",
         "return True",
