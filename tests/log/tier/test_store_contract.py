@@ -195,6 +195,15 @@ def test_a_wrong_url_is_refused_with_what_is_allowed(url: str) -> None:
     assert "geheim" not in str(caught.value)
 
 
+def test_an_option_that_cannot_stand_is_refused_without_its_value() -> None:
+    from strandline.log.tier.object_store import open_store
+
+    for option in ({"connect_timeout": "geheim"}, {"proxy_url": "geheim:geheim@"}, {"conditional_put": "geheim"}):
+        with pytest.raises(ConfigError) as caught:
+            open_store("s3://bucket/x", {"aws_region": "us-east-1", **option}, timeout_ms=1000)
+        assert "geheim" not in str(caught.value)
+
+
 def test_an_unknown_option_is_refused_without_its_value() -> None:
     from strandline.log.tier.object_store import open_store
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from strandline.log.tier.store import StoredObject
 from strandline.log.tier.uploading import Upload
 from strandline.proto.errors import ConfigError, ObjectMissing, StoreError
+from strandline.proto.secrets import HIDDEN
 
 if TYPE_CHECKING:
     from strandline.log.tier.store import ObjectStore
@@ -65,7 +66,8 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float) -> Ob
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
     config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
     seconds = timedelta(milliseconds=timeout_ms)
-    client.setdefault("allow_http", str(any(value.startswith("http://") for value in config.values())).lower())
+    if any(value.startswith("http://") for value in config.values()):
+        client.setdefault("allow_http", "true")
     client.setdefault("connect_timeout", f"{int(min(timeout_ms, 5000))}ms")
     retry = {"max_retries": _RETRIES, "retry_timeout": seconds, "backoff": {"max_backoff": seconds / 4}}
     try:
@@ -77,7 +79,10 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float) -> Ob
         unknown = f"options of obstore for {parts.scheme}://; {name[1] if name else 'one of them'} is none"
         raise ConfigError(OPTIONS_KEY, dict(options), unknown) from None
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
-        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {_line(error)}") from None
+        why = _line(error)
+        for value in filter(None, options.values()):
+            why = why.replace(value, HIDDEN)
+        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {why}") from None
     return _Remote(obstore, made, timeout_ms)
 
 

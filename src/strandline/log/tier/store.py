@@ -34,7 +34,7 @@ class ObjectStore(Protocol):
         """Write an object of `size_bytes` in all; it appears whole or not at all, and is durable when this returns.
 
         After an error it may be there all the same. What `chunks` raises is raised, and then there is no object.
-        `chunks` is read as fast as the store takes it; no more than a few MiB of it are in memory. A key is never used
+        `chunks` is read as fast as the store takes it; no more than 20 MiB of it are in memory. A key is never used
         again: an object that is there already may be replaced.
 
         Raises:
