@@ -41,8 +41,8 @@ from lab.mutants import (
     sessions,
     spark,
     storage,
-    tiering,
     tier_store,
+    tiering,
     tiers,
 )
 from lab.mutants.mutant import Mutant, Patch
