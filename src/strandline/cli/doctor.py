@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +24,8 @@ from strandline.cluster.node.doctor import (
     judge_damage,
     judge_directories,
     judge_producer,
+    judge_stores,
+    judge_tier,
 )
 from strandline.proto.system import SystemClock
 
@@ -59,7 +61,8 @@ def doctor(
     """Name every setting that can lose data, and what it would lose; and every setting that has no effect.
 
     Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync;
-    of brokers whose HTTP listeners are named (--http) also which have logs that are rotten, or cannot be compacted.
+    of brokers whose HTTP listeners are named (--http) also which have logs that are rotten, or cannot be compacted, and
+    whose segments wait for an object store. The files of several nodes are also held against each other.
     With --security it names each open door of configuration files: listeners without TLS or authentication that others
     reach, what nobody is asked for, secrets that others of the machine can read, certificates that end within 30 days.
     In an outage it judges what answers within some ten seconds, and names what it could not check. Exits 1 when
@@ -83,7 +86,7 @@ def doctor(
             findings = list(_of_client(Target(**where), consumer=consumer))
     elif files:
         with plain_errors():
-            findings = [finding for path in files for finding in _of_file(path, security=security)]
+            findings = list(_of_files(files, security=security))
     else:
         findings = _of_cluster(Target(**where)) + [one for node in http for one in _of_metrics(node, cacert)]
     if output == "json":
@@ -101,16 +104,19 @@ def _of_client(target: Target, *, consumer: bool) -> Iterator[Finding]:
         yield from judge_producer(ProducerConfig.of(target.settings_for(ProducerConfig)))
 
 
-def _of_file(path: str, *, security: bool) -> Iterator[Finding]:
+def _of_files(paths: Sequence[str], *, security: bool) -> Iterator[Finding]:
     from strandline.cluster.node.config import NodeConfig
 
-    config = NodeConfig.load(path, {}, os.environ)
+    configs = [NodeConfig.load(path, {}, os.environ) for path in paths]
     if security:
         from strandline.cluster.node.doctor_security import judge_security
 
-        yield from judge_security(config, SystemClock().wall_ms() / 1000)
-    else:
+        for config in configs:
+            yield from judge_security(config, SystemClock().wall_ms() / 1000)
+        return
+    for config in configs:
         yield from judge_config(config)
+    yield from judge_stores(configs)
 
 
 def _of_cluster(target: Target) -> list[Finding]:
@@ -126,11 +132,11 @@ def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
     try:
         node_id, read = metrics_of(node, cacert)
     except click.ClickException as error:
-        says = "whether logs of this broker are rotten, or cannot be compacted"
+        says = "whether logs of this broker are rotten, cannot be compacted, or wait for an object store"
         yield Finding(node, error.message, says, "ask again when it answers", UNCHECKED)
         return
     samples = list(read)
-    values = {sample.name: int(sample.value) for sample in samples if not sample.labels}
+    values = {sample.name: sample.value for sample in samples if not sample.labels}
     directories: dict[str, dict[str, int]] = {}
     for sample in samples:
         if "log_directory" in sample.labels:
@@ -143,8 +149,14 @@ def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
     yield from judge_directories(f"broker {node_id}", offline=offline, full=full)
     yield from judge_damage(
         f"broker {node_id}",
-        rotten=values.get("strandline_rotten_replicas", 0),
-        uncleanable=values.get("kafka_log_logcleanermanager_uncleanable_partitions_count", 0),
+        rotten=int(values.get("strandline_rotten_replicas", 0)),
+        uncleanable=int(values.get("kafka_log_logcleanermanager_uncleanable_partitions_count", 0)),
+    )
+    yield from judge_tier(
+        f"broker {node_id}",
+        failing_s=values.get("strandline_tier_copies_failing_seconds", 0.0),
+        waiting=int(values.get("kafka_server_brokertopicmetrics_remotecopylagsegments", 0)),
+        without_store=int(values.get("strandline_tier_partitions_without_store", 0)),
     )
 
 

@@ -18,7 +18,8 @@ class ReplicaStatus(NamedTuple):
         maximal_isr: with a proposed newcomer (leader only, else as `isr`).
         followers: leader only.
         log_start_offset: where the partition begins, with its tier; local_log_start_offset: where its log does.
-        tiered_bytes: of what lies in the object store.
+        tiered: its closed segments are to go to the object store (`remote.storage.enable`).
+        tiered_bytes: of what lies there.
         rotten: a part of its log is not what was written, and is not healed yet.
         directory: the log directory that it lies in; empty where it has no log.
         reason: why it is offline, else empty.
@@ -38,6 +39,7 @@ class ReplicaStatus(NamedTuple):
     durable_offset: int
     last_epoch: int
     size_bytes: int
+    tiered: bool
     tiered_bytes: int
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
@@ -67,6 +69,7 @@ def status_of(partition: Partition, now_ms: float) -> ReplicaStatus:
         durable_offset=-1 if log is None else log.durable_offset,
         last_epoch=-1 if log is None else log.latest_epoch,
         size_bytes=0 if log is None else log.size_bytes,
+        tiered=state.log_config.remote_storage,
         tiered_bytes=state.tier.size_bytes,
         replicas=state.replicas,
         isr=state.isr if leader is None else leader.isr,

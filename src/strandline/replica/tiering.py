@@ -119,6 +119,7 @@ class Tiering:
         self._throttle.set_limit(config.copy_bytes_per_second)
         self._seen: dict[Partition, Tier] = {}
         self._starts: dict[Partition, int] = {}
+        self._failing_since: dict[Partition, float] = {}
         self._copies: dict[Partition, asyncio.Task[None]] = {}
         self._unanswered: dict[Partition, _Copied] = {}
         """The controller gave no answer: it is asked again, and nothing is copied twice meanwhile."""
@@ -152,6 +153,7 @@ class Tiering:
                     self._copies[partition] = spawn(self._copy_all(partition), self._shared.on_fatal)
         self._unanswered = {one: copied for one, copied in self._unanswered.items() if one.leader is copied.core}
         self._starts = {partition: start for partition, start in self._starts.items() if partition in self._seen}
+        self._failing_since = {one: since for one, since in self._failing_since.items() if one in self._seen}
         if self._starts and self._raising is None:
             self._raising = spawn(self._raise_starts(), self._shared.on_fatal)
 
@@ -243,6 +245,7 @@ class Tiering:
     def _failed(self, partition: Partition, error: Exception) -> None:
         mark("tier-copy-failed")
         self.counters.copy_errors += 1
+        self._failing_since.setdefault(partition, self._shared.clock.monotonic_ms())
         name = str(partition.topic_partition)
         log.warning(
             "a segment was not copied to the object store and is tried again", partition=name, reason=str(error)
@@ -284,6 +287,7 @@ class Tiering:
                 await self._delete(self._prefix(partition), [segment])
             return False
         mark("segment-tiered")
+        self._failing_since.pop(partition, None)
         self.counters.copied_segments += 1
         self.counters.copied_bytes += segment.size_bytes
         return True
@@ -325,6 +329,11 @@ class Tiering:
         return partition_prefix(self._shared.cluster_id, state.topic, state.topic_id, state.partition)
 
     # Status
+
+    def failing_ms(self) -> float:
+        """For how long the copies of one led partition have failed, the longest; 0: none fails."""
+        now_ms = self._shared.clock.monotonic_ms()
+        return max((now_ms - since for since in self._failing_since.values()), default=0.0)
 
     def copy_lag(self) -> tuple[int, int]:
         """Segments and bytes that may be copied and are not yet."""

@@ -19,6 +19,8 @@ from strandline.cluster.node.doctor import (
     judge_producer,
     judge_quorum,
     judge_settings,
+    judge_stores,
+    judge_tier,
     judge_topic,
 )
 
@@ -154,3 +156,25 @@ def test_directories_that_are_offline_or_full() -> None:
         "log directory /c is full: 17 bytes are left",
     ]
     assert not list(judge_directories("broker 1", offline=[], full={}))
+
+
+def test_a_broker_whose_segments_wait_for_the_store() -> None:
+    """What waits for a moment is nothing; nor is what failed and is copied by now."""
+    assert settings(judge_tier("b", failing_s=61, waiting=2, without_store=0)) == [
+        "2 segments not copied; copies have failed for 61 s"
+    ]
+    assert settings(judge_tier("b", failing_s=0, waiting=0, without_store=1)) == [
+        "1 partition of tiered topics, and no remote.log.storage.url"
+    ]
+    assert settings(judge_tier("b", failing_s=59, waiting=2, without_store=0)) == []
+    assert settings(judge_tier("b", failing_s=0, waiting=2, without_store=0)) == []
+    assert settings(judge_tier("b", failing_s=61, waiting=0, without_store=0)) == []
+
+
+def test_files_of_nodes_that_differ_in_the_store_are_named() -> None:
+    url = "remote.log.storage.url"
+    without, here, there = (NodeConfig(SAFE | {url: value}) for value in ("", "file:///a", "file:///b"))
+    assert settings(judge_stores([here, here])) == []
+    assert settings(judge_stores([without, without])) == []
+    assert settings(judge_stores([here, there])) == [f"{url} = file:///a", f"{url} = file:///b"]
+    assert settings(judge_stores([here, without])) == [f"{url} = file:///a", f"no {url}"]

@@ -5,18 +5,22 @@ Each rule is a function from values to findings; nothing here talks to anybody (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_tier import URL as STORE_URL
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
 
 PARTITIONS_A_BROKER_MAX = 2000
 """Above this, recovery and failover of one broker take seconds (row S19): measured with replication 3 on two cores."""
 
+
+FAILING_S_MAX = 60.0
+"""A store that was away for less is no finding: what failed is tried again, every 30 s by default."""
 
 RISK = "risk"
 NO_EFFECT = "no effect"
@@ -242,6 +246,43 @@ def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Findi
             "its log says why (a log is compacted no more). Once what has rotted there is healed, or the broker starts "
             "again, compaction tries again",
         )
+
+
+def judge_tier(where: str, *, failing_s: float, waiting: int, without_store: int) -> Iterator[Finding]:
+    """What a broker's metrics say of tiered storage.
+
+    Args:
+        failing_s: for how long copies of a partition that it leads have failed.
+        waiting: closed segments that it has not copied.
+        without_store: partitions of tiered topics, on a broker without an object store.
+    """
+    if waiting and failing_s >= FAILING_S_MAX:
+        yield Finding(
+            where,
+            f"{waiting} segment{'' if waiting == 1 else 's'} not copied; copies have failed for {failing_s:.0f} s",
+            "nothing yet: they stay on the disks, whatever local.retention says, until those are full",
+            "its log says why (a segment was not copied to the object store): the store is away, or refuses",
+        )
+    if without_store:
+        yield Finding(
+            where,
+            f"{without_store} partition{'' if without_store == 1 else 's'} of tiered topics, and no {STORE_URL}",
+            "nothing; but what it leads is not copied and fills the disks, and old records cannot be read from it",
+            f"{STORE_URL} as on the other nodes",
+        )
+
+
+def judge_stores(configs: Sequence[NodeConfig]) -> Iterator[Finding]:
+    """The files of several nodes of one cluster: one object store for all."""
+    if len({config.tier.url for config in configs}) > 1:
+        for config in configs:
+            yield Finding(
+                config.path or f"node {config.node_id}",
+                f"{STORE_URL} = {config.tier.url}" if config.tier.url else f"no {STORE_URL}",
+                "nothing; but old records of tiered topics cannot be read where another node than their leader of that "
+                "time leads: the nodes differ in it",
+                f"the same {STORE_URL} on every node, controllers too",
+            )
 
 
 def judge_producer(config: ProducerConfig) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from strandline.cluster.node.metrics_directories import of_directories
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
+from strandline.cluster.node.metrics_tier import of_tier
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.findings import LogCondition
 from strandline.log.watched_disk import BOUNDS_S
@@ -72,6 +73,7 @@ class Metrics:
                     yield from of_audit(node.broker)
                     yield from of_quotas(node.broker)
                     yield from of_replication_quotas(node.broker)
+                    yield from of_tier(node.broker)
 
         registry = CollectorRegistry()
         registry.register(OfNode())
