@@ -39,10 +39,11 @@ _HOW = (
 def size(names: tuple[str, ...], output: str, **where: Any) -> None:
     """Show how large topics are by partition and replica, how much they grow a day, and when the disks are full.
 
-    Records are offsets between log start and high watermark: a compacted topic has fewer. Growth is of the last day, by
-    the records' timestamps (ListOffsets), times the bytes that an offset takes on average now; a log that is younger
-    counts from its first record, and of one younger than an hour it is not known. Days until full lets each replica of
-    a disk grow at this rate up to what its retention leaves, all topics counted. Without a name: all topics.
+    Records are offsets between the start of what is on the disks and the high watermark: a compacted topic has fewer.
+    Of a tiered topic those in the object store are told too, which may be on the disks as well. Growth is of the last
+    day, by the records' timestamps (ListOffsets), times the bytes that an offset takes on average now; a log that is
+    younger counts from its first record, and of one younger than an hour it is not known. Days until full lets each
+    replica of a disk grow at this rate up to what its retention leaves, all topics counted. Without a name: all topics.
 
     \b
     strandline topic size
@@ -66,7 +67,9 @@ def size(names: tuple[str, ...], output: str, **where: Any) -> None:
 def _document(sizes: Sizes, names: tuple[str, ...]) -> dict[str, Any]:
     return {
         "partitions": [
-            asdict(part) | {"records": part.records} for part in sizes.partitions if not names or part.topic in names
+            asdict(part) | {"records": part.records, "tiered_records": part.tiered_records}
+            for part in sizes.partitions
+            if not names or part.topic in names
         ],
         "disks": [asdict(disk) for disk in sizes.disks],
         "silent": {str(node): why for node, why in sizes.silent.items()},
@@ -79,15 +82,16 @@ def _show(sizes: Sizes, names: tuple[str, ...]) -> None:
             f"{part.topic}-{part.partition}",
             replica.node,
             replica.role,
-            "?" if part.records is None else max(0, part.records - replica.lag_records),
+            "?" if part.local_records is None else max(0, part.local_records - replica.lag_records),
             shown_bytes(replica.bytes),
+            "?" if part.tiered_records is None else part.tiered_records,
             "?" if replica.bytes_a_day is None else shown_bytes(replica.bytes_a_day),
         )
         for part in sizes.partitions
         if not names or part.topic in names
         for replica in part.replicas
     ]
-    print_table(("partition", "broker", "role", "records", "bytes", "bytes a day"), rows)
+    print_table(("partition", "broker", "role", "records", "bytes", "records in the store", "bytes a day"), rows)
     disks = [
         (
             disk.node,

@@ -31,6 +31,7 @@ from strandline.cli.sizes import size
 from strandline.cli.trim import trim
 from strandline.client.types import (
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
     ConfigChange,
     ConfigEntry,
@@ -182,8 +183,12 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
         led = [(item.name, part.partition) for item in topics for part in item.partitions if part.leader is not None]
         first = admin.list_offsets(dict.fromkeys(led, EARLIEST))
         last = admin.list_offsets(dict.fromkeys(led, LATEST))
+        is_tiered = ("remote.storage.enable", "true")
+        tiered = {name for name in configs if any((one.name, one.value) == is_tiered for one in configs[name])}
+        on_disks = admin.list_offsets({where: EARLIEST_LOCAL for where in led if where[0] in tiered})
     starts = {tuple(where): listed.offset for where, listed in first.items()}
     ends = {tuple(where): listed.offset for where, listed in last.items()}
+    local = {tuple(where): listed.offset for where, listed in on_disks.items()}
     if output == "json":
         documents = []
         for item in topics:
@@ -191,6 +196,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
             for part in document["partitions"]:
                 place = (item.name, part["partition"])
                 part |= {"log_start_offset": starts.get(place), "high_watermark": ends.get(place)}
+                part |= {"local_log_start_offset": local.get(place, starts.get(place))}
             documents.append(document)
         print_json(documents)
         return
@@ -220,6 +226,10 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
         )
         print_table(columns, rows, title=f"{item.name}  (id {item.topic_id})  settings: {changed}")
         for part in item.partitions:
+            start, disks_begin = (of.get((item.name, part.partition)) for of in (starts, local))
+            if start is not None and disks_begin is not None and start < disks_begin:
+                alone = f"offsets {start} to {disks_begin - 1} lie in the object store alone"
+                click.echo(f"{item.name}-{part.partition} begins on the disks at offset {disks_begin}: {alone}.")
             if part.leader is None:
                 command = f"strandline topic elect {item.name} --partition {part.partition} --unclean --dry-run"
                 click.echo(f"{item.name}-{part.partition} has no leader. Why, and what each replica holds: {command}")

@@ -138,6 +138,7 @@ def _document(found: Explanation) -> dict[str, Any]:
         "synced": found.synced,
         "replicas": [asdict(replica) for replica in found.replicas],
         "segment": None if found.segment is None else asdict(found.segment),
+        "tier": found.tier,
         "retention": found.retention,
         "compaction": found.compaction,
         "not_before_ms": found.not_before_ms,
@@ -198,6 +199,8 @@ def _show(found: Explanation) -> None:
     if found.segment is not None:
         active = ", which is written to" if found.segment.is_active else ""
         rows.append(("segment", f"{found.segment.path} (broker {found.segment.node}){active}"))
+    if found.tier:
+        rows.append(("tier", found.tier))
     if found.retention:
         rows.append(("retention", found.retention))
     if found.compaction:

@@ -1,6 +1,8 @@
 """How large topics are, how fast they grow, and when a broker's disk is full (`strandline topic size`).
 
 - *Records* are offsets between log start and high watermark. A compacted topic has fewer records than that.
+- *In the store* are the offsets between log start and the last one that was copied (KIP-405), those included that are
+  on the disks as well. How many bytes they take the metrics of the leader tell, Kafka's protocol does not.
 - *Growth* is of the last day: the offsets whose timestamps lie in it (ListOffsets by time), and so many bytes as the
   log's offsets take on average now. A log that is younger counts from its first record. Records whose times are not
   those of their arrival (a table's history, a restored backup) make it wrong.
@@ -16,7 +18,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from strandline.client.admin import Admin
-from strandline.client.types import EARLIEST, LATEST, ConfigResource, PartitionDescription
+from strandline.client.types import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    ConfigResource,
+    PartitionDescription,
+)
 from strandline.log.room import RESERVE_SHARE
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -24,6 +33,8 @@ from strandline.proto.ids import TopicPartition
 DAY_MS = 24 * 3600 * 1000
 YOUNGEST_MS = 3600 * 1000
 """A log of less than an hour says nothing about a day."""
+
+_AS_THE_WHOLE = -2
 
 FIRST = 0
 """A time before which no record was written: ListOffsets answers with the first one that has a time."""
@@ -46,11 +57,18 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """One partition, by its leader. Offsets are None while it has none."""
+    """One partition, by its leader. Offsets are None while it has none.
+
+    Attributes:
+        local_start_offset: where it begins on the disks; the start but for a tiered topic.
+        tiered_end_offset: one past the last offset that was copied to the object store; the start where none was.
+    """
 
     topic: str
     partition: int
     start_offset: int | None
+    local_start_offset: int | None
+    tiered_end_offset: int | None
     end_offset: int | None
     records_a_day: float | None
     replicas: tuple[ReplicaSize, ...]
@@ -61,6 +79,20 @@ class PartitionSize:
         if self.start_offset is None or self.end_offset is None:
             return None
         return self.end_offset - self.start_offset
+
+    @property
+    def local_records(self) -> int | None:
+        """Of these, on the disks."""
+        if self.local_start_offset is None or self.end_offset is None:
+            return None
+        return self.end_offset - self.local_start_offset
+
+    @property
+    def tiered_records(self) -> int | None:
+        """Of these, in the object store."""
+        if self.start_offset is None or self.tiered_end_offset is None:
+            return None
+        return self.tiered_end_offset - self.start_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +145,12 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
     led = [tp for tp, part in parts.items() if part.leader is not None]
     starts = admin.list_offsets(dict.fromkeys(led, EARLIEST))
     ends = admin.list_offsets(dict.fromkeys(led, LATEST))
+    limits = _limits(admin, [item.name for item in topics])
+    tiered = [tp for tp in led if limits[tp.topic].tiered]
+    local = admin.list_offsets(dict.fromkeys(tiered, EARLIEST_LOCAL))
+    copied = admin.list_offsets(dict.fromkeys(tiered, LATEST_TIERED))
+    local_starts = {tp: local[tp].offset if tp in local else starts[tp].offset for tp in led}
+    tiered_ends = {tp: max(copied[tp].offset + 1 if tp in copied else 0, starts[tp].offset) for tp in led}
     firsts = admin.list_offsets(dict.fromkeys(led, FIRST))
     recent = admin.list_offsets(dict.fromkeys(led, now_ms - DAY_MS))
     rates = {
@@ -120,7 +158,6 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
         for tp in led
     }
     stored, silent = _stored(admin)
-    limits = _limits(admin, [item.name for item in topics])
     replicas: dict[TopicPartition, list[ReplicaSize]] = {}
     disks: list[DiskSize] = []
     for node, path, total, usable, there in stored:
@@ -130,7 +167,7 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
             part = parts.get(tp)
             if part is None:
                 continue  # deleted meanwhile
-            span = ends[tp].offset - starts[tp].offset if tp in ends else 0
+            span = ends[tp].offset - local_starts[tp] if tp in ends else 0
             daily = bytes_a_day(size, span - lag, rates.get(tp))
             replicas.setdefault(tp, []).append(
                 ReplicaSize(tp.topic, tp.partition, node, path, _role(part, node), size, lag, daily)
@@ -147,6 +184,8 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
             tp.topic,
             tp.partition,
             starts[tp].offset if tp in starts else None,
+            local_starts.get(tp),
+            tiered_ends.get(tp),
             ends[tp].offset if tp in ends else None,
             rates.get(tp),
             tuple(sorted(replicas.get(tp, ()), key=lambda replica: (replica.role != "leader", replica.node))),
@@ -207,6 +246,7 @@ def days_until_full(usable_bytes: int | None, replicas: Iterable[Growing]) -> tu
 class _Limits:
     """What the settings of a topic let a partition grow to. -1: no bound."""
 
+    tiered: bool
     deletes: bool
     retention_ms: int
     retention_bytes: int
@@ -226,13 +266,21 @@ def _limits(admin: Admin, topics: Iterable[str]) -> dict[str, _Limits]:
     found: dict[str, _Limits] = {}
     for resource, entries in admin.describe_configs([ConfigResource("topic", name) for name in topics]).items():
         values = {entry.name: entry.value for entry in entries}
+        tiered = values.get("remote.storage.enable") == "true"
         found[resource.name] = _Limits(
+            tiered=tiered,
             deletes="delete" in (values.get("cleanup.policy") or "delete"),
-            retention_ms=int(values.get("retention.ms") or -1),
-            retention_bytes=int(values.get("retention.bytes") or -1),
+            retention_ms=_retention(values, "retention.ms", tiered),
+            retention_bytes=_retention(values, "retention.bytes", tiered),
             segment_bytes=int(values.get("segment.bytes") or 0),
         )
     return found
+
+
+def _retention(values: Mapping[str, str | None], name: str, tiered: bool) -> int:
+    """Of what is on the disks; -1: no bound. That of a tiered topic may be its own (-2: it is not)."""
+    own = int(values.get(f"local.{name}") or _AS_THE_WHOLE) if tiered else _AS_THE_WHOLE
+    return int(values.get(name) or -1) if own == _AS_THE_WHOLE else own
 
 
 def _reserve(admin: Admin, node: int, total_bytes: int | None) -> int:

@@ -14,7 +14,15 @@ from enum import StrEnum
 from strandline.client.admin import Admin
 from strandline.client.errors import ClientTimeout
 from strandline.client.range_reader import RangeReader
-from strandline.client.types import EARLIEST, LATEST, ConfigResource, ConsumerRecord, PartitionDescription
+from strandline.client.types import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    ConfigResource,
+    ConsumerRecord,
+    PartitionDescription,
+)
 from strandline.log.batch import LOG_APPEND_TIME, BatchHeader
 from strandline.log.records import Record, decode_records
 from strandline.proto.error_codes import ErrorCode
@@ -78,6 +86,8 @@ class Explanation:
     synced: bool | None = None
     replicas: tuple[KnownReplica, ...] = ()
     segment: SegmentFile | None = None
+    tier: str = ""
+    """Of a tiered topic: whether it lies in the object store, on the disks, or both."""
     retention: str = ""
     not_before_ms: int | None = None
     """Retention does not take it earlier, as it is set now."""
@@ -139,8 +149,9 @@ class Why:
         else:
             self._read(found)
             self._leadership(found)
-            self._replicas(found, part)
-            found.segment = self._segment(found)
+            if configs.get("remote.storage.enable") != "true" or self._is_on_disks(found):
+                self._replicas(found, part)
+                found.segment = self._segment(found)
             self._retention(found, configs)
             self._compaction(found, configs)
         return found
@@ -210,6 +221,18 @@ class Why:
             )
 
     # ------------------------------------------------------------------ who has it
+
+    def _is_on_disks(self, found: Explanation) -> bool:
+        """Of a tiered topic (KIP-405); says in `found` where the record lies."""
+        local_start = self._admin.list_offsets({self._tp: EARLIEST_LOCAL})[self._tp].offset
+        last_tiered = self._admin.list_offsets({self._tp: LATEST_TIERED})[self._tp].offset
+        if found.offset < local_start:
+            found.tier = f"it lies in the object store alone: the disks begin at offset {local_start}"
+        elif found.offset <= last_tiered:
+            found.tier = "it lies in the object store too; local.retention.ms and local.retention.bytes take the copies"
+        else:
+            found.tier = "it lies on the disks alone: it goes to the object store once its segment is closed"
+        return found.offset >= local_start
 
     def _replicas(self, found: Explanation, part: PartitionDescription) -> None:
         found.replicas = tuple(self._replica(found, part, node) for node in part.replicas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 from tests.acceptance.helpers import eventually
@@ -22,6 +23,13 @@ def write(cluster: DevCluster, count: int) -> None:
     with Producer(cluster.bootstrap) as producer:
         for _ in range(count):
             producer.send("old", bytes(1000), partition=0).result(30)
+
+
+def tell(cluster: DevCluster, *words: str) -> Any:
+    """What the command tells programs."""
+    told = CliRunner().invoke(main, [*words, "-b", cluster.bootstrap, "-o", "json"])
+    assert told.exit_code == 0, told.output
+    return json.loads(told.stdout)
 
 
 def test_a_node_with_a_store_tells_of_it(tmp_path: Path) -> None:
@@ -54,6 +62,20 @@ def test_a_node_with_a_store_tells_of_it(tmp_path: Path) -> None:
         assert {
             re.sub("_(total|created)$", "", name) for name in found if "tier_" in name or TOPICS in name
         } <= documented
+
+        last = int(value(found, "kafka_log_log_logendoffset", topic="old")) - 1
+        told = tell(cluster, "why", "old", "0", "0")
+        assert told["tier"].startswith("it lies in the object store alone: the disks begin at offset ")
+        assert (told["state"], told["replicas"], told["segment"]) == ("record", [], None)
+        assert told["not_before_ms"] is not None
+        assert tell(cluster, "why", "old", "0", str(last))["tier"].startswith("it lies on the disks alone")
+        [part] = tell(cluster, "topic", "size", "old")["partitions"]
+        assert part["start_offset"] == 0 < part["local_start_offset"] <= part["tiered_end_offset"] < 100
+        assert part["tiered_records"] == part["tiered_end_offset"]
+        [described] = tell(cluster, "topic", "describe", "old")
+        assert described["partitions"][0]["local_log_start_offset"] == part["local_start_offset"]
+        shown = CliRunner().invoke(main, ["topic", "describe", "old", "-b", cluster.bootstrap]).stdout
+        assert f"old-0 begins on the disks at offset {part['local_start_offset']}: offsets 0 to " in shown
 
         store.rename(tmp_path / "aside")
         store.write_bytes(b"")
