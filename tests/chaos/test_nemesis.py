@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 
 from strandline.chaos.checkers.metadata_logs import DIRECTORY
-from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS, OF_SEVERAL
+from strandline.chaos.nemesis.kinds import (
+    BY_NAME_ALONE,
+    DESTRUCTIVE,
+    FAULTS,
+    KINDS,
+    NODE_KINDS,
+    OF_SEVERAL,
+    STORE_KINDS,
+)
 from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator
@@ -17,10 +26,12 @@ from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskFaults
 from strandline.chaos.sim.effects import EFFECTS
 from strandline.chaos.sim.links import Link
+from strandline.chaos.sim.object_store import SimStore, SimStorePort, StoreConfig, StoreFaults
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.disk import DiskError, write_file_durably
+from strandline.proto.errors import StoreError
 
 NAMES = ("n1", "n2", "n3")
 
@@ -53,15 +64,22 @@ EFFECTS_OF = {
     "unmount_one": ("disk-unmounted",),
     "lose_metadata": ("metadata-lost",),
     "rot_metadata": ("bit-flipped",),
+    "store_away": ("store-away",),
+    "store_slow": ("store-slow",),
+    "store_refuses": ("store-refused",),
+    "store_loses_answers": ("store-answer-lost",),
+    "store_keeps": ("store-delete-refused",),
 }
-"""What a fault does to machines that write a log each and never talk; `test_network` has what befalls those who do."""
+"""What a fault does to machines that write a log and an object each and never talk; `test_network` has what befalls
+those who do."""
 
 
 class Site:
-    """Three machines that write a log, one of clients, and a nemesis."""
+    """Three machines that write a log and an object, one of clients, an object store, and a nemesis."""
 
     def __init__(self, seed: int, kinds: tuple[str, ...]) -> None:
         self.world = World(seed)
+        self.store = SimStore(self.world.loop, random.Random(seed), StoreConfig(timeout_us=100_000))
         for name in (*NAMES, "client"):
             self.world.add_machine(name, mounted=["/data2"] if set(kinds) & set(OF_SEVERAL) else [])
         self.nemesis = Nemesis(
@@ -73,10 +91,26 @@ class Site:
             stop=self.world.kill,
             leader=lambda: "n1",
             controller=lambda: "n2",
+            store=self.store,
         )
 
     def start(self, name: str) -> None:
         self.world.spawn(name, self.write)
+        process = self.world.process(name)
+        assert process is not None
+        task = self.copy(self.store.for_node(process), name)
+        process.context.copy().run(self.world.loop.create_task, task)
+
+    @staticmethod
+    async def copy(store: SimStorePort, key: str) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"segment"
+
+        while True:
+            with suppress(StoreError):
+                await store.put(key, chunks(), 7)
+                await store.delete(key)
+            await asyncio.sleep(0.01)
 
     async def write(self, ports: Ports) -> None:
         ports.disk.mkdir(DIRECTORY)
@@ -136,14 +170,15 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
         assert disk.faults == DiskFaults()
         assert not disk.hung
         assert not disk.rotten
+    assert site.store.faults == StoreFaults()
     assert not site.nemesis.excused
     assert not site.nemesis.damaged
 
 
 def test_kinds_are_known_by_one_name_each() -> None:
     """What the quorum survives is part of what a node survives; what needs seeds of its own is drawn beside nothing."""
-    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - set(BY_NAME_ALONE) - set(OF_SEVERAL)
-    assert set(BY_NAME_ALONE) | set(OF_SEVERAL) < set(FAULTS)
+    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - set(BY_NAME_ALONE) - set(OF_SEVERAL) - set(STORE_KINDS)
+    assert set(BY_NAME_ALONE) | set(OF_SEVERAL) | set(STORE_KINDS) < set(FAULTS)
     assert set(DESTRUCTIVE) < {*NODE_KINDS, *OF_SEVERAL}
 
 

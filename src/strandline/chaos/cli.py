@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import Outcome, Run
 
-SCENARIOS = ("cluster", "quorum")
+SCENARIOS = ("cluster", "tiered", "quorum")
 PROGRAM = ("strandline", "sim")
 
 _TIMELINE_LINES = 60
@@ -37,7 +37,8 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
         from strandline.chaos.scenario import ScenarioRun
         from strandline.chaos.scenario_options import ScenarioOptions
 
-        run = ScenarioRun(seed, override(ScenarioOptions.draw(seed), changes))
+        drawn = ScenarioOptions.draw(seed, tiered=scenario == "tiered")
+        run = ScenarioRun(seed, override(drawn, changes))
     if trace_file is not None:
         # By lines: the run's process ends without closing anything.
         sink = open(trace_file, "w", buffering=1)  # noqa: SIM115

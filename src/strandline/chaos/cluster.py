@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from strandline.chaos.checkers.batches import StoredBatch
 from strandline.chaos.checkers.copies import CopyChecks
 from strandline.chaos.checkers.durable import CommittedIsDurable
 from strandline.chaos.checkers.invariant import InvariantViolated
@@ -15,11 +16,14 @@ from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
 from strandline.chaos.checkers.stored import find_directory
+from strandline.chaos.checkers.tiers import TierChecks
 from strandline.chaos.nemesis.operator import all_vote, force_vote
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
 from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.object_store import SimStore, StoreConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
+from strandline.chaos.sim.seeds import split as split_seed
 from strandline.chaos.sim.world import World
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.format import format_directory
@@ -72,10 +76,12 @@ class SimCluster:
         controllers: int | None = None,
         users: Sequence[str] = (),
         directories: int = 1,
+        store: StoreConfig | None = None,
     ) -> None:
         """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
         and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in.
-        `directories`: of logs on each node, each on a disk of its own."""
+        `directories`: of logs on each node, each on a disk of its own. `store`: how the object store behaves, for nodes
+        whose `settings` name one."""
         self.world = world
         self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
         self.controllers = self.names[:size] if controllers is None else self.names[:controllers]
@@ -99,6 +105,8 @@ class SimCluster:
         self._places: dict[tuple[int, str], str] = {}
         """(node, partition) -> the log directory in which its replica was seen last."""
         self._paths = [DATA, *(f"{DATA}{number}" for number in range(2, directories + 1))]
+        self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
+        self.tiers = TierChecks(self.store, CLUSTER_ID)
         self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
@@ -171,7 +179,16 @@ class SimCluster:
         if name in self.forced:
             del self.forced[name]
             force_vote(ports.disk, DATA, read_meta_properties(ports.disk, DATA).directory_id)
-        node = Node(config, disk=ports.disk, disks=ports.disks, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
+        store = self.store.for_node(process)
+        node = Node(
+            config,
+            disk=ports.disk,
+            disks=ports.disks,
+            clock=ports.clock,
+            rng=ports.rng,
+            rpc=ports.rpc,
+            open_store=lambda _: store,
+        )
         live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()
         self.ever.append(live)
@@ -305,6 +322,7 @@ class SimCluster:
         image = self.newest_image()
         if image is not None:
             self._inspect_copies(image)
+            self.tiers.inspect(image, self.partition_checks.partitions, self._places_of)
 
     @staticmethod
     def _disk_of(live: Live, partition: Partition) -> SimDisk:
@@ -339,6 +357,10 @@ class SimCluster:
             if synced and not state.isr and not state.eligible_leader_replicas:
                 self.copies.check_in_doubt(known, state.last_known_elr, ends, others)
 
+    def _places_of(self, partition: str) -> dict[str, tuple[SimDisk, str]]:
+        """Where the brokers, dead or alive, have their replicas of a partition, or would."""
+        return {name: self.place(int(name[1:]), partition) for name in self.brokers}
+
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""
         found: dict[str, dict[str, int]] = {}
@@ -370,7 +392,25 @@ class SimCluster:
             "offline_logs": sum(one.offline_logs for one in counters),
             "self_stops": self.self_stops,
             "durable_images": self.durable.looked,
+            "tiered_segments": self.tiers.looked,
+            "tier_reads": self.store.reads,
         }
+
+    def leaks(self) -> list[str]:
+        """Objects that the metadata do not name."""
+        image = self.newest_image()
+        return [] if image is None else self.tiers.leaks(image)
+
+    def check_leaks(self) -> None:
+        """At the end. Raises InvariantViolated (NothingLeaks)."""
+        image = self.newest_image()
+        if image is not None:
+            self.tiers.check_at_the_end(image)
+
+    def tiered_batches(self) -> dict[str, list[tuple[StoredBatch, bytes]]]:
+        """What of partitions is in the object store, by the names of their directories."""
+        image = self.newest_image()
+        return {} if image is None else self.tiers.batches(image)
 
     # --- waiting ---
 

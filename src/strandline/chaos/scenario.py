@@ -30,6 +30,7 @@ from strandline.chaos.secured.secured import Secured
 from strandline.chaos.services.services import Services
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World
+from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS
 from strandline.chaos.workload import Workload
 from strandline.proto import marks
 
@@ -59,12 +60,14 @@ class ScenarioRun:
         self.world = World(seed, self.options.world)
         asking = self.options.secured
         users, login = (USERS, PLAIN_CLIENTS) if asking is not None else ((), {})
+        tiered = self.options.tiered
         self.cluster = SimCluster(
             self.world,
             self.options.node,
             split=self.options.split_layout,
             users=users,
             directories=self.options.directories,
+            store=None if tiered is None else tiered.store,
         )
         self.world.add_machine(CLIENT)
         self.history = History()
@@ -73,7 +76,8 @@ class ScenarioRun:
         self.services: Services | None = None
         if self.options.services is not None:
             self.world.add_machine(SERVICES)
-            self.services = Services(bootstrap, self.options.services, self.history, self._now_ms, login)
+            self.services = services = Services(bootstrap, self.options.services, self.history, self._now_ms, login)
+            self.cluster.tiers.deletable = lambda: services.deletable
         self.secured: Secured | None = None
         if asking is not None:
             self.world.add_machine(SECURED)
@@ -88,6 +92,7 @@ class ScenarioRun:
             leader=lambda: self.cluster.leader(split(seed, "victims", self.world.loop.now_us)),
             controller=self.cluster.controller,
             on_fault=self.cluster.inspect,
+            store=self.cluster.store,
         )
         self.cluster.may_fall = self.nemesis.excused
         self.cluster.without_vote = self.nemesis.without_vote
@@ -242,6 +247,8 @@ class ScenarioRun:
         lanes = len(self.options.workload.lanes)
         await self.cluster.wait_for("the producers have flushed", 2 * PROGRESS_MS, lambda: self.workload.idle >= lanes)
         self.world.kill(CLIENT)
+        if self.options.tiered is not None:
+            await self.world.sleep_ms(LEAVES_DISKS_MS)
         process = self.world.spawn(CLIENT, self.workload.read_everything)
         assert process.main is not None
         main = process.main
@@ -253,6 +260,8 @@ class ScenarioRun:
             await self._finish_secured(self.secured)
         await self.cluster.wait_in_sync(PROGRESS_MS)
         await self.world.sleep_ms(2_000)  # followers hear of the last high watermark
+        if self.options.tiered is not None:
+            await self._finish_tiers()
         self.cluster.inspect()
 
     async def _finish_services(self, services: Services) -> None:
@@ -281,6 +290,13 @@ class ScenarioRun:
         await self.cluster.wait_for("everybody has tried to get in", PROGRESS_MS, main.done)
         main.result()
 
+    async def _finish_tiers(self) -> None:
+        """The reaper has its time for what was cut short: the grace, and a few rounds of it."""
+        deadline_ms = self.world.now_ms + GRACE_MS + PROGRESS_MS
+        while self.cluster.leaks() and self.world.now_ms < deadline_ms:
+            await self.world.sleep_ms(1_000)
+        self.cluster.check_leaks()
+
     def _judge(self) -> None:
         anomalies = judge(self.history)
         if anomalies:
@@ -292,6 +308,7 @@ class ScenarioRun:
             self.cluster.high_watermarks(),
             self.history.sends,
             compacted,
+            tiered=self.cluster.tiered_batches(),
         )
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))

@@ -15,6 +15,7 @@ from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import WorldConfig
+from strandline.chaos.tiered import SERVICES_BESIDE, TIERED_SHARE, TieredOptions
 from strandline.chaos.workload import WorkloadOptions
 from strandline.log.config import INT64_MAX
 
@@ -77,9 +78,11 @@ class ScenarioOptions:
     """Three controllers and three brokers instead of three combined nodes."""
     services: ServiceOptions | None = None
     secured: SecuredOptions | None = None
+    tiered: TieredOptions | None = None
 
     @classmethod
-    def draw(cls, seed: int) -> ScenarioOptions:
+    def draw(cls, seed: int, *, tiered: bool = False) -> ScenarioOptions:
+        """`tiered`: every seed has tiered topics, and more of them have services."""
         rng = split(seed, "options")
         network = NetworkConfig(
             latency_min_us=50,
@@ -134,11 +137,13 @@ class ScenarioOptions:
             split_layout=rng.random() < 0.2,
         )
         # Generators of their own: what all other seeds draw stays as it is.
-        if split(seed, "seesaw").random() < SEESAW_SHARE:
+        if split(seed, "seesaw").random() < SEESAW_SHARE and not tiered:
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
+        tier_rng = split(seed, "tiered")
+        beside = tiered and tier_rng.random() < SERVICES_BESIDE
         rng = split(seed, "services")
-        if rng.random() < SERVICES_SHARE:
+        if rng.random() < SERVICES_SHARE or beside:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
@@ -147,6 +152,11 @@ class ScenarioOptions:
         if rng.random() < SECURED_SHARE:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
+        if tiered or tier_rng.random() < TIERED_SHARE:
+            tier = TieredOptions.draw(tier_rng, drawn.workload)
+            drawn = override(drawn, {"tiered": tier, **tier.changes(drawn.faults.kinds)})
+            if drawn.services is not None:
+                drawn.services.tiered = dict(tier.topics)
         return drawn
 
     def _draw_directories(self, rng: random.Random) -> None:

@@ -91,6 +91,8 @@ class WorkloadOptions:
     """Values after which producers send one by one: the schedules are what counts, not the volume."""
     rewinds_max: int = 2
     """How often one consumer starts over."""
+    rewinds_share: float = 0.003
+    """Of its polls, until then."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> WorkloadOptions:
@@ -239,7 +241,7 @@ class Workload:
         consumer.assign([(where.topic, where.number) for where in self.partitions])
         generation = 0
         while True:
-            if generation < self.options.rewinds_max and ports.rng.random() < 0.003:
+            if generation < self.options.rewinds_max and ports.rng.random() < self.options.rewinds_share:
                 consumer.seek_to_beginning()
                 generation += 1
             await self._poll(consumer, name, generation)

@@ -25,7 +25,7 @@ class TierConfig:
         cache_bytes: memory for chunks of objects.
         timeout_ms: how long one request to the store may take.
         reaper_interval_ms: how often is looked for objects that no metadata name.
-        reaper_grace_ms: how old such an object must be before it is deleted.
+        reaper_grace_ms: how long a broker must have found such an object before it deletes it.
     """
 
     url: str = ""

@@ -17,13 +17,15 @@ def compare_replicas(
     high_watermarks: Mapping[str, Mapping[str, int]],
     sends: Iterable[Send] = (),
     compacted: Collection[str] = (),
+    *,
+    tiered: Mapping[str, Iterable[tuple[StoredBatch, bytes]]] | None = None,
 ) -> None:
     """Every replica's batches below the lowest high watermark are the same bytes, from where the last of them begins;
     and in them is what the acknowledgements of `sends` said.
 
     Of partitions that are `compacted` each replica has the same last record of each key: see `checkers.compacted`.
     `place` tells disk and directory of a node's replica. `high_watermarks` is partition directory name -> node name ->
-    high watermark.
+    high watermark, `tiered` partition directory name -> what of it is in the object store.
 
     Raises:
         InvariantViolated: IdenticalReplicas, AckedIsStored.
@@ -40,7 +42,8 @@ def compare_replicas(
             continue
         batches = {name: list(_committed(*place(name, directory), end)) for name in by_node}
         _compare(directory, end, batches)
-        _check_acked(directory, batches, acked.get(directory, ()))
+        stored = [*(tiered or {}).get(directory, ()), *next(iter(batches.values()), [])]  # all replicas have the same
+        _check_acked(directory, stored, acked.get(directory, ()))
 
 
 def _committed(disk: SimDisk, directory: str, end: int) -> Iterator[tuple[StoredBatch, bytes]]:
@@ -68,9 +71,7 @@ def _compare(directory: str, end: int, batches: Mapping[str, list[tuple[StoredBa
         raise InvariantViolated("IdenticalReplicas", "committed bytes differ", **facts)
 
 
-def _check_acked(directory: str, batches: Mapping[str, list[tuple[StoredBatch, bytes]]], sends: Iterable[Send]) -> None:
-    """On one replica: all have the same bytes."""
-    found = next(iter(batches.values()), [])
+def _check_acked(directory: str, found: Iterable[tuple[StoredBatch, bytes]], sends: Iterable[Send]) -> None:
     stored: dict[int, str] = {}
     try:
         for batch, content in found:

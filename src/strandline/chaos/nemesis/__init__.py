@@ -2,5 +2,5 @@
 
 - `options`: which faults a seed uses, how often, for how long,
 - `nemesis`: draws them, keeps what has to be undone, heals,
-- `processes`, `links`, `disks`: the faults themselves; `kinds` has them by name.
+- `processes`, `links`, `disks`, `metadata`, `stores`: the faults themselves; `kinds` has them by name.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.nemesis import disks, links, metadata, processes
+from strandline.chaos.nemesis import disks, links, metadata, processes, stores
 
 FAULTS = {
     "stop": processes.stop,
@@ -46,6 +46,11 @@ FAULTS = {
     "fail_directory": disks.fail_directory,
     "lose_metadata": metadata.lose,
     "rot_metadata": metadata.rot,
+    "store_away": stores.away,
+    "store_slow": stores.slow,
+    "store_refuses": stores.refuse,
+    "store_loses_answers": stores.lose_answers,
+    "store_keeps": stores.keep,
 }
 """name -> injects one."""
 
@@ -70,7 +75,10 @@ BY_NAME_ALONE = ("seesaw",)
 OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
 """They strike one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""
 
-NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL))
+STORE_KINDS = ("store_away", "store_slow", "store_refuses", "store_loses_answers", "store_keeps")
+"""Those of the object store: drawn where there is one (`chaos/tiered.py`)."""
+
+NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *STORE_KINDS))
 """Those that a whole node is asked to survive."""
 
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)

@@ -12,6 +12,7 @@ from typing import Any
 
 from strandline.chaos.nemesis.options import SUPERVISOR_MS, FaultOptions
 from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.object_store import SimStore
 from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import World
 
@@ -55,6 +56,8 @@ class Nemesis:
     """Machines whose directory is to be formatted without a vote before its node starts: who starts it does that."""
     forced: dict[str, None] = field(default_factory=dict)
     """Machines whose vote the operator forces before its node starts: who starts it does that."""
+    store: SimStore | None = None
+    """The object store, where the nodes have one."""
     victim: str = ""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)

@@ -26,6 +26,7 @@ _SEGMENT_BYTES = ("20000", "100000", "1073741824")
 
 
 _EXPIRES = {"retention.bytes": "1000", "segment.bytes": "1024"}
+_EXPIRES_TIERED = _EXPIRES | {"local.retention.bytes": "300", "local.retention.ms": "-2"}
 _PADDING = "." * 80
 _COMPACTS = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0.2"}
 _TOMBSTONES = 0.1
@@ -64,11 +65,12 @@ class Altered:
         """Make both topics, and send bursts to one or the other."""
         options, rng, producer = self._shared.options, ports.rng, self._shared.producer(ports)
         async with self._shared.admin(ports) as admin:
-            self.trimmed_id = await self._topics.create(admin, NewTopic(TRIMMED, 1, 3, SAFE))
+            self.trimmed_id = await self._topics.create(admin, NewTopic(TRIMMED, 1, 3, SAFE | options.tiered))
             self.altered_id = await self._topics.create(admin, NewTopic(ALTERED, 1, 3, SAFE))
-            expires = SAFE | _EXPIRES | {"file.delete.delay.ms": str(options.delete_delay_ms)}
+            delay = {"file.delete.delay.ms": str(options.delete_delay_ms)}
+            expires = SAFE | options.tiered | (_EXPIRES_TIERED if options.tiered else _EXPIRES) | delay
             self.expiring_id = await self._topics.create(admin, NewTopic(EXPIRING, 1, 3, expires))
-            compacts = SAFE | _COMPACTS | {"file.delete.delay.ms": str(options.delete_delay_ms)}
+            compacts = SAFE | _COMPACTS | delay
             self.compacted_id = await self._topics.create(admin, NewTopic(COMPACTED, 1, 3, compacts))
         topics = ((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id), (EXPIRING, self.expiring_id),
                   (COMPACTED, self.compacted_id), (COMPACTED, self.compacted_id))  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
@@ -69,6 +69,8 @@ class ServiceOptions:
     lowers_min_isr: bool = False
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""
+    tiered: dict[str, str] = field(default_factory=dict)
+    """Configs of `jobs`, `fleeting`, `trimmed` and `expiring`, where segments go to the object store."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> ServiceOptions:

@@ -29,6 +29,7 @@ from strandline.chaos.services.options import (
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics, shown
 from strandline.chaos.workload import Ports
+from strandline.log.config import INT64_MAX
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.tools.copy.engine import Engine
@@ -109,6 +110,11 @@ class Services:
         """What is still to be handled."""
         living = [topic for topic in (self._topics.jobs_id, self._topics.fleeting_id) if topic is not None]
         return [value for topic in living for value in self.shared.ledger.unhandled(topic)]
+
+    @property
+    def deletable(self) -> dict[str, int]:
+        """Topic -> below which offset its records may be gone from the cluster: deleted, or over its size."""
+        return {TRIMMED: self._altered.asked, EXPIRING: INT64_MAX}
 
     def figures(self) -> dict[str, object]:
         """How much of it was tried."""

@@ -51,7 +51,9 @@ class Topics:
         """The topic that stays."""
         async with self._shared.admin(ports) as admin:
             if self.jobs_id is None:
-                self.jobs_id = await self.create(admin, NewTopic(JOBS, self._shared.options.partitions, 3, SAFE))
+                self.jobs_id = await self.create(
+                    admin, NewTopic(JOBS, self._shared.options.partitions, 3, SAFE | self._shared.options.tiered)
+                )
 
     async def feed(self, ports: Ports) -> None:
         """Send jobs, some of them one by one."""
@@ -73,7 +75,7 @@ class Topics:
         async with self._shared.admin(ports) as admin:
             while not self.visited:
                 if self.fleeting_id is None:
-                    made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE))
+                    made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE | self._shared.options.tiered))
                     if made in self._shared.ledger.deleted:  # its deletion did not take place, whatever the answer was
                         await self._delete(admin)
                         continue

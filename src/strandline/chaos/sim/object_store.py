@@ -69,6 +69,8 @@ class SimStore:
         self.faults = StoreFaults()
         self.objects: dict[str, SimObject] = {}
         self.calls = 0
+        self.reads = 0
+        """GETs that were answered with bytes."""
         self._rng = rng
 
     def for_node(self, process: Process) -> SimStorePort:
@@ -142,6 +144,7 @@ class SimStorePort:
             data = self._store.find(key).data
             if end > len(data):
                 raise StoreError(f"{key} ends at {len(data)}, before byte {end}")
+            self._store.reads += 1
             return data[start:end]
 
         return await self._call(read, end - start)

@@ -137,7 +137,8 @@ class Tiered:
     remote_reaper_grace_ms = milliseconds(
         "remote.log.reaper.grace.ms",
         86_400_000,
-        "How old an object of a topic that exists must be before it is deleted because no metadata name it.",
+        "How long a broker finds an object that no metadata name before it deletes it; objects of deleted topics go at "
+        "once. A copy that takes half as long is given up.",
         low=60_000,
     )
 

@@ -8,13 +8,13 @@ do not name what others have copied since.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from uuid import UUID
 
 import structlog
 
 from strandline.controller.metadata.image import MetadataImage
-from strandline.log.tier.reaping import find_orphans, reap
+from strandline.log.tier.reaping import Orphan, find_orphans, reap
 from strandline.log.tier.store import ObjectStore
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import NodeId, TopicId
@@ -57,6 +57,7 @@ class TierReaper:
         self._in_session = in_session
         self._reaped = reaped
         self._empty_since: dict[TopicId, float] = {}
+        self._orphan_since: dict[str, float] = {}
         self._round_due_ms = 0.0
         self._task: asyncio.Task[None] | None = None
         self.deleted = self.deleted_bytes = self.kept = 0
@@ -114,9 +115,7 @@ class TierReaper:
             await self._reaped(gone)
 
     async def _reap_orphans(self) -> None:
-        now_ms, deleted = self._clock.wall_ms(), self._image().deleted_tiers
-        orphans = find_orphans(self._store, self._cluster_id, self._known, now_ms, self._config.reaper_grace_ms)
-        done = await reap(self._store, orphans, self._known, deleted)
+        done = await reap(self._store, self._old_orphans(), self._known, self._image().deleted_tiers)
         self.deleted += done.deleted
         self.deleted_bytes += done.deleted_bytes
         self.kept = done.kept
@@ -129,3 +128,15 @@ class TierReaper:
                 failed=done.failed,
                 kept=done.kept,
             )
+
+    async def _old_orphans(self) -> AsyncIterator[Orphan]:
+        """Those that the rounds of this broker have found for as long as the grace. What the store says of their age
+        is of no use: its clock and the node's may be hours apart, and what is being copied would go."""
+        now_ms, before, found = self._clock.monotonic_ms(), self._orphan_since, dict[str, float]()
+        self._orphan_since = dict(before)
+        async for orphan in find_orphans(self._store, self._cluster_id, self._known):
+            since_ms = found[orphan.key] = before.get(orphan.key, now_ms)
+            self._orphan_since[orphan.key] = since_ms
+            if now_ms - since_ms >= self._config.reaper_grace_ms:
+                yield orphan
+        self._orphan_since = found

@@ -2,9 +2,9 @@
 
 The evidence that an object is needed no more is that of the metadata log, and it is asked for twice: when the object is
 found, and again right before it is deleted. An object may also be *not yet* named: its leader is still copying, or asks
-the controller just now. Therefore a young object is left alone; whoever copies gives an attempt up well before the
-grace is over. Objects of a topic that the metadata do not know are deleted only where somebody says that it was
-deleted: a metadata log that was lost, or another cluster's store, names no topic at all.
+the controller just now. Therefore only what was found again and again for a grace is deleted; whoever copies gives an
+attempt up well before that is over. Objects of a topic that the metadata do not know are deleted only where somebody
+says that it was deleted: a metadata log that was lost, or another cluster's store, names no topic at all.
 """
 
 from __future__ import annotations
@@ -61,19 +61,12 @@ class Reaped:
     """Orphans that nothing shows to be needed no more."""
 
 
-async def find_orphans(
-    store: ObjectStore, cluster_id: str, known: Known, now_ms: int, grace_ms: int
-) -> AsyncIterator[Orphan]:
-    """Every object of the cluster that is older than the grace and belongs to no segment, in no order.
-
-    `now_ms` is wall time: an object's age is judged by the store's clock against the node's, so the grace has to be
-    much longer than the two are apart.
+async def find_orphans(store: ObjectStore, cluster_id: str, known: Known) -> AsyncIterator[Orphan]:
+    """Every object of the cluster that belongs to no segment now, in no order.
 
     Raises StoreError.
     """
     async for item in store.list(cluster_id):
-        if now_ms - item.modified_ms < grace_ms:
-            continue
         name = parse_key(item.key)
         if name is None:
             yield Orphan(item.key, Reason.FOREIGN, item.size_bytes, item.modified_ms, None, -1, None)

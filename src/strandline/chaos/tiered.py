@@ -1,0 +1,82 @@
+"""What a seed draws for tiered storage (KIP-405): the object store, and how soon segments go there and leave the disks.
+
+Everything is sooner than anybody would have it: a segment is closed after a few batches, copied within a second, and
+gone from the disks soon after, so that whoever starts at the beginning reads from the store.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.chaos.nemesis.kinds import STORE_KINDS
+from strandline.chaos.sim.object_store import StoreConfig
+from strandline.chaos.workload import WorkloadOptions
+
+TIERED_SHARE = 0.25
+"""Of the seeds: topics are tiered."""
+
+SERVICES_BESIDE = 0.4
+"""Of the seeds of the scenario `tiered`, at least: services, which delete topics and records of them."""
+
+GRACE_MS = 60_000
+"""The shortest that brokers take. Copies take less than half of it: timeouts are shorter by far."""
+
+LEAVES_DISKS_MS = 6_000
+"""So soon, without faults, closed segments are in the store and most are on no disk any more."""
+
+_REAPER_MS = 2_000
+_SEGMENTS = {"segment.bytes": ("4096", "20000"), "segment.ms": ("500", "2000", "604800000")}
+_STAYS = ({"local.retention.ms": "1"}, {"local.retention.ms": "3000"}, {"local.retention.bytes": "3000"})
+_BATCH_MARGIN_BYTES = 1_000
+_OTHERS = 10
+"""Kinds of fault for each of which every kind of the store counts once more: else a run of all kinds has few."""
+
+
+@dataclass
+class TieredOptions:
+    """The store, and the settings of nodes and topics. Times in milliseconds."""
+
+    store: StoreConfig
+    node: dict[str, str]
+    topics: dict[str, str]
+    """Configs of the tiered topics."""
+    kinds: tuple[str, ...]
+    """Faults of the store, beside the others that the seed draws."""
+
+    @classmethod
+    def draw(cls, rng: random.Random, workload: WorkloadOptions) -> TieredOptions:
+        timeout_ms = rng.choice((1_000, 5_000))
+        batch_bytes = max(workload.producer["batch_size"], workload.value_bytes_max) + _BATCH_MARGIN_BYTES
+        return cls(
+            store=StoreConfig(latency_max_us=rng.choice((10_000, 80_000, 300_000)), timeout_us=timeout_ms * 1_000),
+            node={
+                "remote.log.storage.url": "s3://simulated/tier",
+                "remote.log.storage.timeout.ms": str(timeout_ms),
+                "remote.log.manager.task.interval.ms": rng.choice(("100", "1000")),
+                "remote.log.manager.copier.thread.pool.size": rng.choice(("1", "2", "10")),
+                "remote.log.manager.copy.max.bytes.per.second": rng.choice(("100000", "10000000", "10000000")),
+                "remote.fetch.max.wait.ms": rng.choice(("20", "500")),
+                "remote.log.reader.threads": rng.choice(("1", "10")),
+                "remote.log.reaper.interval.ms": str(_REAPER_MS),
+                "remote.log.reaper.grace.ms": str(GRACE_MS),
+                "log.retention.check.interval.ms": rng.choice(("300", "1500")),
+            },
+            topics={
+                "remote.storage.enable": "true",
+                "segment.bytes": str(max(batch_bytes, int(rng.choice(_SEGMENTS["segment.bytes"])))),
+                "segment.ms": rng.choice(_SEGMENTS["segment.ms"]),
+                "file.delete.delay.ms": rng.choice(("0", "2000")),
+                **rng.choice(_STAYS),
+            },
+            kinds=tuple(rng.sample(STORE_KINDS, rng.choice((0, 1, 2, len(STORE_KINDS))))),
+        )
+
+    def changes(self, kinds: tuple[str, ...]) -> dict[str, Any]:
+        """Of the options of a seed; `kinds`: the faults that it drew."""
+        return {
+            "node": self.node,
+            "workload": {"topic_configs": self.topics, "rewinds_max": 12, "rewinds_share": 0.02},
+            "faults": {"kinds": (*kinds, *self.kinds * max(1, len(kinds) // _OTHERS))},
+        }
