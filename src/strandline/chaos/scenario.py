@@ -30,7 +30,7 @@ from strandline.chaos.secured.secured import Secured
 from strandline.chaos.services.services import Services
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World
-from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS
+from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS, TIER_READ_MS
 from strandline.chaos.workload import Workload
 from strandline.proto import marks
 
@@ -252,7 +252,8 @@ class ScenarioRun:
         process = self.world.spawn(CLIENT, self.workload.read_everything)
         assert process.main is not None
         main = process.main
-        await self.cluster.wait_for("everything is read", PROGRESS_MS, main.done)
+        limit_ms = PROGRESS_MS if self.options.tiered is None else TIER_READ_MS
+        await self.cluster.wait_for("everything is read", limit_ms, main.done)
         main.result()
         if self.services is not None:
             await self._finish_services(self.services)

@@ -26,6 +26,10 @@ GRACE_MS = 60_000
 LEAVES_DISKS_MS = 6_000
 """So soon, without faults, closed segments are in the store and most are on no disk any more."""
 
+TIER_READ_MS = 300_000
+"""For everything to be read: a fetch that meets a segment whose indexes are not in memory may be answered with nothing,
+after its whole fetch.max.wait.ms, and there are hundreds of segments of two records."""
+
 _REAPER_MS = 2_000
 _SEGMENTS = {"segment.bytes": ("4096", "20000"), "segment.ms": ("500", "2000", "604800000")}
 _STAYS = ({"local.retention.ms": "1"}, {"local.retention.ms": "3000"}, {"local.retention.bytes": "3000"})
