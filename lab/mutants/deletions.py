@@ -171,6 +171,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_STRAYS}::test_a_stray_that_is_assigned_after_all_is_kept",
     ),
     one_change(
+        "segments-outlive-their-topic",
+        "schedule 85: what retention had taken goes with the topic's directory",
+        "log.log_dir:LogDir.take_out",
+        "log.removed.clear()",
+        "pass",
+        "tests/log/test_retention.py::test_85_a_topic_made_anew_loses_nothing_to_the_one_before",
+    ),
+    one_change(
         "retention-passes-the-high-watermark",
         "schedule 16: retention: nothing above the high watermark goes",
         "log.retention:find_expired",

@@ -212,6 +212,33 @@ def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp
     log_dir.close(1)
 
 
+def test_85_a_topic_made_anew_loses_nothing_to_the_one_before(disk: FailingDisk, tmp_path: Path) -> None:
+    """Its first segment has the name of one that retention took from the deleted topic of its name, and that was to
+    stay on the disk for file.delete.delay.ms."""
+    path = str(tmp_path / "data")
+    format_log_dir(disk, path, "cluster", NodeId(1), UUID(int=1))
+    log_dir = LogDir.open(disk, path, ManualClock())
+    log = log_dir.create(TP, TOPIC_ID, LogConfig(preallocate_bytes=0, file_delete_delay_ms=50))
+
+    async def story() -> int:
+        log.append_as_leader(client_batch(1), 1, T0)
+        log.delete_records_before(1)
+        log.sync_now()
+        log_dir.write_checkpoints({TP: 1})
+        log_dir.sweep()
+        assert log_dir._deletions
+        await log_dir.delete(TP)
+        anew = log_dir.create(TP, UUID(int=99))
+        anew.append_as_leader(client_batch(1), 1, T0)
+        anew.sync_now()
+        while log_dir._deletions:
+            await asyncio.sleep(0.01)
+        return len(list(Path(anew.directory).glob("*.log")))
+
+    assert asyncio.run(story()) == 1
+    log_dir.close(1)
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"176000000", b"1760000000000", b"\0" * 14, b"17600000000000\n", b"-76000000000\n"]
 )

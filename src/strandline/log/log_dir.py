@@ -303,6 +303,7 @@ class LogDir:
         log = self.logs.pop(tp, None)
         if log is not None:
             log.close_files()
+            log.removed.clear()  # they go with the directory; by then their names may be those of another topic's
         self.offline.pop(tp, None)
         self._promises.forget(tp)
 

@@ -218,7 +218,10 @@ class TierChecks:
         partitions: Mapping[TopicIdPartition, Known],
         places: Callable[[str], Mapping[str, Place]],
     ) -> None:
-        """What must hold at any instant. `places` says where the brokers have a partition's logs. Raises InvariantViolated."""
+        """What must hold at any instant. `places` says where the brokers have a partition's logs.
+
+        Raises InvariantViolated.
+        """
         deletable = self.deletable()
         for where, known in partitions.items():
             if where.topic_id not in image.topic_by_id:

@@ -104,6 +104,7 @@ class Fetch:
         "_cold_task",
         "_done",
         "_ended",
+        "_is_short",
         "_max_bytes",
         "_min_bytes",
         "_request",
@@ -125,6 +126,8 @@ class Fetch:
         self._size = 0
         self._charged = 0
         self._ended = False
+        self._is_short = False
+        """Something is there, and was not read in time: the client shall ask again at once."""
         self._wakes: list[_Wake] = []
         self._woken: dict[_Wake, None] = {}
         self._ticket: Ticket | None = None
@@ -201,6 +204,8 @@ class Fetch:
                 result.fail(error.code)
             else:
                 self._take(result, outcome)
+                # The object store has it, and was too slow: no watermark wakes this fetch when it comes.
+                self._is_short |= not outcome.data and outcome.next_offset < outcome.high_watermark
             finally:
                 self._charge(Account.FETCH, -limits["max_bytes"])
             if self._ended:
@@ -242,6 +247,7 @@ class Fetch:
             self._size >= self._min_bytes
             or self._request.max_wait_ms <= 0
             or not self.results
+            or self._is_short
             or any(result.says_more for result in just_read)
         ):
             self._end()
