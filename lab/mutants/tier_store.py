@@ -45,10 +45,10 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "young-objects-are-orphans",
         "B23: an object that may not be named yet is left alone",
-        "log.tier.reaping:find_orphans",
-        "if now_ms - item.modified_ms < grace_ms:",
-        "if False:",
-        f"{_REAPING}::test_what_the_metadata_do_not_name_is_found",
+        "cluster.node.tier_reaper:TierReaper._old_orphans",
+        "if now_ms - since_ms >= self._config.reaper_grace_ms:",
+        "if True:",
+        "tests/cluster/node/test_tier_reaper.py::test_what_is_being_copied_stays_whatever_the_wall_clocks_say",
     ),
     one_change(
         "objects-that-were-named-since-go",

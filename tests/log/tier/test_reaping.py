@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from typing import Any
 from uuid import UUID
 
-from strandline.chaos.sim.clock import EPOCH_MS
 from strandline.log.tier.keys import partition_prefix, segment_key
 from strandline.log.tier.reaping import Orphan, Reason, find_orphans, reap
 from strandline.log.tier.store import ObjectStore
@@ -14,7 +13,6 @@ from tests.log.helpers import TOPIC_ID
 from tests.log.tier.stores import Simulated, chunked
 
 KEPT, LEFT, GONE = UUID(int=1), UUID(int=2), UUID(int=77)
-GRACE_MS = 3_600_000
 
 
 def key(topic_id: UUID, segment_id: UUID, suffix: str = ".log", cluster_id: str = "c") -> str:
@@ -39,19 +37,16 @@ async def fill_store(store: ObjectStore) -> None:
         await store.put(name, chunked(b"abc", 3), 3)
 
 
-async def orphans(store: ObjectStore, now_ms: int) -> dict[str, Orphan]:
-    return {found.key: found async for found in find_orphans(store, "c", metadata, now_ms, GRACE_MS)}
+async def orphans(store: ObjectStore) -> dict[str, Orphan]:
+    return {found.key: found async for found in find_orphans(store, "c", metadata)}
 
 
-async def reaped(store: ObjectStore, now_ms: int, known: Any = metadata, deleted: tuple[UUID, ...] = ()) -> Any:
-    return await reap(store, find_orphans(store, "c", metadata, now_ms, GRACE_MS), known, deleted)
+async def reaped(store: ObjectStore, known: Any = metadata, deleted: tuple[UUID, ...] = ()) -> Any:
+    return await reap(store, find_orphans(store, "c", metadata), known, deleted)
 
 
 def on(bench: Simulated, work: Coroutine[Any, Any, None]) -> None:
     bench.run(work)
-
-
-OLD = EPOCH_MS + GRACE_MS + 60_000
 
 
 def test_what_the_metadata_do_not_name_is_found() -> None:
@@ -61,8 +56,7 @@ def test_what_the_metadata_do_not_name_is_found() -> None:
     async def main() -> None:
         store = bench.store()
         await fill_store(store)
-        assert await orphans(store, EPOCH_MS + GRACE_MS) == {}, "they are too young: a leader may be about to add them"
-        found = await orphans(store, OLD)
+        found = await orphans(store)
         assert {name: orphan.reason for name, orphan in found.items()} == {
             key(TOPIC_ID, LEFT): Reason.NOT_NAMED,
             key(TOPIC_ID, LEFT, ".index"): Reason.NOT_NAMED,
@@ -82,10 +76,10 @@ def test_an_unknown_topic_goes_by_evidence_alone() -> None:
     async def main() -> None:
         store = bench.store()
         await fill_store(store)
-        done = await reaped(store, OLD)
+        done = await reaped(store)
         assert (done.deleted, done.deleted_bytes, done.kept, done.failed) == (2, 6, 2, 0)
         assert key(GONE, KEPT) in bench.sim.objects
-        done = await reaped(store, OLD, deleted=(GONE,))
+        done = await reaped(store, deleted=(GONE,))
         assert (done.deleted, done.kept) == (1, 1)
         assert set(bench.sim.objects) == {
             key(TOPIC_ID, KEPT),
@@ -105,7 +99,7 @@ def test_the_metadata_are_asked_again_before_an_object_goes() -> None:
     async def main() -> None:
         store = bench.store()
         await fill_store(store)
-        done = await reaped(store, OLD, known=lambda topic_id, partition: frozenset({KEPT, LEFT}))
+        done = await reaped(store, known=lambda topic_id, partition: frozenset({KEPT, LEFT}))
         assert key(TOPIC_ID, LEFT) in bench.sim.objects
         assert done.kept == 4
 
@@ -120,10 +114,10 @@ def test_what_cannot_be_deleted_is_left_to_the_next_round() -> None:
         store = bench.store()
         await fill_store(store)
         bench.sim.faults.deletes_refused = 1.0
-        done = await reaped(store, OLD)
+        done = await reaped(store)
         assert (done.deleted, done.failed) == (0, 2)
         bench.sim.heal()
-        assert (await reaped(store, OLD)).deleted == 2
+        assert (await reaped(store)).deleted == 2
 
     on(bench, main())
     bench.close()
