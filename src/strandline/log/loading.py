@@ -34,6 +34,8 @@ _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 DELETED = "-delete"
 STRAY = "-stray"
 ROTTEN = "-rotten"
+FUTURE = "-future"
+"""A copy of a replica from another directory, which is not whole yet and counts for nothing (KIP-113)."""
 _TOPIC_MAX = 190
 """So much of a topic's name is left in that of a directory that was set aside, beside an id and the suffix."""
 
@@ -109,6 +111,8 @@ class Loading:
             if name != METADATA_DIRECTORY and (match := _PARTITION_NAME.fullmatch(name))
         }
         self._finish_deletions([name for name in names if name.endswith((DELETED, STRAY))], present)
+        for name in (name for name in names if name.endswith(FUTURE)):
+            delete_directory(self._disk, f"{self._directory}/{name}")
         self.findings = Findings(self._disk, self._directory, present)
         left = LastLife(clean=clean, same_boot=same_boot, short_is_refused=False)
         examined: dict[TopicPartition, ExaminedLog | None] = {}

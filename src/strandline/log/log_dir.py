@@ -111,7 +111,7 @@ class LogDir:
         """How many logs this start found in which condition."""
         self.lives: Lives
         self._clock = clock
-        self._cache = IndexCache()
+        self.cache = IndexCache()
         self._promises: Promises
         self._deletions: dict[asyncio.Task[None], PartitionLog] = {}
         self.on_fatal: Report = _raise
@@ -189,7 +189,7 @@ class LogDir:
             self._clock,
             self.default_config,
             promises=self._promises,
-            cache=self._cache,
+            cache=self.cache,
             rewriting=self.rewriting,
         )
         try:
@@ -251,7 +251,7 @@ class LogDir:
                 clock=self._clock,
                 topic_id=topic_id,
                 config=config or self.default_config,
-                cache=self._cache,
+                cache=self.cache,
                 sync=False,
             )
         except DiskFull as error:
@@ -264,6 +264,18 @@ class LogDir:
         self._keep_promises(log)
         self.logs[tp] = log
         return log
+
+    def adopt(self, log: PartitionLog) -> None:
+        """Take in a log that is whole and durable here. Where it starts is durable before anybody counts on it.
+
+        Raises DiskError.
+        """
+        if self._promises.forget(log.topic_partition):
+            self._promises.write_forgotten()
+        self._promises.raise_start(log)
+        log.durable_log_start_offset = log.log_start_offset
+        self._keep_promises(log)
+        self.logs[log.topic_partition] = log
 
     def _keep_promises(self, log: PartitionLog) -> None:
         log.on_cut_below = partial(self._promises.lower, log)
@@ -286,6 +298,10 @@ class LogDir:
         unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
         name = aside_name(tp, unique, DELETED)
         self.take_out(tp, name)
+        await self.delete_aside(name)
+
+    async def delete_aside(self, name: str) -> None:
+        """Take the directory of a log that was taken out off the disk. Raises DiskError."""
         self.disk.sync_dir(self.path)
         await asyncio.sleep(0)  # one write serves all deletions of a turn
         self.write_forgotten()

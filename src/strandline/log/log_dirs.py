@@ -13,6 +13,7 @@ from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull
 from strandline.log.findings import NOTHING_LEFT, LogCondition, RecoveryFinding
+from strandline.log.loading import DELETED, aside_name
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.rewriting import restore_names
@@ -307,6 +308,56 @@ class LogDirs:
         except NoSpaceLeft:
             log_dir.on_full()
             raise
+
+    def target(self, tp: TopicPartition, path: str) -> LogDir:
+        """The directory to which a replica may be moved.
+
+        Raises KafkaError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR where something of the replica lies there.
+        """
+        log_dir = next((one for one in self.usable if one.path == path), None)
+        if log_dir is None:
+            known = ", ".join(one.path for one in self.usable)
+            why = f"it is offline ({self.offline[path]})" if path in self.offline else "it is not in log.dirs"
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path}: {why}; a replica may be moved to {known}")
+        if log_dir is not self.first and log_dir.directory_id not in self._whereabouts.directories:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} takes no replicas before the node has registered")
+        if self.dir_of(tp) is not log_dir and log_dir.disk.exists(f"{path}/{tp}"):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}/{tp} is there already; move it away")
+        return log_dir
+
+    def moved(self, log: PartitionLog, target: LogDir, unique: str) -> str:
+        """A copy that is whole and durable in `target`, under the replica's own name, counts from now on in place of
+        the replica's log. The name (by `unique`) of the old directory, which is for `LogDir.delete_aside`; empty where it could not
+        be set aside: the next start does that. What is written here is the switch: before it the old log counts at a
+        start, after it the new one, and the other one is set aside.
+
+        Raises:
+            NoSpaceLeft, DiskError: nothing has changed.
+            StorageError: which of the two the disk says that counts is not known: neither may go on.
+        """
+        tp = log.topic_partition
+        source = self.dir_of(tp)
+        if source is None:
+            raise ValueError(f"there is no log of {tp} to be replaced")
+        target.adopt(log)
+        self._whereabouts.put(tp, self._place(log.topic_id, target))
+        try:
+            self._whereabouts.write()
+        except DiskFull as error:
+            self._whereabouts.put(tp, self._place(log.topic_id, source))
+            del target.logs[tp]
+            raise NoSpaceLeft(f"to note where {tp} is, in {self.first.path}") from error
+        except DiskError as error:
+            raise StorageError(f"whether {tp} was moved to {target.path} is not known: {error}") from error
+        mark("replica-moved")
+        try:
+            name = aside_name(tp, unique, DELETED)
+            source.take_out(tp, name)
+        except DiskError as error:
+            source.logs.pop(tp).close_files()
+            logger.error("the old directory of a moved replica stays", partition=str(tp), error=str(error))
+            return ""
+        return name
 
     async def delete(self, tp: TopicPartition) -> None:
         """As `LogDir.delete`. What lies in a directory that is offline goes as a stray once that is back."""

@@ -69,6 +69,7 @@ class LogState:
         "cache",
         "cleaned_to",
         "config",
+        "cuts",
         "directory",
         "disk",
         "durable_log_start_offset",
@@ -126,6 +127,8 @@ class LogState:
         """Segments below the log start, out of the log and still on disk: see `delete_oldest_removed`."""
         self.cleaned_to = Offset(0)
         """Below it compaction has left one record of each key. Moved by `Compactor`, and back by a truncation."""
+        self.cuts = 0
+        """How often the log was truncated. Who copies it begins anew then."""
         self.swap: PendingSwap | None = None
         """Segments that are being replaced by what compaction left of them."""
         self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
@@ -162,6 +165,7 @@ class LogState:
 
     def move_end(self, offset: int) -> None:
         """For truncations: the log ends here now. A sync in flight counts for no more than this."""
+        self.cuts += 1
         self.log_end_offset = Offset(offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.durable_log_start_offset = min(self.durable_log_start_offset, self.log_start_offset)

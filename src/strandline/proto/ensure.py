@@ -50,6 +50,7 @@ INVARIANTS: dict[str, str] = {
     "MonotonicHighWatermark": "a leader's high watermark never falls",
     "MonotonicPartitionEpoch": "a committed ISR has a newer partition epoch than the one before it",
     "OneCoreARole": "a leader has a leader's core, a follower a follower's, and other roles have none",
+    "MovedLogIsTheSame": "a log that was copied to another directory ends where the one did that it takes the place of",
     "OneFlushPolicy": "the flush policy is set before the first partition is hosted",
     "OneFollowerPerLeaderEpoch": "a new leader epoch gets a new follower",
     "OneIsrChangeAtATime": "a leader has at most one ISR change pending (rule B2)",

@@ -231,7 +231,8 @@ class Compactor:
             shared.directories.of(plog).room.ran_out()
             return False
         except StorageError as error:
-            partition.fail(str(error))
+            if partition.log is plog:  # else the replica was moved
+                partition.fail(str(error))
             return False
         except (KafkaError, ConfigError, DiskError) as error:
             self._give_up(partition, plog, error)

@@ -27,6 +27,7 @@ from strandline.replica.directories import Directories
 from strandline.replica.disk_health import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
+from strandline.replica.moving import Mover
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
@@ -128,6 +129,7 @@ class ReplicaManager:
         self._upkeep = Upkeep(self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering)
         self._scrub = Scrub(self._shared, self._partitions)
         self.compactor = Compactor(self._shared, self._partitions, retention_clock)
+        self.mover = Mover(self._shared, self._partitions, log_dirs, self._streams)
         self.disk_stalls = DiskStalls(first, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life
@@ -149,6 +151,7 @@ class ReplicaManager:
         shared.rot.stop()
         self._scrub.stop()
         ending: list[asyncio.Task[Any]] = [*self._streams.stop(), *self.compactor.stop(), *self.tier_reads.stop()]
+        ending += self.mover.stop()
         if self.tiering is not None:
             ending += self.tiering.stop()
         self.leader_throttle.stop()

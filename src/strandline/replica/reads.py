@@ -8,6 +8,7 @@ from strandline.proto.ensure import present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Offset
+from strandline.proto.marks import mark
 from strandline.proto.tier import TieredSegment
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
@@ -93,6 +94,18 @@ async def read_cold(
         else:
             found = await log.read_cold(offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0)
     except KafkaError as failure:
+        if partition.log is not log and (partition.leader or partition.follower) is core:
+            mark("read-again-after-a-move")
+            return await read_cold(
+                partition,
+                offset,
+                max_bytes,
+                current_leader_epoch=current_leader_epoch,
+                committed_only=committed_only,
+                any_replica=any_replica,
+                min_one_batch=min_one_batch,
+                tier_reads=tier_reads,
+            )
         if segment is not None:
             return _failed_in_tier(partition, failure, offset, high_watermark)
         return _failed(partition, failure, offset, high_watermark)

@@ -238,6 +238,7 @@ class ReplicaConfig:
         scrub_bytes_per_second: the most that this reads.
             cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
             log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
+            alter_log_dirs_io_max_bytes_per_second: Kafka's replica.alter.log.dirs.io.max.bytes.per.second.
             disk_reserve_bytes: log.dir.reserve.bytes.
             stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
@@ -256,6 +257,7 @@ class ReplicaConfig:
     cleaner_backoff_ms: int = 15_000
     cleaner_dedupe_buffer_bytes: int = 128 * 1024 * 1024
     cleaner_io_max_bytes_per_second: float = float("inf")
+    alter_log_dirs_io_max_bytes_per_second: float = float("inf")
     disk_reserve_bytes: int = RESERVE_BYTES
     stray_delete_delay_ms: int = 3_600_000
     scrub_interval_ms: int = 604_800_000

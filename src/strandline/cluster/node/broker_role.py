@@ -304,6 +304,7 @@ def _replica_config(config: NodeConfig) -> ReplicaConfig:
         cleaner_backoff_ms=config.cleaner_backoff_ms,
         cleaner_dedupe_buffer_bytes=config.cleaner_dedupe_buffer_bytes,
         cleaner_io_max_bytes_per_second=config.cleaner_io_max_bytes_per_second,
+        alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
         disk_reserve_bytes=config.log_dir_reserve_bytes,
         stray_delete_delay_ms=config.stray_delete_delay_ms,
         scrub_interval_ms=config.log_scrub_interval_ms,

@@ -268,6 +268,11 @@ class Limits:
         "1.7976931348623157E308",
         "What compaction reads and writes in a second, in bytes, together; by default as much as goes beside all else.",
     )
+    replica_alter_log_dirs_io_max_bytes_per_second = rate(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "1.7976931348623157E308",
+        "What moves of replicas to other log directories of this broker copy in a second, in bytes, together.",
+    )
     stray_delete_delay_ms = integer(
         "log.stray.delete.delay.ms",
         3_600_000,

@@ -1,0 +1,150 @@
+"""A replica's log on its way to another log directory of the node (KIP-113): copied as a follower copies its leader's.
+
+Until it is whole it lies in `<topic>-<partition>.<unique>-future`, which a start deletes. Then, without a turn of the
+event loop in between:
+
+| step | after a crash |
+|---|---|
+| the last bytes, epochs and producers are appended; all is synced | the copy is deleted |
+| it gets the replica's name, durably | it is set aside as a stray: `replica-directories` names the other one |
+| its log start is durable in its directory | the same |
+| `replica-directories` names its directory, durably | it counts, and the old log is set aside |
+| the old directory is set aside and deleted | nothing is left to do |
+"""
+
+from __future__ import annotations
+
+from strandline.log.checkpoints import PARTITION_METADATA, encode_partition_metadata
+from strandline.log.disk import DiskError, DiskFull
+from strandline.log.loading import FUTURE, aside_name
+from strandline.log.log_dir import LogDir
+from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import LastLife
+from strandline.log.recovery import open_log
+from strandline.proto.ensure import ensure
+from strandline.proto.errors import CorruptLogError, NoSpaceLeft, StorageError
+from strandline.proto.ports import Clock
+
+
+class FutureLog:
+    """A copy in the making.
+
+    Invariants:
+    - it is a prefix of the current log as long as that is not cut (`current.cuts` is what it was at the beginning);
+    - it has the replica's own name within one turn of the loop alone, unless it has taken the replica's place.
+    """
+
+    def __init__(self, log_dir: LogDir, current: PartitionLog, clock: Clock, number: int) -> None:
+        """Begin it, in `log_dir`. `number`: names it within a millisecond. Raises NoSpaceLeft, StorageError."""
+        self.log_dir = log_dir
+        self.current = current
+        self.cuts = current.cuts
+        self._clock = clock
+        tp = current.topic_partition
+        self.unique = f"{clock.wall_ms():024x}{number:08x}"
+        self._name = aside_name(tp, self.unique, FUTURE)
+        self.directory = f"{log_dir.path}/{self._name}"
+        disk = log_dir.disk
+        try:
+            disk.mkdir(self.directory)
+            metadata = disk.open(f"{self.directory}/{PARTITION_METADATA}", create=True)
+            metadata.truncate(0)
+            metadata.pwrite(encode_partition_metadata(current.topic_id), 0)
+            self.log = self._open(LastLife(), sync=False)
+            if current.log_start_offset:
+                self.log.truncate_fully_and_start_at(current.log_start_offset)
+        except DiskFull as error:
+            raise NoSpaceLeft(f"for a copy of {tp} in {log_dir.path}") from error
+        except DiskError as error:
+            raise StorageError(f"a copy of {tp} cannot be made in {log_dir.path}: {error}") from error
+        self.log.must_sync([], [metadata], [self.directory, log_dir.path])
+
+    def _open(self, last_life: LastLife, *, sync: bool) -> PartitionLog:
+        current = self.current
+        return open_log(
+            self.log_dir.disk,
+            self.directory,
+            current.topic_partition,
+            clock=self._clock,
+            topic_id=current.topic_id,
+            config=current.config,
+            last_life=last_life,
+            cache=self.log_dir.cache,
+            sync=sync,
+        )
+
+    @property
+    def lag(self) -> int:
+        """How many offsets it is behind the current log."""
+        return max(0, self.current.log_end_offset - self.log.log_end_offset)
+
+    @property
+    def stands(self) -> bool:
+        """It is a prefix of the current log still, and can be gone on with."""
+        current = self.current
+        return self.cuts == current.cuts and self.log.log_end_offset >= current.log_start_offset
+
+    def append(self, batches: bytes) -> None:
+        """Go on with what follows in the current log. Raises KafkaError, StorageError as `append_as_follower`."""
+        self.log.config = self.current.config
+        self.log.append_as_follower(memoryview(batches))
+
+    def raise_start(self) -> None:
+        """What the current log has deleted goes here too. Raises StorageError."""
+        self.log.delete_records_before(self.current.log_start_offset, keep_active=True)
+
+    async def sync(self) -> None:
+        """Make what was copied durable, off the loop: so that little is left for the end. Raises DiskError."""
+        files, directories = self.log.begin_sync()
+        await self.log_dir.disk.sync(files, directories)
+        self.log.end_sync()
+
+    def finish(self) -> PartitionLog:
+        """All of the current log is here: the rest of what that knows too, durably and under the replica's name. The
+        log to go on with; it counts only once `LogDirs.moved` says so. Blocking.
+
+        Raises KafkaError, StorageError, CorruptLogError, DiskError: nothing has come of it.
+        """
+        current, disk = self.current, self.log_dir.disk
+        self.raise_start()
+        self.log.producers = current.producers  # retention may have taken the records that a copy would know them by
+        self.log.close()
+        path = f"{self.log_dir.path}/{current.topic_partition}"
+        disk.rename(self.directory, path)
+        self.directory = path
+        disk.sync_dir(self.log_dir.path)
+        new = self.log = self._open(LastLife(clean=True, log_start_offset=current.log_start_offset), sync=False)
+        new.producers = current.producers
+        new.epochs.clear()
+        for epoch, start in current.epochs.entries():  # one that has no records yet too
+            new.epochs.assign(epoch, start)
+        new.sync_now()
+        ensure(
+            (new.log_start_offset, new.log_end_offset, new.latest_epoch)
+            == (current.log_start_offset, current.log_end_offset, current.latest_epoch)
+            and new.durable_offset >= current.durable_offset,
+            "MovedLogIsTheSame",
+            moved=repr(new),
+            current=repr(current),
+        )
+        return new
+
+    def drop(self) -> str:
+        """Nothing comes of it: close it, and give it a name that counts for nothing; that name. Raises DiskError."""
+        self.log.close_files()
+        aside = f"{self.log_dir.path}/{self._name}"
+        if self.directory != aside:
+            self.log_dir.disk.rename(self.directory, aside)
+            self.directory = aside
+        return self._name
+
+
+async def delete_future(log_dir: LogDir, name: str) -> None:
+    """Take a copy of which nothing came off the disk. Raises DiskError, FileNotFoundError."""
+    for entry in log_dir.disk.listdir(f"{log_dir.path}/{name}"):
+        await log_dir.disk.unlink_slowly(f"{log_dir.path}/{name}/{entry}")
+    log_dir.disk.rmdir(f"{log_dir.path}/{name}")
+
+
+BROKEN = (StorageError, DiskError, CorruptLogError, FileNotFoundError)
+"""What ends a copy: its disk, or that of the log it is made of."""
