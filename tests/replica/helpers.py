@@ -54,20 +54,29 @@ class Broker:
         self.node = NodeId(node)
         self.endpoint = Endpoint("memory", 9000 + node)
         self.path = str(cluster.directory / f"n{node}")
+        self.paths = [self.path, *(f"{self.path}-{more}" for more in range(2, cluster.directories + 1))]
         self.disk = RealDisk()
         self.fatal: list[Exception] = []
         self.server: RpcServer | None = None
-        format_log_dir(self.disk, self.path, CLUSTER, self.node, UUID(int=node))
+        for number, path in enumerate(self.paths):
+            format_log_dir(self.disk, path, CLUSTER, self.node, UUID(int=100 * number + node))
+        self.lives = 0
+        self.log_dirs: LogDirs
         self.log_dir: LogDir
         self.replicas: ReplicaManager
 
     async def start(self, *, clean: bool = True) -> None:
         rpc = self.cluster.network.rpc(self.endpoint)
-        self.log_dir = LogDir.open(self.disk, self.path, RealClock())
+        self.log_dirs = LogDirs.open(dict.fromkeys(self.paths, self.disk), RealClock())
+        self.log_dir = self.log_dirs.first
+        if len(self.paths) > 1:
+            self.lives += 1
+            self.log_dirs.begin_life(UUID(int=self.lives))
+            self.log_dirs.registered(UUID(int=self.lives))
         self.replicas = ReplicaManager(
             node_id=self.node,
             cluster_id=CLUSTER,
-            log_dirs=LogDirs([self.log_dir]),
+            log_dirs=self.log_dirs,
             clock=RealClock(),
             rng=random.Random(self.node),
             rpc=rpc,
@@ -94,7 +103,7 @@ class Broker:
             await self.server.close()
             self.server = None
             await self.replicas.close(clean)
-            self.log_dir.close(None)
+            self.log_dirs.close(None)
 
     def append(self, tp: TopicPartition, data: memoryview, acks: int = -1) -> asyncio.Future[Append]:
         future: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
@@ -108,8 +117,9 @@ class Broker:
 
 
 class Cluster:
-    def __init__(self, directory: Path, nodes: int, config: ReplicaConfig) -> None:
+    def __init__(self, directory: Path, nodes: int, config: ReplicaConfig, directories: int = 1) -> None:
         self.directory = directory
+        self.directories = directories
         self.config = config
         self.network = MemoryNetwork()
         self.controller = FakeController()
@@ -135,9 +145,9 @@ async def until(condition: Callable[[], bool], what: str = "", timeout_s: float 
 
 
 @asynccontextmanager
-async def running(directory: Path, nodes: int = 3, **config: object) -> AsyncIterator[Cluster]:
-    """`nodes` brokers up and registered."""
-    cluster = Cluster(directory, nodes, ReplicaConfig(**config))  # type: ignore[arg-type]
+async def running(directory: Path, nodes: int = 3, *, directories: int = 1, **config: object) -> AsyncIterator[Cluster]:
+    """`nodes` brokers up and registered, each with so many log directories."""
+    cluster = Cluster(directory, nodes, ReplicaConfig(**config), directories)  # type: ignore[arg-type]
     try:
         for broker in cluster.brokers.values():
             await broker.start()

@@ -1,4 +1,4 @@
-"""`strandline log`: looking into the files of a data directory."""
+"""`strandline log`: looking into the files of a data directory, and moving replicas between directories."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from strandline.cli.common import output_option, plain_errors, plural
+from strandline.cli.move import move
 from strandline.cli.repair import repair
 from strandline.cli.verify import verify
 from strandline.log.disk import Disk
@@ -24,6 +25,7 @@ def log() -> None:
 
 log.add_command(verify)
 log.add_command(repair)
+log.add_command(move)
 
 
 @log.command("dump")

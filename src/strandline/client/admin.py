@@ -46,6 +46,7 @@ class Admin:
     alter_configs = waiting(AsyncAdmin.alter_configs)
     delete_records = waiting(AsyncAdmin.delete_records)
     describe_log_dirs = waiting(AsyncAdmin.describe_log_dirs)
+    alter_replica_log_dirs = waiting(AsyncAdmin.alter_replica_log_dirs)
     describe_producers = waiting(AsyncAdmin.describe_producers)
     list_groups = waiting(AsyncAdmin.list_groups)
     describe_groups = waiting(AsyncAdmin.describe_groups)

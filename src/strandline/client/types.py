@@ -240,13 +240,15 @@ class ReplicaDescription(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
     """A directory where a broker keeps logs. `total_bytes` and `usable_bytes` of its disk: None where the broker
-    does not say. `error`: KAFKA_STORAGE_ERROR of one that is offline; the others go on."""
+    does not say. `error`: KAFKA_STORAGE_ERROR of one that is offline; the others go on. `moving`: copies of replicas that
+    are on their way here from another directory of the broker (KIP-113), and how far each is behind."""
 
     path: str
     total_bytes: int | None
     usable_bytes: int | None
     replicas: Mapping[TopicPartition, ReplicaDescription]
     error: KafkaError | None = None
+    moving: Mapping[TopicPartition, ReplicaDescription] = field(default_factory=dict)
 
 
 class ProducerDescription(NamedTuple):

@@ -41,6 +41,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.CREATE_ACLS: VersionRange(1, 3),
     Api.DELETE_ACLS: VersionRange(1, 3),
     Api.DESCRIBE_CONFIGS: VersionRange(1, 4),
+    Api.ALTER_REPLICA_LOG_DIRS: VersionRange(1, 2),
     Api.DESCRIBE_LOG_DIRS: VersionRange(1, 4),
     Api.SASL_AUTHENTICATE: VersionRange(0, 2),
     Api.CREATE_PARTITIONS: VersionRange(0, 3),

@@ -131,6 +131,45 @@ class ClusterAdmin(AdminBase):
             for node_id, answer in zip(asked, answers, strict=True)
         }
 
+    async def alter_replica_log_dirs(
+        self, wanted: Mapping[tuple[str, int, int], str]
+    ) -> dict[tuple[str, int, int], KafkaError | None]:
+        """Move replicas between the log directories of their brokers (KIP-113): it has begun when this returns, and
+        `describe_log_dirs` tells how far it is (`moving`). A replica that is there already stays, and a move that is
+        under way is given up.
+
+        Args:
+            wanted: (topic, partition, broker) -> path of the directory, as in the broker's `log.dirs`.
+
+        Returns:
+            why each was refused, None where it was not: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE,
+            KAFKA_STORAGE_ERROR (offline, rotten, or no room), CLUSTER_AUTHORIZATION_FAILED. The broker's log has words.
+
+        Raises:
+            KafkaError: INVALID_REQUEST, there is no such broker; UNSUPPORTED_VERSION.
+            ClientTimeout: a broker does not answer.
+        """
+        await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
+        found: dict[tuple[str, int, int], KafkaError | None] = {}
+        for node_id in dict.fromkeys(broker for _, _, broker in wanted):
+            mine = {(topic, number): path for (topic, number, broker), path in wanted.items() if broker == node_id}
+            dirs: dict[str, dict[str, list[int]]] = {}
+            for (topic, number), path in mine.items():
+                dirs.setdefault(path, {}).setdefault(topic, []).append(number)
+            values = {
+                "dirs": [
+                    {"path": path, "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}
+                    for path, topics in dirs.items()
+                ]
+            }
+            answer = await self._call(Api.ALTER_REPLICA_LOG_DIRS, values, lambda reply: [], node_id)
+            for topic in answer.results:
+                for part in topic.partitions:
+                    key = (topic.topic_name, part.partition_index, node_id)
+                    code = part.error_code
+                    found[key] = None if code is ErrorCode.NONE else KafkaError(code, "", log_dir=mine[key[:2]])
+        return found
+
     async def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
@@ -145,11 +184,12 @@ class ClusterAdmin(AdminBase):
 
 def _log_dir(answer: Any) -> LogDirDescription:
     error = None if answer.error_code is ErrorCode.NONE else KafkaError(answer.error_code, "", log_dir=answer.log_dir)
-    replicas = {
-        TopicPartition(topic.name, part.partition_index): ReplicaDescription(part.partition_size, part.offset_lag)
-        for topic in answer.topics
-        for part in topic.partitions
-        if not part.is_future_key
-    }
+    replicas: dict[TopicPartition, ReplicaDescription] = {}
+    moving: dict[TopicPartition, ReplicaDescription] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition_index)
+            found = ReplicaDescription(part.partition_size, part.offset_lag)
+            (moving if part.is_future_key else replicas)[tp] = found
     total, usable = getattr(answer, "total_bytes", -1), getattr(answer, "usable_bytes", -1)
-    return LogDirDescription(answer.log_dir, none_if_negative(total), none_if_negative(usable), replicas, error)
+    return LogDirDescription(answer.log_dir, none_if_negative(total), none_if_negative(usable), replicas, error, moving)

@@ -166,6 +166,7 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.ADD_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.REMOVE_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.ELECT_LEADERS: (_cluster(Operation.ALTER),),
+    Api.ALTER_REPLICA_LOG_DIRS: (_cluster(Operation.ALTER),),
     Api.DESCRIBE_LOG_DIRS: (_cluster(Operation.DESCRIBE),),
     Api.DESCRIBE_CLIENT_QUOTAS: (_cluster(Operation.DESCRIBE_CONFIGS),),
     Api.ALTER_CLIENT_QUOTAS: (_cluster(Operation.ALTER_CONFIGS),),

@@ -108,6 +108,19 @@ def _leaders_elected(request: Any, answer: Any) -> Iterator[Change]:
             yield f"leader of {topic.topic}-{one.partition_id}", one.error_code
 
 
+def _replicas_moved(request: Any, answer: Any) -> Iterator[Change]:
+    paths = {
+        (topic.name, number): wanted.path
+        for wanted in request.dirs
+        for topic in wanted.topics
+        for number in topic.partitions
+    }
+    for topic in answer.results:
+        for one in topic.partitions:
+            path = paths.get((topic.topic_name, one.partition_index))
+            yield f"replica of {topic.topic_name}-{one.partition_index}: to {path}", one.error_code
+
+
 def _voter_changed(request: Any, answer: Any) -> Iterator[Change]:
     yield f"voter {request.voter_id}, directory {request.voter_directory_id}", answer.error_code
 
@@ -149,6 +162,7 @@ CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
     Api.ALTER_USER_SCRAM_CREDENTIALS: _credentials_altered,
     Api.ALTER_CLIENT_QUOTAS: _quotas_altered,
     Api.ELECT_LEADERS: _leaders_elected,
+    Api.ALTER_REPLICA_LOG_DIRS: _replicas_moved,
     Api.ADD_RAFT_VOTER: _voter_changed,
     Api.REMOVE_RAFT_VOTER: _voter_changed,
     Api.DELETE_GROUPS: _groups_deleted,

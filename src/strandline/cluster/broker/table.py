@@ -84,6 +84,7 @@ _ROWS = (
     by_schema(Api.ADD_RAFT_VOTER, (0, 0), Cluster, Cluster.add_voter, Cluster.refuse_change),
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), Cluster, Cluster.remove_voter, Cluster.refuse_change),
     by_schema(Api.ELECT_LEADERS, (0, 2), Elections, Elections.elect, Elections.refuse),
+    by_schema(Api.ALTER_REPLICA_LOG_DIRS, (1, 2), LogDirs, LogDirs.alter, LogDirs.refuse_alter),
     by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirs, LogDirs.describe, LogDirs.refuse),
     by_schema(Api.DESCRIBE_CLIENT_QUOTAS, (0, 1), Quotas, Quotas.describe, Quotas.refuse_describe),
     by_schema(Api.ALTER_CLIENT_QUOTAS, (0, 1), Quotas, Quotas.alter, Quotas.refuse_alter),

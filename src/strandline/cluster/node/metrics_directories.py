@@ -22,6 +22,9 @@ def of_directories(replicas: ReplicaManager) -> Iterator[Metric]:
         "Log directories of this broker that are offline, with the replicas in them.",
         value=len(offline),
     )
+    yield GaugeMetricFamily(
+        "strandline_replica_moves", "Replicas on their way to another log directory.", value=len(replicas.mover.moves)
+    )
     labels = ("log_directory",)
     is_offline = GaugeMetricFamily(
         "kafka_log_logmanager_logdirectoryoffline", "1 for a log directory that is offline, else 0.", labels=labels

@@ -1,9 +1,11 @@
-"""DescribeLogDirs (35): what one broker stores. Each broker answers for itself."""
+"""DescribeLogDirs (35) and AlterReplicaLogDirs (34): what one broker stores, and where. Each answers for itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import structlog
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
@@ -12,16 +14,21 @@ from strandline.log.log_dir import LogDir
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
 from strandline.replica.manager import ReplicaManager
+
+log = structlog.get_logger("strandline.broker")
 
 
 class ReplicaOnDisk(NamedTuple):
-    """One partition in a log directory. `lag` is how many offsets its log end is behind the high watermark."""
+    """One partition in a log directory. `lag` is how many offsets its log end is behind the high watermark, or, of a
+    copy that is on its way there (`is_future`, KIP-113), behind the log that it is made of."""
 
     topic: str
     partition: int
     size_bytes: int
     lag: int
+    is_future: bool = False
 
 
 class LogDirDescription(NamedTuple):
@@ -35,7 +42,7 @@ class LogDirDescription(NamedTuple):
 
 
 class LogDirsHandler:
-    """Describes the log directories."""
+    """Describes the log directories, and moves replicas between them."""
 
     def __init__(self, *, replicas: ReplicaManager, authorizer: Authorizer) -> None:
         self._replicas = replicas
@@ -66,8 +73,50 @@ class LogDirsHandler:
                 lag = max(0, status.high_watermark - status.log_end_offset)
                 found = ReplicaOnDisk(status.topic, status.partition, status.size_bytes, lag)
                 replicas[status.directory].append(found)
+        for tp, move in self._replicas.mover.moves.items():
+            if not move.target.failed and (wanted is None or tp.partition in wanted.get(tp.topic, ())):
+                future = ReplicaOnDisk(tp.topic, tp.partition, move.size_bytes, move.lag, is_future=True)
+                replicas[move.target.path].append(future)
         offline = [LogDirDescription(path, [], -1, -1, ErrorCode.KAFKA_STORAGE_ERROR) for path in log_dirs.offline]
         return [_described(log_dir, replicas[log_dir.path]) for log_dir in log_dirs.usable] + offline
+
+
+    # Moving replicas
+
+    def alter(self, call: Call) -> Any:
+        """Begin to move each replica that is named (KIP-113). The answer has no place for words: the log has them.
+
+        Errors of each: CLUSTER_AUTHORIZATION_FAILED, and those of `Mover.ask`.
+        """
+        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return _altered([(tp, self._alter(tp, path)) for tp, path in _wanted(call)])
+
+    def _alter(self, tp: TopicPartition, path: str) -> ErrorCode:
+        try:
+            self._replicas.mover.ask(tp, path)
+        except KafkaError as error:
+            log.warning("a replica is not moved", partition=str(tp), target=path, reason=str(error))
+            return error.code
+        return ErrorCode.NONE
+
+    def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every replica that is named has this error."""
+        return _altered([(tp, error) for tp, _ in _wanted(call)])
+
+
+def _wanted(call: Call) -> Iterator[tuple[TopicPartition, str]]:
+    for wanted in call.request.dirs:
+        for topic in wanted.topics:
+            for number in topic.partitions:
+                yield TopicPartition(topic.name, number), wanted.path
+
+
+def _altered(outcomes: Sequence[tuple[TopicPartition, ErrorCode]]) -> Any:
+    topics: dict[str, list[Any]] = {}
+    for tp, code in outcomes:
+        topics.setdefault(tp.topic, []).append(part(partition_index=tp.partition, error_code=code))
+    return part(results=tuple(part(topic_name=name, partitions=tuple(found)) for name, found in topics.items()))
 
 
 def _described(log_dir: LogDir, replicas: list[ReplicaOnDisk]) -> LogDirDescription:
@@ -87,7 +136,7 @@ def _respond(error: ErrorCode, found: Sequence[LogDirDescription]) -> Any:
                 partition_index=replica.partition,
                 partition_size=replica.size_bytes,
                 offset_lag=replica.lag,
-                is_future_key=False,
+                is_future_key=replica.is_future,
             )
             topics.setdefault(replica.topic, []).append(partition)
         result = part(

@@ -1,0 +1,82 @@
+"""`strandline log move`: a replica goes to another log directory of its broker (KIP-113)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from strandline.cli.common import CommandFailed, Target, admin_for, output_option, print_json, target_options
+from strandline.cli.name_completion import topic_names
+from strandline.client.admin import Admin
+from strandline.client.types import LogDirDescription
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
+
+INTERVAL_S = 1.0
+"""Between two looks at how far it is."""
+
+_WORDS = {
+    ErrorCode.LOG_DIR_NOT_FOUND: "the broker has no such directory in log.dirs, or it is offline",
+    ErrorCode.REPLICA_NOT_AVAILABLE: "the broker has no replica of this partition",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the replica is offline or rotten, or there is no room; the broker's log says which",
+}
+
+
+@click.command("move")
+@click.argument("topic", shell_complete=topic_names)
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--broker", type=click.IntRange(0), required=True, help="Whose replica.")
+@click.option("--to", "path", required=True, help="The directory, as in the broker's log.dirs.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for the end; a repetition without it does.")
+@output_option
+@target_options
+def move(
+    *, topic: str, partition: int, broker: int, path: str, no_wait: bool, output: str, **where: Any
+) -> None:
+    """Move a replica to another log directory of its broker, while it is written and read.
+
+    It is copied beside the log and takes its place once it is whole. Where the replica is already: a move that is under
+    way is given up. A broker that restarts forgets what is under way.
+
+    \b
+    strandline log move orders 0 --broker 2 --to /disk2/strandline
+    """
+    tp = TopicPartition(topic, partition)
+    with admin_for(Target(**where)) as admin:
+        [error] = admin.alter_replica_log_dirs({(topic, partition, broker): path}).values()
+        if error is not None:
+            words = _WORDS.get(error.code)
+            known = ", ".join(one.path for one in _dirs(admin, broker))
+            raise CommandFailed(f"{tp} on broker {broker}: {words or error}; its directories: {known}")
+        done = _there(admin, broker, tp, path)
+        while not done and not no_wait:
+            _tell(admin, broker, tp, path, output)
+            time.sleep(INTERVAL_S)
+            done = _there(admin, broker, tp, path)
+    if output == "json":
+        print_json({"topic": topic, "partition": partition, "broker": broker, "log_dir": path, "done": done})
+    else:
+        click.echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
+
+
+def _dirs(admin: Admin, broker: int) -> list[LogDirDescription]:
+    return admin.describe_log_dirs([broker])[broker]
+
+
+def _there(admin: Admin, broker: int, tp: TopicPartition, path: str) -> bool:
+    """Raises CommandFailed where it neither is there nor on its way."""
+    dirs = _dirs(admin, broker)
+    if any(tp in one.moving and one.path == path for one in dirs):
+        return False
+    if any(tp in one.replicas and one.path == path for one in dirs):
+        return True
+    raise CommandFailed(f"{tp}: the move was given up; the log of broker {broker} says why, unless it was restarted")
+
+
+def _tell(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str) -> None:
+    for one in _dirs(admin, broker):
+        if tp in one.moving and one.path == path and output != "json":
+            copy = one.moving[tp]
+            click.echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)
