@@ -6,6 +6,8 @@ from lab.mutants.mutant import Mutant, one_change
 
 _DIRS = "log.log_dirs:LogDirs"
 _LOG = "tests/log/test_log_dirs.py"
+_FUTURE = "tests/log/test_future.py"
+_MOVING = "tests/replica/test_moving.py"
 _NODES = "tests/chaos/test_log_dirs.py"
 _VERDICT = "tests/controller/machine/test_log_verdict.py"
 _FULL = "tests/controller/machine/test_full_disks.py"
@@ -130,5 +132,45 @@ TABLE: tuple[Mutant, ...] = (
         "return [log_dir for log_dir in usable if not log_dir.full] or usable",
         "return usable",
         f"{_LOG}::test_full_and_failed_directories_get_none",
+    ),
+    one_change(
+        "a-copy-of-a-cut-log-goes-on",
+        "B12: a copy is a prefix of the log that it is made of, or is begun anew",
+        "log.future:FutureLog.stands",
+        "self.cuts == current.cuts and",
+        "",
+        f"{_MOVING}::test_a_cut_begins_the_copy_anew",
+    ),
+    one_change(
+        "a-copy-counts-before-it-is-noted",
+        "B12: before the first directory says durably that a replica was moved, its old log counts",
+        f"{_DIRS}.moved",
+        "self._whereabouts.write()",
+        "pass",
+        f"{_FUTURE}::test_a_move_may_be_cut_short_anywhere",
+    ),
+    one_change(
+        "a-moved-log-forgets-its-start",
+        "B12: the log start of a replica that is moved is durable in its new directory before it counts there",
+        "log.log_dir:LogDir.adopt",
+        "self._promises.raise_start(log)",
+        "pass",
+        f"{_FUTURE}::test_a_move_may_be_cut_short_anywhere",
+    ),
+    one_change(
+        "a-copy-is-not-synced",
+        "B12: a replica that is moved is durable in its new directory before it counts there",
+        "log.future:FutureLog.finish",
+        "self.log.close()",
+        "self.log.seal()",
+        f"{_FUTURE}::test_a_move_may_be_cut_short_anywhere",
+    ),
+    one_change(
+        "a-copy-stays-for-ever",
+        "B12: a copy that was not whole is deleted by the next start",
+        "log.loading:Loading.run",
+        "name.endswith(FUTURE)",
+        "False",
+        f"{_FUTURE}::test_a_move_may_be_cut_short_anywhere",
     ),
 )

@@ -49,6 +49,7 @@ CASES: dict[str, tuple[int, int, bool, int, Callable[[int], bytes]]] = {
         lambda n: struct.pack(">ib", -1, 0) + many(b"\2t" + many(OFFSET_WANTED, n) + b"\0", 1) + b"\0",
     ),
     "OffsetForLeaderEpoch": (23, 4, True, 4, lambda n: struct.pack(">i", -1) + many(b"\2t\1\0", n) + b"\0"),
+    "AlterReplicaLogDirs": (34, 2, True, 4, lambda n: many(b"\2/" + many(b"\2t\1\0", n) + b"\0", 1) + b"\0"),
     "DescribeLogDirs": (35, 4, True, 4, lambda n: many(b"\2t\1\0", n) + b"\0"),
     "DescribeTopicPartitions": (75, 0, True, 3, lambda n: many(b"\2t\0", n) + struct.pack(">i", 2000) + b"\xff\0"),
     "DeleteRecords": (21, 2, True, 4, lambda n: many(b"\2t\1\0", n) + TIMEOUT + b"\0"),

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.handles import ProcessKilled
+from strandline.chaos.sim.ports import Ports
 from strandline.log.config import LogConfig
 from strandline.log.findings import LogCondition
-from strandline.log.future import FutureLog, delete_future
+from strandline.log.future import FutureLog
 from strandline.log.log_dir import format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
@@ -58,23 +58,26 @@ class MoveCutShort(OneStrike):
         target.full = True
         log = dirs.create(TP, TOPIC, CONFIG)
         assert log.home == source.path
-        for i in range(12):
+        for i in range(11):
             log.append_as_leader(client_batch(5, producer_id=7, producer_epoch=0, sequence=5 * i), 1 + i // 6, 0)
         log.sync_now()
         log.delete_records_before(23)
         for log_dir in dirs.dirs:
-            log_dir.write_checkpoints({TP: 60})
-        log.assign_epoch_start(3, 60)
-        log.sync_now()
-        self.bytes = read_all(log)
+            log_dir.write_checkpoints({TP: 55})
         self.aim()
         future = FutureLog(target, log, ports.clock, 1)
         copy(future, log)
         await future.sync()
+        log.append_as_leader(client_batch(5, producer_id=7, producer_epoch=0, sequence=55), 2, 0)
+        log.assign_epoch_start(3, 60)
+        log.sync_now()
+        self.bytes = read_all(log)
+        copy(future, log)
         new = future.finish()
         assert (new.latest_epoch, new.durable_offset) == (3, 60)
         aside = dirs.moved(new, target, future.unique)
-        assert dirs.log_of(TP) is new and log.failure
+        assert dirs.log_of(TP) is new
+        assert log.failure
         await source.delete_aside(aside)
         new.append_as_leader(client_batch(5, producer_id=7, producer_epoch=0, sequence=60), 3, 0)
         new.sync_now()
@@ -88,10 +91,12 @@ class MoveCutShort(OneStrike):
         dirs = open_dirs(ports, 2)
         assert dirs.findings[TP].condition is LogCondition.INTACT
         log = dirs.log_of(TP)
-        assert log is not None and not dirs.damage_of(TP)
+        assert log is not None
+        assert not dirs.damage_of(TP)
         assert [TP in one.logs for one in dirs.dirs].count(True) == 1
         named = [path for path in (FIRST, SECOND) if ports.disk.exists(f"{path}/{TP}")]
-        assert named == [log.home] and (not self.where or self.where == log.home)
+        assert named == [log.home]
+        assert not self.where or self.where == log.home
         assert not [name for path in (FIRST, SECOND) for name in ports.disk.listdir(path) if "-future" in name]
         assert (log.log_start_offset, log.epoch_at(29), log.epoch_at(30)) == (23, 1, 2)
         assert read_all(log).startswith(self.bytes)

@@ -22,7 +22,8 @@ from tests.replica.helpers import TP, Broker, Cluster, batch, running, until
 def log_of(broker: Broker) -> PartitionLog:
     """Of the partition."""
     partition = broker.replicas.partition(TP)
-    assert partition is not None and partition.log is not None
+    assert partition is not None
+    assert partition.log is not None
     return partition.log
 
 
@@ -69,7 +70,8 @@ def test_replicas_move_while_the_leader_takes_records(tmp_path: Path) -> None:
                 nonlocal written
                 while not ended:
                     done = await leader.append(TP, batch(b"more", 3))
-                    assert done.error is ErrorCode.NONE and done.base_offset == written
+                    assert done.error is ErrorCode.NONE
+                    assert done.base_offset == written
                     written += 3
                     assert all(log_of(one).durable_offset >= written for one in (leader, follower))
 
@@ -82,7 +84,8 @@ def test_replicas_move_while_the_leader_takes_records(tmp_path: Path) -> None:
             await producing
             assert cluster.controller.state(TP).leader_epoch == epoch
             assert set(cluster.controller.state(TP).isr) == {1, 2}
-            assert not leader.fatal and not follower.fatal
+            assert not leader.fatal
+            assert not follower.fatal
             await until(lambda: log_of(follower).log_end_offset == written)
             files = [
                 b"".join(Path(segment.file.path).read_bytes()[: segment.size] for segment in log_of(one).segments)
@@ -153,21 +156,21 @@ def test_a_cut_begins_the_copy_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             broker.replicas.mover.ask(TP, there)
             await until(lambda: (move := broker.replicas.mover.moves[TP]).future is not None and move.size_bytes > 0)
             copy = broker.replicas.mover.moves[TP].future
-            assert copy is not None and copy.stands
+            assert copy is not None
+            assert copy.stands
             end = log.log_end_offset
             log.truncate_to(end - 5)
             log.append_as_leader(batch(b"anew", 5), log.latest_epoch, 0)
             assert not copy.stands
             await moved(broker, there)
             found = log_of(broker).read(end - 5, 1000, end)
-            assert found is not None and b"anew" in found.data
+            assert found is not None
+            assert b"anew" in found.data
 
     asyncio.run(main())
 
 
-def test_a_disk_that_fails_leaves_the_replica_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_leaves_the_replica_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is given up, and the log goes on."""
 
     async def main() -> None:

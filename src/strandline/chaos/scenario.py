@@ -19,6 +19,7 @@ from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.logs import LogCapture
+from strandline.chaos.moves import Moves
 from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
@@ -165,7 +166,11 @@ class ScenarioRun:
             self.world.loop.call_later(self.options.duration_ms / 2000, self._replace_clients)
         if self.options.services is not None and self.options.services.kill:
             self.world.loop.call_later(self.options.duration_ms / 1500, self._replace_services)
+        moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
+        moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
         await self.nemesis.run(self.options.duration_ms, FAULTS)
+        if moving is not None:
+            moving.cancel()
         self.cluster.inspect()
         self.nemesis.heal()
         if self.services is not None:

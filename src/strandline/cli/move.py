@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from typing import Any
 
 import click
@@ -32,9 +32,7 @@ _WORDS = {
 @click.option("--no-wait", is_flag=True, help="Do not wait for the end; a repetition without it does.")
 @output_option
 @target_options
-def move(
-    *, topic: str, partition: int, broker: int, path: str, no_wait: bool, output: str, **where: Any
-) -> None:
+def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, output: str, **where: Any) -> None:
     """Move a replica to another log directory of its broker, while it is written and read.
 
     It is copied beside the log and takes its place once it is whole. Where the replica is already: a move that is under
@@ -53,7 +51,7 @@ def move(
         done = _there(admin, broker, tp, path)
         while not done and not no_wait:
             _tell(admin, broker, tp, path, output)
-            time.sleep(INTERVAL_S)
+            threading.Event().wait(INTERVAL_S)
             done = _there(admin, broker, tp, path)
     if output == "json":
         print_json({"topic": topic, "partition": partition, "broker": broker, "log_dir": path, "done": done})

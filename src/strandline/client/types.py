@@ -240,8 +240,8 @@ class ReplicaDescription(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
     """A directory where a broker keeps logs. `total_bytes` and `usable_bytes` of its disk: None where the broker
-    does not say. `error`: KAFKA_STORAGE_ERROR of one that is offline; the others go on. `moving`: copies of replicas that
-    are on their way here from another directory of the broker (KIP-113), and how far each is behind."""
+    does not say. `error`: KAFKA_STORAGE_ERROR of one that is offline; the others go on. `moving`: copies of replicas
+    that are on their way here from another directory of the broker (KIP-113), and how far each is behind."""
 
     path: str
     total_bytes: int | None

@@ -327,9 +327,9 @@ class LogDirs:
 
     def moved(self, log: PartitionLog, target: LogDir, unique: str) -> str:
         """A copy that is whole and durable in `target`, under the replica's own name, counts from now on in place of
-        the replica's log. The name (by `unique`) of the old directory, which is for `LogDir.delete_aside`; empty where it could not
-        be set aside: the next start does that. What is written here is the switch: before it the old log counts at a
-        start, after it the new one, and the other one is set aside.
+        the replica's log. The name (by `unique`) of the old directory, which is for `LogDir.delete_aside`; empty where
+        it could not be set aside: the next start does that. What is written here is the switch: before it the old log
+        counts at a start, after it the new one, and the other one is set aside.
 
         Raises:
             NoSpaceLeft, DiskError: nothing has changed.

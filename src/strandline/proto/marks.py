@@ -64,6 +64,7 @@ MARKS: dict[str, str] = {
     "replica-moved": "a replica was moved to another log directory of its node",
     "move-begun-anew": "a copy of a replica for another directory began anew, because its log was cut meanwhile",
     "move-given-up": "a replica on its way to another directory stayed where it was",
+    "move-refused": "a replica could not be moved to another directory: it is not there, or that is offline or full",
     "move-cancelled": "a replica on its way to another directory was told to stay",
     "read-again-after-a-move": "a read waited for the disk while its replica was moved, and was begun anew",
     "replica-in-two-directories": "a replica was found in two directories, and one of them was renamed aside",

@@ -1,4 +1,4 @@
-"""Moving replicas of this broker from one log directory to another (KIP-113): a copy grows until it takes the log's place.
+"""Moving replicas between log directories of this broker (KIP-113): a copy grows until it takes the log's place.
 
 One copy grows at a time, in the order of the asking; one that has to wait lets the next go on. A start forgets what was
 under way (`strandline.log.future` says what counts then).

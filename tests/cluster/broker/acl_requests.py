@@ -146,6 +146,10 @@ REQUESTS: list[Ask] = [
     Ask(Api.REMOVE_RAFT_VOTER, lambda t: {"voter_id": 1}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": [{"topic": t.topic, "partitions": (0,)}], "timeout": 1000}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": None, "timeout": 1000}),
+    Ask(
+        Api.ALTER_REPLICA_LOG_DIRS,
+        lambda t: {"dirs": [{"path": "/nowhere", "topics": [{"name": t.topic, "partitions": (0,)}]}]},
+    ),
     Ask(Api.DESCRIBE_LOG_DIRS, lambda t: {"topics": None}),
     Ask(Api.DESCRIBE_CLIENT_QUOTAS, lambda t: {"components": (), "strict": False}),
     Ask(

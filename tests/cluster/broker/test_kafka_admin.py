@@ -265,6 +265,27 @@ def test_describe_log_dirs(tmp_path: Path, version: int) -> None:
     run(tmp_path, main)
 
 
+@pytest.mark.parametrize("version", versions("AlterReplicaLogDirs"))
+def test_alter_replica_log_dirs(tmp_path: Path, version: int) -> None:
+    """Each replica has its own error; asking for where it is changes nothing (KIP-113)."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", 1)
+        wanted = [
+            {"path": str(tmp_path), "topics": [{"name": "t", "partitions": [0, 7]}]},
+            {"path": "/nowhere", "topics": [{"name": "t", "partitions": [0]}]},
+        ]
+        answer = await client.ask("alter_replica_log_dirs", version, dirs=wanted)
+        [topic] = answer.results
+        assert [(one.partition_index, one.error_code) for one in topic.partitions] == [
+            (0, ErrorCode.NONE),
+            (7, ErrorCode.REPLICA_NOT_AVAILABLE),
+            (0, ErrorCode.LOG_DIR_NOT_FOUND),
+        ]
+
+    run(tmp_path, main)
+
+
 def test_describe_producers(tmp_path: Path) -> None:
     """Who has written, with the last sequence; errors of a partition are its own."""
 

@@ -80,7 +80,6 @@ class LogDirsHandler:
         offline = [LogDirDescription(path, [], -1, -1, ErrorCode.KAFKA_STORAGE_ERROR) for path in log_dirs.offline]
         return [_described(log_dir, replicas[log_dir.path]) for log_dir in log_dirs.usable] + offline
 
-
     # Moving replicas
 
     def alter(self, call: Call) -> Any:
