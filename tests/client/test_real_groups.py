@@ -314,6 +314,11 @@ def test_admin_of_groups_and_storage(bootstrap: str, make_topic: MakeTopic) -> N
         dirs = admin.describe_log_dirs()
         assert sorted(dirs) == [1, 2, 3]
         assert all(where in dirs[node][0].replicas for node in dirs)
+        stays, away = (*where, 1), (*where, 2)
+        moves = admin.alter_replica_log_dirs({stays: dirs[1][0].path, away: "/nowhere"})
+        assert moves[stays] is None
+        assert moves[away] is not None
+        assert moves[away].code is ErrorCode.LOG_DIR_NOT_FOUND
         [producer] = admin.describe_producers([where])[where]
         assert producer.last_sequence == 9
         with pytest.raises(UnknownTopic):
