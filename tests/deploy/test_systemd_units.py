@@ -51,7 +51,7 @@ def test_the_unit_starts_a_node() -> None:
     assert words[1:3] == ["node", "--config"]
     assert int(unit["TimeoutStopSec"]) * 1000 > NodeConfig({"node.id": "1"}).controlled_shutdown_timeout_ms
     settings = NodeConfig.load(str(DEPLOY / "node.properties.example"))
-    assert settings.log_dirs == f"/var/lib/{unit['StateDirectory']}/data"
+    assert settings.log_dirs == (f"/var/lib/{unit['StateDirectory']}/data",)
 
 
 def test_an_instance_of_the_template_is_a_node_of_its_machine() -> None:
@@ -61,7 +61,7 @@ def test_an_instance_of_the_template_is_a_node_of_its_machine() -> None:
     settings = NodeConfig.load(str(DEPLOY / "node@.properties.example"), overrides(words))
     assert settings.node_id == 12
     assert settings.broker_rack == "log-1"
-    assert settings.log_dirs == f"/var/lib/{unit['StateDirectory']}/data"
+    assert settings.log_dirs == (f"/var/lib/{unit['StateDirectory']}/data",)
     assert unit["WorkingDirectory"] == f"/var/lib/{unit['StateDirectory']}"
 
 

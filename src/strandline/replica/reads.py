@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.reader import LogRead
-from strandline.proto.ensure import present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Offset
@@ -196,9 +195,10 @@ async def list_offset_cold(
         return ListedOffset(failure.code, str(failure))
     if partition.leader is not core:
         return ListedOffset(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the object store was read")
-    local = _by_time(partition, core, log, timestamp) if tiered is None or timestamp == MAX_TIMESTAMP else None
-    if tiered is None or (local is not None and (local.error or local.timestamp_ms > tiered.timestamp_ms)):
-        return present(local, "LocalWhereNothingIsTiered")
+    if tiered is None or timestamp == MAX_TIMESTAMP:
+        local = _by_time(partition, core, log, timestamp)
+        if tiered is None or local.error is not ErrorCode.NONE or local.timestamp_ms > tiered.timestamp_ms:
+            return local
     return ListedOffset(ErrorCode.NONE, "", tiered.offset, tiered.timestamp_ms, tiered.leader_epoch)
 
 
