@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,9 @@ from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.cluster.security.dev_certificates import DevCa
 from tests.acceptance.foreign import kcat, needs_kcat
+from tests.ports import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("stunnel") is None, reason="stunnel is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Behind(DevCluster):

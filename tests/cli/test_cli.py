@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tests.ports import free_port
 
 from strandline.cli.lazy import LazyGroup
 from strandline.cli.main import COMMANDS, main
@@ -158,13 +159,10 @@ def test_a_node_refuses_an_unformatted_directory_with_the_command(tmp_path: Path
 def test_a_node_names_who_holds_its_port(tmp_path: Path, taken: str) -> None:
     """Bad input, a taken port: every listener; the process that holds it and the setting that changes it."""
     path = tmp_path / "data"
-    with socket.socket() as held, socket.socket() as free:
+    with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen(1)
-        free.bind(("127.0.0.1", 0))
-        internal = free.getsockname()[1]
-        ports = {"PLAINTEXT": 0, "INTERNAL": internal, "HTTP": 0, taken: held.getsockname()[1]}
-        free.close()
+        ports = {"PLAINTEXT": 0, "INTERNAL": free_port(), "HTTP": 0, taken: held.getsockname()[1]}
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
         voters = f"1@127.0.0.1:{ports['INTERNAL']}"
         settings = ("-X", "node.id=1", "-X", f"log.dirs={path}", "-X", f"listeners={listeners}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.deploy.ports import free_ports
+from tests.ports import free_ports
 
 from strandline.cli.main import main as program
 from strandline.client import Consumer, NewTopic, Producer, TopicPartition

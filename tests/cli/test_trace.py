@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from click.testing import CliRunner
-from tests.cluster.node.internal.test_grpc_rpc import free_port
+from tests.ports import free_port
 
 from strandline.cli.main import main
 from strandline.client import Admin, NewTopic, Producer

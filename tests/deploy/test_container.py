@@ -15,7 +15,7 @@ import pytest
 
 from strandline.cluster.node.container.settings import load, refuse_unknown
 from strandline.proto.errors import ConfigError
-from tests.deploy.ports import free_ports
+from tests.ports import free_ports
 
 ENTRY_POINT = (sys.executable, "-m", "strandline.cluster.node.container")
 

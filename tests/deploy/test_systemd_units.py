@@ -18,7 +18,7 @@ import pytest
 
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.node.config import NodeConfig
-from tests.deploy.ports import free_ports
+from tests.ports import free_ports
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 COMMAND = [sys.executable, "-m", "strandline.cli.main"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,15 @@ import pytest
 
 from tests.log.disk_bench import Bench, Real, Simulated
 from tests.log.helpers import FailingDisk
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_memory() -> Iterator[None]:
+    """What a test wrote is read without a wait, also on a machine that drops it from the page cache at once; `ColdDisk`
+    is for those that read what is cold."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Self
 import psutil
 
 from tests.acceptance.helpers import eventually
-from tests.deploy.ports import free_ports
+from tests.ports import free_ports
 
 HOST = "127.0.0.1"
 

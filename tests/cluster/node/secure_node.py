@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.security.tls_case import ca
+from tests.ports import free_port
 
 from strandline.client.config import AdminConfig
 from strandline.client.session import Session
@@ -20,9 +20,7 @@ from strandline.cluster.node.world import system_world
 
 def node_config(path: Path, **more: str) -> NodeConfig:
     """A node of both roles; settings with _ for each dot."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        internal = probe.getsockname()[1]
+    internal = free_port()
     given = {
         "node.id": "1",
         "listeners": f"PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,INTERNAL://127.0.0.1:{internal},HTTP://127.0.0.1:0",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.node.internal.test_grpc_rpc import free_port
+from tests.ports import free_port
 
 from strandline.cluster.node.config_values import write_voters
 from strandline.controller.quorum.api import Voter

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cluster.node.internal.test_grpc_rpc import free_port
+from tests.ports import free_port
 
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.node.config_values import write_voters

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.cluster.node.internal.test_grpc_rpc import free_port
+from tests.ports import free_port
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.errors import ClientError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from tests.log.helpers import FailingDisk
+from tests.ports import free_port
 
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.format import Formatted, format_directory
@@ -27,9 +27,7 @@ CLUSTER = "a-cluster"
 
 
 def free_port_config(path: Path, **more: str) -> NodeConfig:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        internal = probe.getsockname()[1]
+    internal = free_port()
     return NodeConfig(
         {
             "node.id": "1",

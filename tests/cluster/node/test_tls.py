@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 from tests.cluster.node.secure_node import at, knock, run, secure
 from tests.cluster.security.tls_case import ca
+from tests.ports import free_port
 
 from strandline.cli.trace import trace
 from strandline.client import ConfigResource, NewTopic
@@ -93,9 +93,7 @@ def test_what_keeps_a_client_out_is_said_at_both_ends(tmp_path: Path) -> None:
 
     with capture_logs() as logs:
         listeners = "PLAINTEXT://127.0.0.1:0,SSL://0.0.0.0:0,INTERNAL://127.0.0.1:{},HTTP://127.0.0.1:0"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            internal = probe.getsockname()[1]
+        internal = free_port()
         run(
             tmp_path,
             body,

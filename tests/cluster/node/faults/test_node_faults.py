@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 from strandline.client.aio import Admin, Producer
 from strandline.client.types import NewTopic
@@ -23,9 +24,7 @@ def run(path: Path, body: Callable[[Node], Awaitable[None]], **more: str) -> Non
 
     async def main() -> None:
         world = system_world()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            internal = probe.getsockname()[1]
+        internal = free_port()
         config = NodeConfig(
             {
                 "node.id": "1",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc.aio
 import pytest
+from tests.ports import free_port
 
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.proto.ids import Endpoint
@@ -38,13 +38,6 @@ async def echo_stream(stream: Stream) -> None:
 async def write_for_ever(stream: Stream) -> None:
     while True:
         await stream.write(b"into nothing")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def run(body: Callable[[GrpcRpc], Awaitable[None]]) -> None:

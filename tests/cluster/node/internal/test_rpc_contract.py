@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import pytest
+from tests.ports import free_port
 
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
@@ -79,9 +79,7 @@ class Real:
         await self._server.close()
 
     async def nobody(self) -> Endpoint:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return Endpoint("127.0.0.1", probe.getsockname()[1])
+        return Endpoint("127.0.0.1", free_port())
 
     @classmethod
     def run(cls, body: Body) -> None:
