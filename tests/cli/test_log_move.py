@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.ports import free_ports
+from tests.two_directories import directory_of, node_of_two_directories
 
 from strandline.cli.main import main as program
 from strandline.client import Consumer, NewTopic, Producer, TopicPartition
 from strandline.client.admin import Admin
 
-COMMAND = [sys.executable, "-m", "strandline.cli.main"]
-
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Its bootstrap address, and where its directories a and b are."""
-    client, internal = free_ports(2)
-    settings = {
-        "node.id": "1",
-        "process.roles": "broker,controller",
-        "listeners": f"PLAINTEXT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}",
-        "log.dirs": f"{tmp_path}/a,{tmp_path}/b",
-    }
-    words = [word for key, value in settings.items() for word in ("-X", f"{key}={value}")]
-    formatting = [*COMMAND, "format", "--initial-controllers", f"1@127.0.0.1:{internal}", *words]
-    subprocess.run(formatting, check=True, capture_output=True)
-    process = subprocess.Popen([*COMMAND, "node", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["PLAINTEXT"], tmp_path
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
+    with node_of_two_directories(tmp_path) as bootstrap:
+        yield bootstrap, tmp_path
 
 
 def move(bootstrap: str, to: Path, *words: str) -> Result:
@@ -54,11 +35,11 @@ def test_a_replica_is_moved_there_and_back(node: tuple[str, Path]) -> None:
     with Producer(bootstrap) as producer:
         for number in range(500):
             producer.send("t", b"%d" % number)
-    [here] = [name for name in ("a", "b") if (root / name / "t-0").exists()]
+    here = directory_of(root, "t-0")
     there = "b" if here == "a" else "a"
     moved = move(bootstrap, root / there)
     assert (moved.exit_code, moved.stdout) == (0, f"t-0 on broker 1: it is in {root / there}\n")
-    assert [name for name in ("a", "b") if (root / name / "t-0").exists()] == [there]
+    assert directory_of(root, "t-0") == there
     refused = move(bootstrap, root / "nowhere")
     assert refused.exit_code == 1
     assert (
