@@ -91,6 +91,27 @@ LONG = {
 }
 """Files that `make test` leaves out; each runs where it is named, and all with --long."""
 
+LONG_TESTS = {
+    # Ten seconds each and more; the other tests of their files stay, as a sample.
+    "acceptance/test_bad_input_harms_nothing.py::test_a_full_disk_moves_what_it_led_and_loses_nothing",
+    "acceptance/test_elections_on_request.py::test_s43_an_unclean_election_says_what_it_loses_before_and_after",
+    "acceptance/test_foreign_clients_over_tls.py::test_who_does_not_belong_stays_out",
+    "acceptance/test_lost_metadata_logs.py::test_too_few_are_left_and_one_votes_by_force",
+    "acceptance/test_records_at_the_size_bound.py::test_it_is_backed_up_and_restored",
+    "acceptance/test_topic_copy.py::test_records_deleted_from_a_half_done_round",
+    "chaos/live/test_run.py::test_a_broken_promise_is_found_and_its_evidence_kept",
+    "chaos/live/test_run.py::test_a_rotten_batch_on_the_last_leader_costs_nothing",
+    "chaos/plugin/test_examples.py::test_a_consumer_handles_nothing_twice",
+    "chaos/test_scenario.py::test_a_seesaw_makes_logs_that_diverge_over_epochs",
+    "cluster/node/test_doctor_live.py::test_doctor_works_during_an_outage",
+    "lab/explore/test_models.py::test_every_state_after_a_crash_of_all_holds",
+    "lab/test_mutants_cli.py::test_a_mutant_that_survives_exits_1_and_is_named",
+    "spark/pipelines/test_dataset.py::test_a_share_is_the_beginning_of_the_whole",
+    "spark/pipelines/test_dataset.py::test_every_flight_is_reported_in_the_order_of_arrival",
+    "spark/test_interpreter.py::test_a_job_finds_the_format_with_its_own_interpreter",
+}
+"""Tests that `make test` leaves out; they run where their file is named, and with --long."""
+
 HERE = Path(__file__).parent
 
 
@@ -98,8 +119,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Long files are left out, unless asked for."""
     if not collection_path.is_relative_to(HERE) or collection_path.relative_to(HERE).as_posix() not in LONG:
         return None
-    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
-    return None if config.getoption("--long") or collection_path in named else True
+    return None if config.getoption("--long") or collection_path in _named(config) else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """So are long tests of other files."""
+    if config.getoption("--long"):
+        return
+    named = _named(config)
+    left_out = [
+        item
+        for item in items
+        if item.path not in named
+        and f"{item.path.relative_to(HERE).as_posix()}::{item.name.partition('[')[0]}" in LONG_TESTS
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _named(config: pytest.Config) -> set[Path]:
+    """The files that the command line names."""
+    return {Path(argument.partition("::")[0]).resolve() for argument in config.args}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
