@@ -209,7 +209,8 @@ def kafka_jars() -> str:
 
 
 def maven_jars(what: str, name: str, artifacts: Sequence[str], only: Sequence[str] = ()) -> Path:
-    """Artifacts (group:artifact:version) and all they need, fetched by Maven once into the user's cache; its folder.
+    """Artifacts (group:artifact:version, or group:artifact:version:classifier) and all they need, fetched by Maven once
+    into the user's cache; its folder.
 
     Args:
         name: the folder's name.
@@ -224,12 +225,7 @@ def maven_jars(what: str, name: str, artifacts: Sequence[str], only: Sequence[st
     if done.exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    dependencies = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *artifact.split(":")
-        )
-        for artifact in artifacts
-    )
+    dependencies = "".join(_dependency(*artifact.split(":")) for artifact in artifacts)
     (folder / "pom.xml").write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>bench</groupId>'
         f"<artifactId>bench</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
@@ -240,6 +236,12 @@ def maven_jars(what: str, name: str, artifacts: Sequence[str], only: Sequence[st
     run(command, folder, f"{what}: fetching {artifacts[0]} with Maven")
     done.touch()
     return folder
+
+
+def _dependency(group: str, artifact: str, version: str, classifier: str = "") -> str:
+    """As a pom names it."""
+    names = {"groupId": group, "artifactId": artifact, "version": version, "classifier": classifier}
+    return f"<dependency>{''.join(f'<{name}>{text}</{name}>' for name, text in names.items() if text)}</dependency>"
 
 
 def rss_mb(pids: dict[int, int]) -> float:

@@ -36,6 +36,7 @@ LONG = {
     "chaos/test_explain_shrink.py",
     "chaos/test_services.py",
     "client/test_groups_both_protocols.py",
+    "lake/test_iceberg_rest.py",
     "lake/test_killed.py",
     "tools/test_copy_simulated.py",
     "client/test_groups_simulated.py",
