@@ -58,7 +58,8 @@ class MoveCutShort(OneStrike):
         target.full = True
         log = dirs.create(TP, TOPIC, CONFIG)
         assert log.home == source.path
-        for i in range(11):
+        log.append_as_leader(client_batch(5, producer_id=8, producer_epoch=0, sequence=0), 1, 0)
+        for i in range(1, 11):
             log.append_as_leader(client_batch(5, producer_id=7, producer_epoch=0, sequence=5 * i), 1 + i // 6, 0)
         log.sync_now()
         log.delete_records_before(23)
@@ -89,7 +90,7 @@ class MoveCutShort(OneStrike):
     async def second_life(self, ports: Ports) -> None:
         assert self.error is None or isinstance(self.error, ProcessKilled), self.error
         dirs = open_dirs(ports, 2)
-        assert dirs.findings[TP].condition is LogCondition.INTACT
+        assert dirs.findings[TP].condition is not LogCondition.LACKING
         log = dirs.log_of(TP)
         assert log is not None
         assert not dirs.damage_of(TP)
@@ -101,6 +102,7 @@ class MoveCutShort(OneStrike):
         assert (log.log_start_offset, log.epoch_at(29), log.epoch_at(30)) == (23, 1, 2)
         assert read_all(log).startswith(self.bytes)
         assert log.producers.get(7) is not None
+        assert log.producers.get(8) is not None, "its records were deleted"
 
 
 def read_all(log: PartitionLog) -> bytes:

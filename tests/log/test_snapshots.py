@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
-from strandline.log.batch import parse_header
+from strandline.log.batch import parse_header, patch_base_offset_and_epoch
+from strandline.log.beginning import begin_with, lacks_producers
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
@@ -184,3 +186,130 @@ def test_a_cut_takes_the_snapshots_beyond_it(disk: FailingDisk, tmp_path: Path) 
     log.truncate_to(4)
     known = {entry.producer_id: [batch.first_offset for batch in entry.batches] for entry in log.producers.entries()}
     assert known == {8: [2], 9: [0]}
+
+
+def test_86_retention_takes_the_records_of_a_producer_and_the_power_fails(disk: FailingDisk, tmp_path: Path) -> None:
+    """The checkpoint of recovery points is older than that of log starts: the snapshot where the log begins is all
+    that tells of what was committed before."""
+    log = with_its_only_batch_deleted(disk, tmp_path)
+    log.close_files()
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=0, log_start_offset=2))
+    assert once(opened)
+    opened.close_files()
+
+
+def test_86_a_log_start_that_was_durable_before_the_snapshot_there(disk: FailingDisk, tmp_path: Path) -> None:
+    """The names of a new segment and its snapshot survive a power cut, and the snapshot's content does not: what is
+    still on the disk below the log start tells of it."""
+    log = open_test_log(disk, tmp_path)
+    once(log)
+    log.roll()
+    fill(log, 1)
+    log.sync_now()
+    log.close_files()
+    (tmp_path / f"{2:020d}.snapshot").write_bytes(bytes(100))
+    last_life = LastLife(recovery_point=0, log_start_offset=2)
+    for _ in range(2):
+        opened = open_test_log(disk, tmp_path, last_life=last_life)
+        assert opened.log_start_offset == 2
+        assert once(opened)
+        opened.close_files()
+
+
+def test_86_recovery_leaves_a_snapshot_of_each_closed_segment(disk: FailingDisk, tmp_path: Path) -> None:
+    """Those above the recovery point are not believed; but retention takes the segments before them later."""
+    log = open_test_log(disk, tmp_path)
+    for sequence in (0, 2, 4):
+        once(log, sequence)
+        log.roll()
+    log.sync_now()
+    log.close_files()
+    for offset in (2, 4, 6):
+        (tmp_path / f"{offset:020d}.snapshot").write_bytes(b"of another history")
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=0))
+    assert opened.snapshots.offsets() == [2, 4, 6]
+    opened.delete_records_before(6)
+    opened.close_files()
+    again = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=6, log_start_offset=6))
+    assert [once(again, sequence) for sequence in (0, 2, 4)] == [True, True, True]
+    again.close_files()
+
+
+def test_recovery_without_room_for_snapshots(disk: FailingDisk, tmp_path: Path) -> None:
+    log = open_test_log(disk, tmp_path)
+    once(log)
+    log.roll()
+    segments = log.segments
+    snapshots = Snapshots(disk, str(tmp_path), [])
+    disk.bytes_left = 10
+    assert snapshots.fill(segments, 0) == []
+    log.close_files()
+
+
+def told(producer_id: int) -> ProducerStates:
+    """What the object store tells a log that begins behind four records of a producer."""
+    states = ProducerStates()
+    header = parse_header(client_batch(4, producer_id=producer_id, producer_epoch=3, sequence=0))
+    states.update(header, 0, 1000)
+    return states
+
+
+def begins_behind_them(disk: FailingDisk, directory: Path) -> PartitionLog:
+    log = open_test_log(disk, directory)
+    assert not lacks_producers(log)
+    log.truncate_fully_and_start_at(4)
+    return log
+
+
+def test_a_log_that_begins_behind_records_is_told_who_wrote_them(disk: FailingDisk, tmp_path: Path) -> None:
+    """Rule B24: before its first record, and once."""
+    log = begins_behind_them(disk, tmp_path)
+    assert lacks_producers(log)
+    assert asyncio.run(begin_with(log, 4, told(9)))
+    assert not lacks_producers(log)
+    assert not asyncio.run(begin_with(log, 4, told(8)))
+    log.close()
+    for last_life in (LastLife(clean=True, log_start_offset=4), LastLife(log_start_offset=4)):
+        log = open_test_log(disk, tmp_path, last_life=last_life)
+        assert not lacks_producers(log)
+        assert [entry.producer_id for entry in log.producers.entries()] == [9]
+        log.close_files()
+
+
+@pytest.mark.parametrize("offset", [3, 5])
+def test_what_is_told_of_another_beginning_is_not_taken(disk: FailingDisk, tmp_path: Path, offset: int) -> None:
+    """The log was cut meanwhile."""
+    log = begins_behind_them(disk, tmp_path)
+    assert not asyncio.run(begin_with(log, offset, told(9)))
+    assert lacks_producers(log)
+    log.close()
+    assert lacks_producers(open_test_log(disk, tmp_path, last_life=LastLife(clean=True, log_start_offset=4)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_log_is_told_is_durable_before_its_first_record(seed: int) -> None:
+    async def life(world: World, ports: Ports) -> None:
+        log = open_log(ports.disk, "/t-0", TP, clock=ports.clock, config=NO_STEPS)
+        ports.disk.sync_dir("/")
+        log.sync_now()
+        log.truncate_fully_and_start_at(4)
+        assert await begin_with(log, 4, told(9))
+        disk = world.machines["n1"].disk
+        disk.crash()
+        assert disk.files()[f"/t-0/{4:020d}.snapshot"] == told(9).encode_snapshot()
+
+    in_a_world(life, seed)
+
+
+def test_a_log_that_begins_inside_a_batch_keeps_what_it_was_told(disk: FailingDisk, tmp_path: Path) -> None:
+    """The leader's log start lies inside of a batch, which comes whole: rule B24 holds for what lies before that."""
+    log = begins_behind_them(disk, tmp_path)
+    assert asyncio.run(begin_with(log, 4, told(9)))
+    of_another = client_batch(3, producer_id=8, producer_epoch=0, sequence=0)
+    patch_base_offset_and_epoch(of_another, 0, 3, 0)
+    log.append_as_follower(of_another)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 6)
+    log.close_files()
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(log_start_offset=4))
+    known = {entry.producer_id: [batch.first_offset for batch in entry.batches] for entry in opened.producers.entries()}
+    assert known == {8: [3], 9: [0]}

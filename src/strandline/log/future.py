@@ -14,6 +14,7 @@ event loop in between:
 
 from __future__ import annotations
 
+from strandline.log.beginning import lacks_producers
 from strandline.log.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.loading import FUTURE, aside_name
@@ -52,12 +53,20 @@ class FutureLog:
             metadata.pwrite(encode_partition_metadata(current.topic_id), 0)
             self.log = self._open(LastLife(), sync=False)
             if current.log_start_offset:
-                self.log.truncate_fully_and_start_at(current.log_start_offset)
+                self._begin_as(current)
         except DiskFull as error:
             raise NoSpaceLeft(f"for a copy of {tp} in {log_dir.path}") from error
         except DiskError as error:
             raise StorageError(f"a copy of {tp} cannot be made in {log_dir.path}: {error}") from error
         self.log.must_sync([], [metadata], [self.directory, log_dir.path])
+
+    def _begin_as(self, current: PartitionLog) -> None:
+        """Where it begins, and with the producers of what lies before: no batch tells of them (schedule 86)."""
+        copy, start = self.log, current.log_start_offset
+        copy.truncate_fully_and_start_at(start)
+        if not lacks_producers(current):
+            copy.producers = current.snapshots.load(current.segments, start, self._clock.wall_ms())
+            copy.must_sync([], [copy.snapshots.write(start, copy.producers)], [])
 
     def _open(self, last_life: LastLife, *, sync: bool) -> PartitionLog:
         current = self.current

@@ -6,6 +6,7 @@ Reading is in `reader.py`; opening a directory after a stop is `recovery.open_lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from strandline.log import retention, truncation
@@ -146,7 +147,7 @@ class PartitionLog(LogState):
             mark("log-begins-inside-a-batch")
             start = self.log_start_offset
             headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)
-            self.truncate_fully_and_start_at(first.base_offset)
+            self._cut(lambda now_ms: truncation.begin_earlier(self, first.base_offset, now_ms))
             self._write_replicated(batches, headers)
             self.delete_records_before(start)
         else:
@@ -384,10 +385,7 @@ class PartitionLog(LogState):
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return self.log_end_offset
-        try:
-            truncation.cut_end(self, offset, self._clock.wall_ms())
-        except DiskError as error:
-            raise self._fence(error) from error
+        self._cut(lambda now_ms: truncation.cut_end(self, offset, now_ms))
         return self.log_end_offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -397,8 +395,11 @@ class PartitionLog(LogState):
         Raises KafkaError and StorageError as `append_as_leader`.
         """
         self._check_usable()
+        self._cut(lambda now_ms: truncation.cut_whole(self, offset, now_ms))
+
+    def _cut(self, cut: Callable[[int], None]) -> None:
         try:
-            truncation.cut_whole(self, offset, self._clock.wall_ms())
+            cut(self._clock.wall_ms())
         except DiskError as error:
             raise self._fence(error) from error
 
@@ -447,7 +448,8 @@ class PartitionLog(LogState):
             active = self.segments[-1]
             self.unsynced.add_and_close(active.seal())
             self.unsynced.add(active.file)
-            if active.size or len(self.segments) > 1:
+            # An empty one that begins behind what was deleted may know producers too.
+            if active.size or len(self.segments) > 1 or self.snapshots.has(self.log_end_offset):
                 self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
                 self.unsynced.add_directory(self.directory)
             else:

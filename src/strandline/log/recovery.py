@@ -27,6 +27,7 @@ from strandline.log.epochs import LeaderEpochs
 from strandline.log.index_cache import IndexCache
 from strandline.log.log_state import LogParts
 from strandline.log.partition_log import PartitionLog
+from strandline.log.producer_state import ProducerStates
 from strandline.log.promises import LastLife
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
@@ -162,7 +163,7 @@ class ExaminedLog:
         opening = self._opening
         with self._refusing():
             opening.repair()
-            producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
+            producers = opening.load_producers()
         log = PartitionLog(
             LogParts(
                 disk=opening.disk,
@@ -263,6 +264,14 @@ class _Opening:
             self.names_changed = True
         self.snapshots.delete_strays([segment.base_offset for segment in self.segments])
 
+    def load_producers(self) -> ProducerStates:
+        """The state at the log's end. What is closed has a snapshot of its end then, as after a roll."""
+        written = self.snapshots.fill(self.segments, self.now_ms)
+        if written:
+            self.opened += written
+            self.names_changed = True
+        return self.snapshots.load(self.segments, self.log_end_offset, self.now_ms)
+
     def _tidy_names(self) -> tuple[list[int], set[str]]:
         """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
         names = self.disk.listdir(self.directory)
@@ -273,19 +282,21 @@ class _Opening:
             self.disk.unlink(f"{self.directory}/{name}")
             self.names_changed = True
         bases = sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
+        indexes = {name for name in names if _INDEX_NAME.fullmatch(name)}
+        self.snapshots = Snapshots(self.disk, self.directory, sorted(indexes))
         gone = [base for base, following in pairwise(bases) if following <= self.log_start_offset]
+        while gone and not self.snapshots.is_readable(bases[len(gone)]):
+            gone.pop()  # its records are still to tell of their producers: the log start was durable before the snapshot
         for base in gone:
             delete_files(self.disk, self.directory, base)
             self.names_changed = True
         kept = bases[len(gone) :]
-        indexes = {name for name in names if _INDEX_NAME.fullmatch(name)}
         for name in sorted(indexes):
             base = int(name[:20])
             if not name.endswith(SNAPSHOT_SUFFIX) and base not in kept:
                 indexes.discard(name)
                 if base not in gone:
                     self.disk.unlink(f"{self.directory}/{name}")
-        self.snapshots = Snapshots(self.disk, self.directory, sorted(indexes))
         self.snapshots.delete_below(kept[0] if kept else 0)
         return kept, indexes
 
@@ -366,8 +377,9 @@ class _Opening:
                 first = i
         self._rebuild_missing_indexes(self.segments[:first], index_names)
         self._check_ends(self.segments[:first])
-        # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back.
-        self.snapshots.delete_above(self.last_life.recovery_point)
+        # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back. One
+        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86).
+        self.snapshots.delete_above(max(self.last_life.recovery_point, self.last_life.log_start_offset))
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:

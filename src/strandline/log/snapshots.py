@@ -1,7 +1,8 @@
 """The `.snapshot` files of one log: producer state at an offset, so that a restart or a truncation replays little.
 
 One is written at each roll and clean stop (forced to disk with the segment, KAFKA-9892) and, as a mere shortcut that
-nothing depends on, after each `SNAPSHOT_INTERVAL_BYTES` of log.
+nothing depends on, after each `SNAPSHOT_INTERVAL_BYTES` of log. The one where the log begins is the only witness of the
+producers of records that retention has taken (schedule 86).
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right, insort
 
-from strandline.log.disk import Disk, File, read_file
-from strandline.log.producer_state import ProducerStates, SnapshotDamaged
+from strandline.log.disk import Disk, DiskFull, File, read_file
+from strandline.log.producer_state import ProducerStates, SnapshotDamaged, decode_snapshot
 from strandline.log.segment import SNAPSHOT_SUFFIX, Segment, pread_blocking, segment_name
 from strandline.proto.marks import mark
 
@@ -34,6 +35,17 @@ class Snapshots:
         """Offsets of the files, rising."""
         return list(self._offsets)
 
+    def has(self, offset: int) -> bool:
+        """There is one at this offset."""
+        return offset in self._offsets
+
+    def take_in(self, path: str, offset: int) -> None:
+        """The file at `path`, which is durable, is the one at `offset` from now on, durably. Blocking."""
+        self._disk.rename(path, self._path(offset))
+        self._disk.sync_dir(self._directory)
+        if offset not in self._offsets:
+            insort(self._offsets, offset)
+
     def write(self, offset: int, states: ProducerStates) -> File:
         """Write the state at `offset` (not synced); the caller syncs or not, and closes."""
         file = self._disk.open(self._path(offset), create=True)
@@ -42,6 +54,32 @@ class Snapshots:
         if offset not in self._offsets:
             insort(self._offsets, offset)
         return file
+
+    def fill(self, segments: list[Segment], now_ms: int) -> list[File]:
+        """Write those that recovery did not believe: of the beginning of each segment behind the newest one, for once
+        what lies before is off the disk nothing else tells of it. Not synced: the caller does that, and closes.
+
+        A full disk is no reason to refuse the log: the rest is told by the batches as long as these are here.
+        """
+        written: list[File] = []
+        try:
+            for segment in segments[1:]:
+                if not self._offsets or self._offsets[-1] < segment.base_offset:
+                    states = self.load(segments, segment.base_offset, now_ms)
+                    written.append(self.write(segment.base_offset, states))
+        except DiskFull:
+            return written
+        return written
+
+    def is_readable(self, offset: int) -> bool:
+        """There is one at this offset, and it is whole."""
+        if offset not in self._offsets:
+            return False
+        try:
+            decode_snapshot(read_file(self._disk, self._path(offset)))
+        except SnapshotDamaged:
+            return False
+        return True
 
     def load(self, segments: list[Segment], end_offset: int, now_ms: int) -> ProducerStates:
         """The state after every record below `end_offset`: the newest readable snapshot up to there, then a replay."""
@@ -90,7 +128,7 @@ class Snapshots:
 
 
 def replay(states: ProducerStates, segments: list[Segment], start: int, end_offset: int, now_ms: int) -> None:
-    """Take in the batches of [start, end_offset), from their headers, blocking."""
+    """Take in the batches of [start, end_offset) that end there or before, from their headers, blocking."""
     for i, segment in enumerate(segments):
         if segment.base_offset >= end_offset:
             break
@@ -100,7 +138,7 @@ def replay(states: ProducerStates, segments: list[Segment], start: int, end_offs
         if found is None:
             continue
         for _, header in segment.headers(found[0], pread_blocking):
-            if header.base_offset >= end_offset:
+            if header.next_offset > end_offset:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
                 states.update(header, header.base_offset, now_ms)

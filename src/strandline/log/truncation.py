@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from strandline.log.disk import DiskFull
 from strandline.log.log_state import LogState
+from strandline.log.producer_state import ProducerStates
 from strandline.log.segment import delete_files, pread_blocking
 from strandline.proto.errors import NoSpaceLeft
 from strandline.proto.ids import Offset
@@ -67,6 +68,21 @@ def cut_whole(log: LogState, offset: int, now_ms: int) -> None:
     log.durable_log_start_offset = log.log_start_offset  # the segment's name says it
     if log.on_begun_anew is not None:
         log.on_begun_anew()
+
+
+def begin_earlier(log: LogState, offset: int, now_ms: int) -> None:
+    """An empty log begins at `offset` after all, with the batch that its start lies inside of. Who wrote what lies
+    before both stays known, durably (rule B24). Raises as `cut_whole`."""
+    producers, told = log.producers, log.snapshots.has(log.log_start_offset)
+    log.producers = ProducerStates()
+    cut_whole(log, offset, now_ms)
+    log.producers = producers
+    if told:
+        file = log.snapshots.write(offset, producers)
+        try:
+            log.disk.sync_now([file], [log.directory])
+        finally:
+            file.close()
 
 
 def cut_start(log: LogState, offset: int) -> None:

@@ -134,6 +134,8 @@ MARKS: dict[str, str] = {
     "tier-read-takes-long": "a fetch was answered without what the object store had not given yet",
     "tier-read-failed": "the object store did not give what a client wanted to read",
     "unclean-leader-begins-at-the-tier": "a new leader lacked what is in the object store, and began anew behind it",
+    "producers-from-the-tier": "a log that begins behind what is in the object store learned its producers from there",
+    "producers-wait-for-the-tier": "a replica waited to learn the producers of what lies before its log",
     "deleted-topic-reaped": "the objects of a deleted topic were deleted",
     "orphans-reaped": "objects that no metadata name were found in the object store",
     "timestamp-of-the-future": "retention went by when a segment was written, its newest time being of no use",

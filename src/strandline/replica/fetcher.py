@@ -103,8 +103,7 @@ class Fetcher:
         following = Following(self._shared, self, partition)
         partition.source = following
         self._followings[following] = None
-        if self._stream is not None:
-            self._fetch(following)
+        self._fetch(following)
 
     def unfollow(self, following: Following) -> None:
         """Follow it no longer."""
@@ -255,17 +254,18 @@ class Fetcher:
         self._subscribe(following)
 
     def _fetch(self, following: Following) -> None:
-        """Tell where our log ends, under a new subscription."""
+        """Tell where our log ends, under a new subscription; not before it may go on there."""
         following.hole = None
-        self._subscribe(following)
+        self._unsubscribe(following)
+        if self._stream is not None and not following.waits_to_begin(self._fetch):
+            self._subscribe(following)
 
     def _subscribe(self, following: Following) -> None:
         self._unsubscribe(following)
         plog = following.log
         offset, epoch, durable_offset = following.position()
         following.id = self._next_id
-        following.fetch_offset = offset
-        following.last_epoch = epoch
+        following.fetch_offset, following.last_epoch = offset, epoch
         following.acked = offset, durable_offset
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self._by_id[following.id] = following
@@ -324,7 +324,8 @@ class Fetcher:
     def _ask_for_log_start(self, following: Following) -> None:
         """A fetch that is given up in the same frame: it is accepted, and no data come (schedule 57)."""
         self._fetch(following)
-        self._push(frames.pack_forget(following.id))
+        if following.id >= 0:
+            self._push(frames.pack_forget(following.id))
         self._waiting[following] = None
 
     # The follower's quota (KIP-73)
@@ -371,8 +372,7 @@ class Fetcher:
         """Our log is a prefix of the leader's: data come on this channel."""
         following = self._by_id.get(subscription)
         if following is not None:
-            following.channel = channel
-            following.cuts = 0
+            following.channel, following.cuts = channel, 0
             self._by_channel[channel] = following
             following.learn(high_watermark, log_start_offset)
             following.heal()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -129,6 +130,13 @@ class Following:
         state = self.partition.state
         lags = self.log.log_end_offset < self.leader_high_watermark
         return lags and state.follower_throttled and self._shared.node_id not in state.isr
+
+    def waits_to_begin(self, then: Callable[[Following], None]) -> bool:
+        """The log begins behind what only the object store has, and does not know yet who wrote that (rule B24);
+        `then` is called once it does, if it still follows."""
+        return self._shared.beginnings.awaits(
+            self.partition, lambda: then(self) if self.partition.source is self else None
+        )
 
     # Healing (schedule 80)
 

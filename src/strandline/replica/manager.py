@@ -21,6 +21,7 @@ from strandline.proto.errors import FatalError
 from strandline.proto.ids import BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
+from strandline.replica.beginnings import Beginnings
 from strandline.replica.compaction import Compactor
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.directories import Directories
@@ -113,6 +114,7 @@ class ReplicaManager:
             watermarks=Delayed(config.watermark_delay_ms),
             leader_throttle=self.leader_throttle,
             follower_throttle=self.follower_throttle,
+            beginnings=Beginnings(None if tier is None else tier.reader, clock, self.fatal),
             rot=RotWatch(self.counters, on_change, self.fatal),
             on_change=on_change,
             on_fatal=self.fatal,
@@ -125,6 +127,7 @@ class ReplicaManager:
         retention_clock = RetentionClock(last_time(first.disk, first.path))
         self.tiering = None if tier is None else Tiering(self._shared, self._partitions, tier, rng)
         self.tier_reads = TierReads(tier)
+        self.beginnings = self._shared.beginnings
         retention = Retention(self._shared, self._partitions, first, retention_clock, self._raise_tier_start)
         self._upkeep = Upkeep(self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering)
         self._scrub = Scrub(self._shared, self._partitions)
@@ -151,7 +154,7 @@ class ReplicaManager:
         shared.rot.stop()
         self._scrub.stop()
         ending: list[asyncio.Task[Any]] = [*self._streams.stop(), *self.compactor.stop(), *self.tier_reads.stop()]
-        ending += self.mover.stop()
+        ending += [*self.mover.stop(), *shared.beginnings.stop()]
         if self.tiering is not None:
             ending += self.tiering.stop()
         self.leader_throttle.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -166,6 +167,9 @@ class PartitionSet:
         state = partition.state
         try:
             self._begin_at_the_tier(partition, plog)
+            if self._shared.beginnings.awaits(partition, partial(self._lead_after_all, partition, state), leads=True):
+                partition.idle()
+                return
             plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)
         except (KafkaError, StorageError) as error:
             partition.fail(str(error))
@@ -185,6 +189,11 @@ class PartitionSet:
         self._channel = self._channel % 0xFFFFFFFF + 1
         partition.lead(core, self._channel)
         self._shared.directories.mark(plog)
+
+    def _lead_after_all(self, partition: Partition, state: PartitionState) -> None:
+        """The log of a leader that had to wait knows its producers; in another epoch that is past."""
+        if partition.role is Role.IDLE and partition.state.leader_epoch == state.leader_epoch:
+            self._take_role(partition)
 
     def _begin_at_the_tier(self, partition: Partition, plog: PartitionLog) -> None:
         """The log of a leader that was elected uncleanly may end below what lies in the object store, or part from it:

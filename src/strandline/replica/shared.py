@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report
+from strandline.replica.beginnings import Beginnings
 from strandline.replica.directories import Directories
 from strandline.replica.isr_changes import IsrChanges
 from strandline.replica.refusals import EarlyRefusals
@@ -56,6 +57,7 @@ class Shared:
             checkpoints; they know where room is.
         watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
         leader_throttle, follower_throttle: what throttled replicas are sent, and fetch.
+        beginnings: bring logs that begin behind the tier the producers of what is there.
         rot: hears of batches on the disk that are not what was written.
         on_change: the controller is to hear at once of something that heartbeats say.
         on_fatal: the node has to stop.
@@ -72,6 +74,7 @@ class Shared:
     watermarks: Delayed
     leader_throttle: Throttle
     follower_throttle: Throttle
+    beginnings: Beginnings
     rot: RotWatch
     on_change: Callable[[], None]
     on_fatal: Report

@@ -176,12 +176,13 @@ class Tiering:
         self._starts[partition] = max(offset, self._starts.get(partition, 0))
 
     def _raise_for_deletions(self, partition: Partition, tier: Tier) -> None:
-        """Clients have deleted records that the tier has, or what is left on the disks lies beyond all that it has."""
-        wanted = [deletion.offset for deletion in partition.deletions]
+        """Clients have deleted records that the tier has, or what is left on the disks lies beyond all that it has: so
+        the metadata say of everything below a log's start whether it was deleted (rule B24)."""
+        wanted = [deletion.offset for deletion in partition.deletions] if tier.segments else []
         plog = partition.log
         if plog is not None and plog.log_start_offset > tier.end_offset:
             wanted.append(plog.log_start_offset)
-        if tier.segments and wanted and max(wanted) > tier.start_offset:
+        if wanted and max(wanted) > tier.start_offset:
             self.raise_start(partition, max(wanted))
 
     async def _raise_starts(self) -> None:

@@ -32,6 +32,11 @@ def of_tier(broker: BrokerRole) -> Iterator[Metric]:
     yield from _of_copies(tiering)
     yield from _of_size(broker)
     yield from _of_reads(tier.reader)
+    beginnings = broker.replicas.beginnings
+    says = "Replicas whose log begins behind what is in the object store, and that cannot learn yet who wrote it."
+    yield GaugeMetricFamily("strandline_tier_replicas_without_producers", says, value=beginnings.waiting)
+    says = "For how long one of them has waited, out of sync and leading nothing, the longest; 0: none waits."
+    yield GaugeMetricFamily("strandline_tier_producers_wait_seconds", says, value=beginnings.waiting_ms() / 1000)
     reaper = tier.reaper
     yield CounterMetricFamily(
         "strandline_tier_reaped_objects",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
@@ -240,6 +240,22 @@ class TierReader:
                 return decode_producers(head, await self._get(key, head.indexes_end, head.size_bytes), key)
         except CorruptLogError as error:
             raise self.damaged(error.path, error.position, error.reason) from error
+
+    async def each_header(
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        segment: TieredSegment,
+        limit_offset: int,
+        take: Callable[[BatchHeader], None],
+    ) -> None:
+        """Call `take` with the header of every batch of the segment that begins below `limit_offset`."""
+        async with self._reads:
+            found = await self._object(tp, topic_id, segment)
+            async for header, _ in found.batches(segment.base_offset):
+                if header.base_offset >= min(segment.end_offset, limit_offset):
+                    return
+                take(header)
 
     # ------------------------------------------------------------------ fetching
 

@@ -1,0 +1,49 @@
+"""What the object store tells of the producers of its records (KIP-98): for a log that begins behind them.
+
+Every sidecar has the producer snapshot of the end of its segment. Where a log begins in the middle of one, or a sidecar
+has none, the batches from the snapshot before on are read.
+"""
+
+from __future__ import annotations
+
+from strandline.log.batch import BatchHeader
+from strandline.log.producer_state import ProducerStates, SnapshotDamaged
+from strandline.log.tier.reading import TierReader
+from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.tier import Tier, TieredSegment
+
+
+async def producers_before(
+    reader: TierReader, tp: TopicPartition, topic_id: TopicId, tier: Tier, offset: int, now_ms: int
+) -> ProducerStates:
+    """The state after every batch that ends at `offset` or before, which the tier reaches. They count as seen now.
+
+    A batch that `offset` lies inside of is left out: a log that begins there has the whole of it.
+
+    Raises KafkaError and StoreError as `TierReader`.
+    """
+    states = ProducerStates()
+    untold: list[TieredSegment] = []
+    for segment in reversed(tier.segments):
+        if segment.base_offset >= offset:
+            continue
+        snapshot = await reader.producers(tp, topic_id, segment) if segment.end_offset <= offset else None
+        if snapshot is not None and _is_loaded(states, snapshot, now_ms):
+            break
+        untold.append(segment)
+
+    def take(header: BatchHeader) -> None:
+        if header.producer_id >= 0 and header.next_offset <= offset:
+            states.update(header, header.base_offset, now_ms)
+
+    for segment in reversed(untold):
+        await reader.each_header(tp, topic_id, segment, offset, take)
+    return states
+
+
+def _is_loaded(states: ProducerStates, snapshot: bytes, now_ms: int) -> bool:
+    try:
+        states.load_snapshot(snapshot, now_ms)
+    except SnapshotDamaged:  # as it was copied
+        return False
+    return True
