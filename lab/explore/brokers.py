@@ -20,6 +20,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica import frames
+from strandline.replica.beginnings import Beginnings
 from strandline.replica.core.effects import IsrProposal, ProposeIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.fetcher import Fetcher
@@ -123,6 +124,7 @@ def refuse(error: BaseException) -> None:
 
 
 ROT = RotWatch(ReplicaCounters(), nothing, refuse)
+BEGINNINGS = Beginnings(None, CLOCK, refuse)
 
 
 class _Syncs:
@@ -223,6 +225,7 @@ class Broker:
             watermarks=Delayed(0.0),
             leader_throttle=Throttle(CLOCK),
             follower_throttle=Throttle(CLOCK),
+            beginnings=BEGINNINGS,
             rot=ROT,
             on_change=nothing,
             on_fatal=refuse,

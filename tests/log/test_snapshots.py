@@ -309,6 +309,7 @@ def test_a_log_that_begins_inside_a_batch_keeps_what_it_was_told(disk: FailingDi
     patch_base_offset_and_epoch(of_another, 0, 3, 0)
     log.append_as_follower(of_another)
     assert (log.log_start_offset, log.log_end_offset) == (4, 6)
+    assert [entry.producer_id for entry in log.producers.entries()] == [8, 9]
     log.close_files()
     opened = open_test_log(disk, tmp_path, last_life=LastLife(log_start_offset=4))
     known = {entry.producer_id: [batch.first_offset for batch in entry.batches] for entry in opened.producers.entries()}

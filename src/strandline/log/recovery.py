@@ -286,7 +286,7 @@ class _Opening:
         self.snapshots = Snapshots(self.disk, self.directory, sorted(indexes))
         gone = [base for base, following in pairwise(bases) if following <= self.log_start_offset]
         while gone and not self.snapshots.is_readable(bases[len(gone)]):
-            gone.pop()  # its records are still to tell of their producers: the log start was durable before the snapshot
+            gone.pop()  # the log start was durable before that: its records are still to tell of their producers
         for base in gone:
             delete_files(self.disk, self.directory, base)
             self.names_changed = True

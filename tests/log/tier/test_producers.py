@@ -80,7 +80,7 @@ def test_it_is_what_the_log_knows(log: PartitionLog, lost: tuple[int, ...], inst
     tier = tier_of(store, log)
     reader = without(tier_reader(store), lost, instead)
     for offset in range(1, tier.end_offset + 1):
-        found = asyncio.run(producers_before(reader, TP, TOPIC_ID, tier, offset, 0))
+        found = asyncio.run(producers_before(reader, TP, TOPIC_ID, tier, offset, now_ms=0))
         assert found.encode_snapshot() == before(log, offset), offset
     entry = found.get(13)
     assert entry is not None
@@ -90,7 +90,7 @@ def test_it_is_what_the_log_knows(log: PartitionLog, lost: tuple[int, ...], inst
 def test_a_beginning_at_the_end_of_a_segment_costs_its_snapshot_alone(log: PartitionLog) -> None:
     store = MemoryStore()
     tier = tier_of(store, log)
-    asyncio.run(producers_before(tier_reader(store), TP, TOPIC_ID, tier, 12, 0))
+    asyncio.run(producers_before(tier_reader(store), TP, TOPIC_ID, tier, 12, now_ms=0))
     assert len(store.gets) == 2, "the head of one sidecar, and its last part"
 
 
@@ -99,7 +99,7 @@ def test_a_store_that_is_away_tells_nothing(log: PartitionLog) -> None:
     tier = tier_of(store, log)
     store.away = True
     with pytest.raises(StoreError):
-        asyncio.run(producers_before(tier_reader(store), TP, TOPIC_ID, tier, 12, 0))
+        asyncio.run(producers_before(tier_reader(store), TP, TOPIC_ID, tier, 12, now_ms=0))
 
 
 def test_what_has_rotted_tells_nothing(log: PartitionLog) -> None:
@@ -108,9 +108,9 @@ def test_what_has_rotted_tells_nothing(log: PartitionLog) -> None:
     for key, data in store.objects.items():
         store.objects[key] = data[:-3] + bytes((data[-3] ^ 1,)) + data[-2:]
     with pytest.raises(KafkaError):
-        asyncio.run(producers_before(tier_reader(store), TP, TOPIC_ID, tier, 12, 0))
+        asyncio.run(producers_before(tier_reader(store), TP, TOPIC_ID, tier, 12, now_ms=0))
 
 
 def test_what_begins_behind_nothing_has_no_producers() -> None:
-    found = asyncio.run(producers_before(tier_reader(MemoryStore()), TP, TOPIC_ID, Tier(), 7, 0))
+    found = asyncio.run(producers_before(tier_reader(MemoryStore()), TP, TOPIC_ID, Tier(), 7, now_ms=0))
     assert found.encode_snapshot() == ProducerStates().encode_snapshot()

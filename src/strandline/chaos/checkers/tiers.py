@@ -130,7 +130,7 @@ def _look_at_batches(log: bytes, segment: TieredSegment, known: Known) -> None:
             raise NotABatch(f"the batch at {batch.base_offset} lacks records")
         expected = batch.next_offset
         if not epochs or epochs[-1][0] != batch.leader_epoch:
-            epochs.append((batch.leader_epoch, batch.base_offset))
+            epochs.append((batch.leader_epoch, max(batch.base_offset, segment.base_offset)))
         entry = (batch.leader_epoch, batch.crc, batch.next_offset)
         if known.committed.setdefault(batch.base_offset, entry) != entry:
             raise NotABatch(f"at {batch.base_offset} {known.committed[batch.base_offset]} is committed, not {entry}")

@@ -14,7 +14,7 @@ from strandline.proto.tier import Tier, TieredSegment
 
 
 async def producers_before(
-    reader: TierReader, tp: TopicPartition, topic_id: TopicId, tier: Tier, offset: int, now_ms: int
+    reader: TierReader, tp: TopicPartition, topic_id: TopicId, tier: Tier, offset: int, *, now_ms: int
 ) -> ProducerStates:
     """The state after every batch that ends at `offset` or before, which the tier reaches. They count as seen now.
 
