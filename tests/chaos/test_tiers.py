@@ -13,6 +13,8 @@ import pytest
 
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.partitions import Known
+from strandline.chaos.checkers.batches import StoredBatch
+from strandline.chaos.checkers.producers import check_producers
 from strandline.chaos.checkers.tiers import NothingLeaks, TierCoversTheLog, TierIsStored, batches_in, object_key
 from strandline.chaos.cli import make_run
 from strandline.chaos.nemesis.kinds import STORE_KINDS
@@ -25,6 +27,7 @@ from strandline.chaos.sim.world import World
 from strandline.chaos.tiered import TIERED_SHARE
 from strandline.log.checkpoints import encode_partition_metadata
 from strandline.log.real_disk import RealDisk
+from strandline.log.records import Record, build_batch
 from strandline.proto.ids import TopicIdPartition
 from strandline.proto.tier import EpochStart, Tier, TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, fill, open_test_log
@@ -238,3 +241,33 @@ def test_seeds_hold() -> None:
         assert sum(outcome.figures[name] for outcome in outcomes) > 20, name
     for mark in ("segment-tiered", "local-records-expired", "tier-copy-failed"):
         assert sum(outcome.figures["marks"].get(mark, 0) for outcome in outcomes) > 0, mark
+
+
+def produced() -> list[tuple[StoredBatch, bytes]]:
+    """Two batches of a producer, of two records each, in two epochs."""
+    data = b"".join(
+        build_batch(
+            [Record(0, 1000, None, b"v", ())] * 2,
+            base_offset=2 * epoch,
+            leader_epoch=0,
+            producer_id=7,
+            producer_epoch=epoch,
+            base_sequence=0,
+        )
+        for epoch in (0, 1)
+    )
+    return list(batches_in(data))
+
+
+def test_a_replica_that_knows_each_producer_passes() -> None:
+    """By what is in the store, by what came later, or because it was deleted."""
+    check_producers(NAME, produced(), 0, {"n1": {7: (1, 3)}, "n2": {7: (2, 9)}})
+    check_producers(NAME, produced(), 3, {"n1": {}})
+    others = [(batch, bytes(content[:43]) + bytes((255,)) * 10 + content[53:]) for batch, content in produced()]
+    check_producers(NAME, others, 0, {"n1": {}})
+
+
+@pytest.mark.parametrize("known", [{}, {8: (1, 3)}, {7: (0, 3)}, {7: (1, 1)}, {7: (1, -1)}])
+def test_a_replica_that_would_append_a_retry_is_seen(known: dict[int, tuple[int, int]]) -> None:
+    with pytest.raises(InvariantViolated, match="ProducersAreKnown"):
+        check_producers(NAME, produced(), 0, {"n1": {7: (1, 3)}, "n2": known})

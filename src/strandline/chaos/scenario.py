@@ -8,13 +8,16 @@ and histories and replicas are judged.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from strandline.chaos.checkers.anomalies import judge, realtime_lag_ms
+from strandline.chaos.checkers.batches import StoredBatch
 from strandline.chaos.checkers.copies import ConsistentRead
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.producers import Known, check_producers
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
 from strandline.chaos.cluster import SimCluster
@@ -309,15 +312,32 @@ class ScenarioRun:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
         compacted = self.cluster.compacted()
+        tiered = self.cluster.tiered_batches()
         compare_replicas(
             lambda name, where: self.cluster.place(int(name[1:]), where),
             self.cluster.high_watermarks(),
             self.history.sends,
             compacted,
-            tiered=self.cluster.tiered_batches(),
+            tiered=tiered,
         )
+        self._judge_producers(tiered)
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
+
+    def _judge_producers(self, tiered: Mapping[str, list[tuple[StoredBatch, bytes]]]) -> None:
+        known: dict[str, dict[str, Known]] = {}
+        starts: dict[str, int] = {}
+        for live in self.cluster.nodes():
+            for partition in self.cluster.replicas(live):
+                name, plog = str(partition.topic_partition), partition.log
+                if plog is not None and name in tiered:
+                    starts[name] = max(starts.get(name, 0), partition.state.tier.start_offset)
+                    known.setdefault(name, {})[f"n{live.number}"] = {
+                        entry.producer_id: (entry.epoch, entry.batches[-1].last_offset if entry.batches else -1)
+                        for entry in plog.producers.entries()
+                    }
+        for name, replicas in known.items():
+            check_producers(name, tiered[name], starts[name], replicas)
 
     def _figures(self) -> dict[str, Any]:
         history = self.history
