@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.explore.brokers import (
+    BEGINNINGS,
     CLOCK,
     CLUSTER,
     CONFIG,
@@ -70,6 +71,7 @@ def broker_codec() -> Codec:
         (Shared, "counters"): Fresh(ReplicaCounters),
         (Shared, "early_refusals"): Fresh(EarlyRefusals),
         (Shared, "directories"): DIRECTORIES,
+        (Shared, "beginnings"): BEGINNINGS,
         (Shared, "rot"): ROT,
         (Shared, "on_change"): nothing,
         (Shared, "on_fatal"): refuse,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, Offset
-from strandline.proto.tier import EpochStart, Tier, TieredSegment
+from strandline.proto.tier import EpochStart, Tier, TierChange, TieredSegment, TierOutcome
 from strandline.replica.tier_retention import expired_start, keep_whole
 from tests.replica.helpers import TP
 from tests.replica.tiered import LOG, NOTHING_STAYS, T0, Tiers, play
@@ -160,9 +162,18 @@ def test_segments_are_added_before_the_metadata_show_the_first() -> None:
 
 
 def test_a_tier_begins_where_its_first_records_were_deleted() -> None:
-    """The log start lies inside of the first segment that is copied: the tier begins there, too."""
+    """The log start lies inside of the first segment that is copied: the tier begins there at once, though the word of
+    the deletion itself is lost."""
 
     async def scenario(bench: Tiers) -> None:
+        alter = bench.controller.alter_tiers
+
+        def additions_alone(node: NodeId, changes: Sequence[TierChange]) -> list[TierOutcome]:
+            if not all(change.add for change in changes):
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "lost")
+            return alter(node, changes)
+
+        bench.controller.alter_tiers = additions_alone  # type: ignore[method-assign]
         await bench.fill(4)
         answered: list[ErrorCode] = []
         bench.delete(2, lambda error, *_: answered.append(error))

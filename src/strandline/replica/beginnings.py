@@ -112,7 +112,7 @@ class Beginnings:
         they call deleted is gone, and its producers with it.
         """
         plog, state = replica.log, replica.state
-        if plog is None or plog.failure is not None or not state.log_config.remote_storage:
+        if plog is None or not state.log_config.remote_storage or plog.failure is not None:
             return False
         start, tier = plog.log_start_offset, state.tier
         return lacks_producers(plog) and tier.start_offset < start and not (leads and start > tier.end_offset)
