@@ -30,7 +30,7 @@ def once(log: PartitionLog, sequence: int = 0) -> bool:
 
 
 def with_its_only_batch_deleted(disk: FailingDisk, directory: Path) -> PartitionLog:
-    """The producer's records are out of the log: what is known of it stands in memory and in a snapshot."""
+    """The producer's records are off the disk: what is known of it stands in memory and in a snapshot."""
     log = open_test_log(disk, directory)
     assert not once(log)
     log.roll()
@@ -38,6 +38,7 @@ def with_its_only_batch_deleted(disk: FailingDisk, directory: Path) -> Partition
     log.sync_now()
     log.delete_records_before(2)
     assert log.bases == [2]
+    asyncio.run(log.delete_oldest_removed())
     return log
 
 
