@@ -41,6 +41,7 @@ from lab.mutants import (
     sessions,
     spark,
     storage,
+    tier_restore,
     tier_store,
     tiering,
     tiers,
@@ -85,6 +86,7 @@ MUTANTS: dict[str, Mutant] = {
         tiers.TABLE,
         tiering.TABLE,
         tier_store.TABLE,
+        tier_restore.TABLE,
         inspection.TABLE,
         clauses.TABLE,
     )
