@@ -40,7 +40,6 @@ TABLE: tuple[Mutant, ...] = (
         "return epochs.entries() == _epochs_of(segment).entries()",
         "return True",
         f"{_CHAINS}::test_the_later_leader_epoch_counts_after_an_unclean_election",
-        f"{_CHAINS}::test_what_the_metadata_named_is_found",
     ),
     one_change(
         "gaps-are-passed-over-in-silence",

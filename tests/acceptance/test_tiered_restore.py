@@ -1,5 +1,5 @@
 """A topic outlives its cluster (KIP-405, rule B24): every directory is deleted, and a new cluster restores the topic
-from the object store alone, each record under its offset. The restoring command is killed in the middle, and goes on."""
+from the object store alone, each record under its offset. The command is killed in the middle, and goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ def objects(store: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[int], list[list[Seen]]]]:
+def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], list[list[Seen]]]:
     """The store of a cluster that is gone, how far its partitions were copied, and what was in them."""
     store = tmp_path_factory.mktemp("lost") / "store"
     with DevCluster(settings=settings(store)) as cluster:
@@ -149,12 +149,10 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
         expected = read(cluster.bootstrap, ends)
         root = cluster.root
     shutil.rmtree(root, ignore_errors=True)
-    yield store, ends, expected
+    return store, ends, expected
 
 
-def test_a_topic_outlives_its_cluster(
-    lost: tuple[Path, list[int], list[list[Seen]]], tmp_path: Path
-) -> None:
+def test_a_topic_outlives_its_cluster(lost: tuple[Path, list[int], list[list[Seen]]], tmp_path: Path) -> None:
     """A new cluster on the same store. The command is killed while it copies; repeated, it copies the rest; once more,
     it says that all is there. Every record is under its offset, with its time, key and headers; new ones come behind
     them, survive their leader, and go to the store after the old ones. What the lost cluster wrote is untouched."""

@@ -56,8 +56,8 @@ def test_the_attempt_that_reaches_on_is_taken() -> None:
 
 
 def test_the_later_leader_epoch_counts_after_an_unclean_election() -> None:
-    """An attempt reached offset 50 in epoch 1, and was not added; the leader of epoch 2 lacked what is from 25 on, wrote
-    its own, and copied to 40. Longer is not newer."""
+    """An attempt reached offset 50 in epoch 1, and was not added; the leader of epoch 2 lacked what is from 25 on,
+    wrote its own, and copied to 40. Longer is not newer."""
     first, parted = stored(0, 20, (1, 0)), stored(20, 50, (1, 20), number=3)
     chain = chain_of([first, parted, stored(20, 40, (1, 20), (2, 25))], [])
     assert spans(chain) == [(0, 20), (20, 40)]

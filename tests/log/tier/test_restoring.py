@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from strandline.log.index import OffsetIndex, TimeIndex
 from strandline.log.tier.keys import partition_prefix, segment_key
 from strandline.log.tier.restoring import Brought, StoredTopic, bring, find_stored_topics, tiers_to_adopt
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar, for_cluster, load_sidecar
-from strandline.log.index import OffsetIndex, TimeIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from tests.log.tier.stores import chunked
@@ -69,7 +69,10 @@ async def brought(store: MemoryStore, target: MemoryStore, cluster_id: str = "re
 def test_what_is_there_of_a_topic(store: MemoryStore) -> None:
     found = run(found_in(store))
     assert (found.cluster_id, found.topic_id, found.refusal()) == ("old", TOPIC_ID, "")
-    assert {number: (one.start_offset, one.end_offset) for number, one in found.chains.items()} == {0: (0, 20), 2: (4, 6)}
+    assert {number: (one.start_offset, one.end_offset) for number, one in found.chains.items()} == {
+        0: (0, 20),
+        2: (4, 6),
+    }
     assert found.segment_ids == {UUID(int=1), UUID(int=11), UUID(int=5)}
 
 
