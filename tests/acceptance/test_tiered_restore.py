@@ -248,3 +248,22 @@ def dry_run(cluster: DevCluster, store: Path, *words: str) -> str:
         command(cluster.bootstrap, store, *words, "--dry-run"), capture_output=True, text=True, timeout=60, check=False
     )
     return done.stderr
+
+
+def test_under_the_lost_clusters_id_objects_stay_where_they_are(
+    lost: tuple[Path, list[int], list[list[Seen]]], tmp_path: Path
+) -> None:
+    """A cluster that was formatted with the id of the lost one: nothing is copied, and nothing is deleted while the
+    topic is not there yet."""
+    store, root = tmp_path / "store", tmp_path / "nodes"
+    shutil.copytree(lost[0], store)
+    _, ends, expected = lost
+    before = objects(store)
+    [cluster_id] = {key.partition("/")[0] for key in before}
+    root.mkdir()
+    (root / "cluster.json").write_text(json.dumps({"cluster_id": cluster_id, "nodes": []}))
+    with DevCluster(root, settings=settings(store) | {"remote.log.reaper.interval.ms": "200"}) as cluster:
+        told = restore(cluster.bootstrap, store, "-c", "local.retention.ms=300")
+        assert (told["cluster_id"], told["copied_segments"]) == (cluster_id, 0)
+        assert read(cluster.bootstrap, ends) == expected
+        assert objects(store) == before

@@ -1,4 +1,5 @@
-"""CreateTopics of topics that are restored from the object store: two settings of the creation ask for it (rule B24)."""
+"""CreateTopics of topics that are restored from the object store: two settings of the creation ask for it (rule
+B24)."""
 
 from __future__ import annotations
 
