@@ -42,6 +42,7 @@ from lab.mutants import (
     spark,
     storage,
     tier_producers,
+    tier_restore,
     tier_store,
     tiering,
     tiers,
@@ -87,6 +88,7 @@ MUTANTS: dict[str, Mutant] = {
         tiering.TABLE,
         tier_store.TABLE,
         tier_producers.TABLE,
+        tier_restore.TABLE,
         inspection.TABLE,
         clauses.TABLE,
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.cli.common import F, output_option, parse_pairs, plain_errors, plural, print_json, print_table, progress
+from strandline.cli.common import F, output_option, plain_errors, plural, print_json, print_table, progress
+from strandline.cli.tier_restore import restore, store_settings
 
 if TYPE_CHECKING:
     from strandline.log.tier.inspection import Flaw, Inspected, Report, StoredSegment
@@ -19,7 +20,10 @@ FOUND = 1
 
 @click.group()
 def tier() -> None:
-    """The object store of tiered storage."""
+    """The object store of tiered storage: what is in it, and topics restored from it."""
+
+
+tier.add_command(restore)
 
 
 def store_options(command: F) -> F:
@@ -30,7 +34,7 @@ def store_options(command: F) -> F:
     )  # fmt: skip
     extra = click.option(
         "-X", "options", multiple=True, metavar="KEY=VALUE",
-        callback=lambda _context, _parameter, pairs: _options(pairs),
+        callback=store_settings,
         help="As remote.log.storage.options: -X endpoint=http://localhost:9000. A value may be ${env:NAME}.",
     )  # fmt: skip
     timeout = click.option(
@@ -95,15 +99,6 @@ def verify(output: str, **where: Any) -> None:
         click.echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")
     if found.flaws:
         raise SystemExit(FOUND)
-
-
-def _options(pairs: tuple[str, ...]) -> dict[str, str]:
-    from strandline.proto.secrets import resolved
-
-    try:
-        return {key: resolved(value) for key, value in parse_pairs(pairs, "-X").items()}
-    except ValueError as error:
-        raise click.BadParameter(f"a value refers to {error}", param_hint="-X") from None
 
 
 def _inspected(

@@ -31,6 +31,7 @@ from strandline.proto.ids import (
     TopicId,
 )
 from strandline.proto.messages.fields import Int32, SInt32, SInt64
+from strandline.proto.tier import AdoptedTier
 
 # Topics
 
@@ -51,7 +52,11 @@ class CreatableTopic:
         num_partitions: -1: `num.partitions`; must be -1 with `assignments`.
         replication_factor: -1: `default.replication.factor`; must be -1 with `assignments`.
         topic_id: the channel proposes the first half, so that a retry after a lost reply finds its own topic and is a
-            success; the controller draws the other one, so that no two topics ever have one id.
+            success; the controller draws the other one, so that no two topics ever have one id. With `is_restored`
+            it is the id that the topic had, and is taken whole.
+        is_restored: its records lie in the object store already (rule B25).
+        tiers: what of a restored topic is in the store, of the partitions that have anything; empty in a dry run that
+            asks about all but that.
     """
 
     name: Annotated[str, 1]
@@ -60,6 +65,8 @@ class CreatableTopic:
     assignments: Annotated[tuple[ReplicaAssignment, ...], 4] = ()
     configs: Annotated[Mapping[str, str | None], 5] = field(default_factory=dict)
     topic_id: Annotated[TopicId, 6] = ZERO_UUID
+    is_restored: Annotated[bool, 7] = False
+    tiers: Annotated[tuple[AdoptedTier, ...], 8] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,18 @@ NO_TIER = Tier()
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptedTier:
+    """What a partition of a topic that is restored finds in the object store.
+
+    Attributes:
+        segments: each begins where the one before it ends; at least one.
+    """
+
+    partition: Annotated[int, Int32(1)]
+    segments: Annotated[tuple[TieredSegment, ...], 2]
+
+
+@dataclass(frozen=True, slots=True)
 class TierChange:
     """What a leader asks of the controller; see `strandline.controller.machine.tiers`.
 

@@ -339,3 +339,27 @@ def test_another_principal_has_rights_of_its_own(tmp_path: Path) -> None:
         assert (await produced(client, 9, "t", {0: batch(b"x")})).error_code == 0
 
     run(tmp_path, main)
+
+
+def test_restoring_a_topic_takes_the_cluster_too(tmp_path: Path) -> None:
+    """The broker reads the whole topic's sidecars for it, and no topic of the name is there yet: CREATE is not enough
+    (rule B25)."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        authorize(node)
+        grant(node, acl(Operation.CREATE), acl(Operation.CREATE, "u"))
+        configs = [{"name": "remote.storage.restore.topic.id", "value": "00000000-0000-4000-8000-000000000001"}]
+        asked: list[dict[str, Any]] = [
+            {"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("t", "u")
+        ]
+        asked[0]["configs"] = configs
+
+        async def errors() -> list[int]:
+            answer = await client.ask("create_topics", 7, topics=asked, timeout=1000, validate_only=True)
+            return [int(one.error_code) for one in answer.topics]
+
+        assert await errors() == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 0]
+        grant(node, acl(Operation.ALTER, "kafka-cluster", ResourceKind.CLUSTER))
+        assert await errors() == [ErrorCode.INVALID_CONFIG, 0], "this broker has no object store"
+
+    run(tmp_path, main)

@@ -42,6 +42,7 @@ from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.request import AllowAll, Authorizer
+from strandline.cluster.broker.restored_topics import FindTiers
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.channel import ControllerChannel
@@ -63,6 +64,7 @@ class BrokerParts:
         image: the newest metadata image; the same call may see another one after an `await`.
         broker_epoch: of this process's registration, -1 before it.
         authorizer: by default everybody may do everything.
+        find_tiers: looks into the object store for a topic that is to be restored; None: there is no store.
     """
 
     node_id: NodeId
@@ -78,6 +80,7 @@ class BrokerParts:
     rpc: Rpc
     broker_epoch: Callable[[], BrokerEpoch]
     authorizer: Authorizer = field(default_factory=AllowAll)
+    find_tiers: FindTiers | None = None
 
 
 class Broker:
@@ -178,7 +181,9 @@ def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
     controller, replicas = parts.controller, parts.replicas
     yield TopicPartitionsHandler(image=image, authorizer=authorizer, partitions_max=config.describe_partitions_max)
     yield OffsetsHandler(replicas=replicas, image=image, authorizer=authorizer)
-    yield TopicsHandler(image=image, authorizer=authorizer, controller=controller, configs=configs)
+    yield TopicsHandler(
+        image=image, authorizer=authorizer, controller=controller, configs=configs, find_tiers=parts.find_tiers
+    )
     yield DeleteRecordsHandler(replicas=replicas, image=image, authorizer=authorizer, configs=configs)
     yield DescribeConfigsHandler(
         node_id=parts.node_id,

@@ -112,6 +112,7 @@ class BrokerRole:
                 rpc=node.rpc,
                 broker_epoch=lambda: self.session.broker_epoch,
                 authorizer=self.authorizer,
+                find_tiers=None if self.tier is None else self.tier.find_tiers,
             )
         )
         sasl = NodeSasl(config, lambda: node.publisher.image.scram, node.cluster_id, node.clock, node.rng)

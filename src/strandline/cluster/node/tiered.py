@@ -9,8 +9,10 @@ from strandline.cluster.node.replica_feed import tier_changer, tier_reaper
 from strandline.cluster.node.tier_reaper import TierReaper
 from strandline.controller.channel import ControllerChannel
 from strandline.log.tier.reading import TierReader
+from strandline.log.tier.restoring import tiers_to_adopt
 from strandline.log.tier.store import ObjectStore
-from strandline.proto.ids import BrokerEpoch
+from strandline.proto.ids import BrokerEpoch, TopicId
+from strandline.proto.tier import AdoptedTier
 from strandline.replica.tier_config import TierConfig
 from strandline.replica.tiering import TierParts
 
@@ -39,6 +41,8 @@ class NodeTier:
         """Raises ConfigError where the store cannot be opened as the settings have it."""
         config, node_id = node.config.tier, node.config.node
         self._fatal = node.fatal
+        self._cluster_id = node.cluster_id
+        self._clock = node.clock
         self.store = node.open_store(config)
         self.reader = TierReader(
             self.store,
@@ -64,6 +68,11 @@ class NodeTier:
     def start(self) -> None:
         """Look through the store now and then."""
         self.reaper.start(self._fatal)
+
+    async def find_tiers(self, topic: str, topic_id: TopicId, allow_loss: bool) -> tuple[AdoptedTier, ...]:
+        """What the store has of a topic of this cluster; see `FindTiers`. Raises KafkaError, StoreError."""
+        now_ms = self._clock.wall_ms()
+        return await tiers_to_adopt(self.store, self._cluster_id, topic, topic_id, allow_loss=allow_loss, now_ms=now_ms)
 
     async def close(self) -> None:
         """Ask the store nothing more; the replicas are closed already."""

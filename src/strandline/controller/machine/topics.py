@@ -19,7 +19,7 @@ from strandline.controller.api import (
     TopicOutcomes,
     TopicRef,
 )
-from strandline.controller.machine import tiering
+from strandline.controller.machine import adoption, tiering
 from strandline.controller.machine.placement import Placer, usable_brokers
 from strandline.controller.machine.state import (
     DEFAULT_REPLICATION_FACTOR_MAX,
@@ -40,6 +40,8 @@ from strandline.controller.metadata.topic_configs import validate_topic_configs
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, NodeId, PartitionEpoch, TopicId
+
+_FIRST_EPOCH = LeaderEpoch(0)
 
 
 class _Placement:
@@ -84,7 +86,7 @@ def create_topics(state: MachineState, request: CreateTopicsRequest) -> Result[C
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request names topic {topic.name!r} twice.")
             if ids[topic.topic_id] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request proposes id {topic.topic_id} twice.")
-            outcome, more = _create_topic(state, placement, topic, taken)
+            outcome, more = _create_topic(state, placement, topic, taken, dry_run=request.dry_run)
         except KafkaError as error:
             outcome = CreatedTopic(topic.name, error.code, str(error.message))
         else:
@@ -95,14 +97,14 @@ def create_topics(state: MachineState, request: CreateTopicsRequest) -> Result[C
 
 
 def _create_topic(
-    state: MachineState, placement: _Placement, topic: CreatableTopic, taken: TakenNames
+    state: MachineState, placement: _Placement, topic: CreatableTopic, taken: TakenNames, *, dry_run: bool
 ) -> tuple[CreatedTopic, list[MetadataRecord]]:
     check_topic_name(topic.name)
     if topic.name == METADATA_TOPIC:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     existing = state.image.topics.get(topic.name)
     if existing is not None:
-        if topic.topic_id != ZERO_UUID and _first_half(topic.topic_id) == _first_half(existing.topic_id):
+        if _is_retry(topic, existing):
             return _retried(existing), []
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
     taken.check(topic.name)
@@ -120,13 +122,22 @@ def _create_topic(
     else:
         assignments, remark = _automatic_assignments(state, placement, topic)
     placement.charge(len(assignments))
-    topic_id = _new_topic_id(state, topic.topic_id)
+    adopted = adoption.adopted(state, topic, len(assignments), dry_run=dry_run)
+    topic_id = topic.topic_id if topic.is_restored else _new_topic_id(state, topic.topic_id)
     records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
     records += [ConfigRecord(int(ResourceType.TOPIC), topic.name, key, configs[key]) for key in sorted(configs)]
     records += [
-        new_partition(state.image, topic_id, number, replicas, manual=bool(topic.assignments))
+        new_partition(
+            state.image,
+            topic_id,
+            number,
+            replicas,
+            manual=bool(topic.assignments),
+            leader_epoch=adopted.epochs.get(number, _FIRST_EPOCH),
+        )
         for number, replicas in enumerate(assignments)
     ]
+    records += adopted.records
     outcome = CreatedTopic(
         name=topic.name,
         error=ErrorCode.NONE,
@@ -137,6 +148,13 @@ def _create_topic(
         assignments=tuple(ReplicaAssignment(number, nodes) for number, nodes in enumerate(assignments)),
     )
     return outcome, records
+
+
+def _is_retry(topic: CreatableTopic, existing: TopicInfo) -> bool:
+    """The same request made the topic that is there, or restored it."""
+    if topic.is_restored:
+        return topic.topic_id == existing.topic_id
+    return topic.topic_id != ZERO_UUID and _first_half(topic.topic_id) == _first_half(existing.topic_id)
 
 
 def _retried(topic: TopicInfo) -> CreatedTopic:
@@ -258,7 +276,13 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
 
 
 def new_partition(
-    image: MetadataImage, topic_id: TopicId, number: int, replicas: tuple[NodeId, ...], *, manual: bool
+    image: MetadataImage,
+    topic_id: TopicId,
+    number: int,
+    replicas: tuple[NodeId, ...],
+    *,
+    manual: bool,
+    leader_epoch: LeaderEpoch = _FIRST_EPOCH,
 ) -> PartitionRecord:
     """A new partition: its ISR are the active replicas that have room, or all active ones where none has; the first of
     them leads.
@@ -281,7 +305,7 @@ def new_partition(
         eligible_leader_replicas=(),
         last_known_elr=(),
         leader=isr[0],
-        leader_epoch=LeaderEpoch(0),
+        leader_epoch=leader_epoch,
         partition_epoch=PartitionEpoch(0),
         recovering=False,
     )

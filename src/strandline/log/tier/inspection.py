@@ -25,6 +25,7 @@ from strandline.proto.errors import CorruptLogError, KafkaError, ObjectMissing
 
 CHUNK_BYTES = 4 << 20
 _AT_ONCE = 4
+_SIDECARS_AT_ONCE = 16
 
 Report = Callable[[int, int], None]
 """Told how much is done, and how much there is in all."""
@@ -86,18 +87,20 @@ class Inspected:
     flaws: tuple[Flaw, ...]
 
 
-async def inspect_store(store: ObjectStore, *, topic: str | None, every_byte: bool, report: Report) -> Inspected:
-    """All segments of the store (of one topic, of that name in any cluster), by their sidecars; with `every_byte`, and
-    by all of their records.
+async def inspect_store(
+    store: ObjectStore, *, topic: str | None, every_byte: bool, report: Report, prefix: str = ""
+) -> Inspected:
+    """All segments of the store (of one topic, of that name in any cluster; of keys that begin with `prefix`), by their
+    sidecars; with `every_byte`, and by all of their records.
 
     Raises StoreError where the store does not answer.
     """
-    found, foreign = await _listed(store, topic)
+    found, foreign = await _listed(store, prefix, topic)
     complete = [segment for segment in found if segment.log_bytes >= 0 and segment.sidecar_bytes >= 0]
     flaws = _without_sidecar(found)
     total = sum(segment.log_bytes if every_byte else 1 for segment in complete)
     done = 0
-    room = asyncio.Semaphore(_AT_ONCE)
+    room = asyncio.Semaphore(_AT_ONCE if every_byte else _SIDECARS_AT_ONCE)
 
     def went(amount: int) -> None:
         nonlocal done
@@ -125,10 +128,10 @@ async def inspect_store(store: ObjectStore, *, topic: str | None, every_byte: bo
     )
 
 
-async def _listed(store: ObjectStore, topic: str | None) -> tuple[list[StoredSegment], int]:
+async def _listed(store: ObjectStore, prefix: str, topic: str | None) -> tuple[list[StoredSegment], int]:
     found: dict[ObjectName, StoredSegment] = {}
     foreign = 0
-    async for item in store.list(""):
+    async for item in store.list(prefix):
         name = parse_key(item.key)
         if name is None:
             foreign += 1

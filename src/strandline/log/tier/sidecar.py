@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -109,9 +109,14 @@ class Sidecar:
 
 def encode_sidecar(header: SidecarHeader, index: OffsetIndex, time_index: TimeIndex, producers: bytes) -> bytes:
     """The whole object. Raises ValueError for a part that is too large."""
-    fields = {**asdict(header), "topic_id": str(header.topic_id)}
-    text = json.dumps(fields, separators=(",", ":")).encode()
-    parts = (text, _whole(index), _whole(time_index), producers)
+    return _encoded((_header_text(header), _whole(index), _whole(time_index), producers))
+
+
+def _header_text(header: SidecarHeader) -> bytes:
+    return json.dumps({**asdict(header), "topic_id": str(header.topic_id)}, separators=(",", ":")).encode()
+
+
+def _encoded(parts: tuple[bytes, ...]) -> bytes:
     for part, most in zip(parts, PARTS_BYTES_MAX, strict=True):
         if len(part) > most:
             raise ValueError(f"a part of a sidecar has {len(part)} bytes, at most {most} are allowed")
@@ -156,6 +161,17 @@ def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
     if len(data) != head.lengths[3] or crc32c(data) != head.crcs[3]:
         raise _corrupt(key, head.indexes_end, "the CRC of the producers does not hold")
     return data
+
+
+def for_cluster(data: bytes, key: str, cluster_id: str) -> bytes:
+    """The whole sidecar `key` as another cluster has it. Raises CorruptLogError."""
+    head = decode_head(data[:HEAD_BYTES], key)
+    if len(data) != head.size_bytes:
+        raise _corrupt(key, 0, f"it has {len(data)} bytes instead of the {head.size_bytes} that it says")
+    sidecar = decode_indexes(head, data[HEAD_BYTES : head.indexes_end], key)
+    producers = decode_producers(head, data[head.indexes_end :], key)
+    _, *parts = _parts(head, data[HEAD_BYTES : head.indexes_end], key)
+    return _encoded((_header_text(replace(sidecar.header, cluster_id=cluster_id)), *parts, producers))
 
 
 async def load_head(get: Get, key: str) -> SidecarHead:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from strandline.cluster.broker import restored_topics
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.charge import FREE
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
@@ -13,6 +14,7 @@ from strandline.cluster.broker.handlers.alter_configs import log_without_effect
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
 from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
+from strandline.cluster.broker.restored_topics import FindTiers, is_restored, without_wish
 from strandline.controller.api import (
     CreatableTopic,
     CreatedTopic,
@@ -48,7 +50,9 @@ class TopicsHandler:
         authorizer: Authorizer,
         controller: ControllerChannel,
         configs: ConfigResolver,
+        find_tiers: FindTiers | None = None,
     ) -> None:
+        self._find_tiers = find_tiers
         self._image = image
         self._authorizer = authorizer
         self._controller = controller
@@ -79,14 +83,20 @@ class TopicsHandler:
         async def ask(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
             return (await self._controller.create_topics(CreateTopicsRequest(items, dry_run), timeout_ms)).topics
 
+        async def ask_with_tiers(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
+            return await restored_topics.create(items, self._find_tiers, ask, dry_run=dry_run)
+
         refusals = named_twice([item.name for item in topics])
+        if any(map(is_restored, topics)) and not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
+            denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
+            refusals = [denied if is_restored(item) else fault for item, fault in zip(topics, refusals, strict=True)]
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
         price = Price(FREE if dry_run else call.charge(), self._to_create, _paid_for_created)
-        created = await each_paid_item(topics, refusals, refuse, ask, price)
+        created = await each_paid_item(topics, refusals, refuse, ask_with_tiers, price)
         for item, outcome in zip(topics, created, strict=True):
             if outcome.error is ErrorCode.NONE and not dry_run:
-                log_without_effect(ResourceType.TOPIC, item.name, item.configs)
+                log_without_effect(ResourceType.TOPIC, item.name, without_wish(item).configs)
         return created
 
     def _to_create(self, wanted: CreatableTopic) -> int:
@@ -123,7 +133,7 @@ class TopicsHandler:
     def _configs_of(self, wanted: CreatableTopic) -> tuple[Any, ...]:
         """What the topic goes by: its own configs, for the image may not have them yet, else this broker's view."""
         image = self._image()
-        own = {name: value for name, value in wanted.configs.items() if value is not None}
+        own = {name: value for name, value in without_wish(wanted).configs.items() if value is not None}
         own = {**image.config(topic_resource(wanted.name)), **own}
         return tuple(
             part(

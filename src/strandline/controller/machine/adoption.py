@@ -1,0 +1,125 @@
+"""A topic is made of what the object store has of it, after the cluster that wrote it was lost (rule B25).
+
+Topic, partitions and tiers are one batch of the metadata log: nobody ever leads a partition that does not know where
+its stored records end, and appends at their offsets. Its first leader epoch lies above those of all stored records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from uuid import UUID
+
+from strandline.controller.api import CreatableTopic
+from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.config_key import INT32_MAX
+from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.tiers import (
+    REMOTE_STORAGE_ENABLE,
+    place_fault,
+    segment_fault,
+    tier_records,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition
+from strandline.proto.tier import AdoptedTier, Tier, TieredSegment
+
+SEGMENTS_MAX = 100_000
+"""Of one topic: 10 MB in one batch of the metadata log, and 50 MB in the memory of each node. With segments of a
+gigabyte it is 100 TB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What a topic begins with.
+
+    Attributes:
+        records: to stand behind those of its partitions.
+        epochs: the first leader epoch of each partition that has stored records.
+    """
+
+    records: Sequence[MetadataRecord] = ()
+    epochs: Mapping[int, LeaderEpoch] = field(default_factory=dict)
+
+
+def adopted(state: MachineState, topic: CreatableTopic, num_partitions: int, *, dry_run: bool) -> Adopted:
+    """Judge what a topic is to begin with; nothing, where it is not a restored one.
+
+    Raises:
+        KafkaError: INVALID_REQUEST: the segments make no tier, or belong to no partition; INVALID_CONFIG: the topic
+            would not be tiered; POLICY_VIOLATION: there are more than SEGMENTS_MAX.
+    """
+    if not topic.is_restored:
+        return _NOTHING
+    _check_topic(state, topic)
+    if not topic.tiers and not dry_run:
+        raise _refused(f"Nothing of topic {topic.name!r} is in the object store.")
+    if sum(len(one.segments) for one in topic.tiers) > SEGMENTS_MAX:
+        words = f"Topic {topic.name!r} has more than {SEGMENTS_MAX} segments in the object store."
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, words)
+    records: list[MetadataRecord] = []
+    epochs: dict[int, LeaderEpoch] = {}
+    for one in topic.tiers:
+        if not 0 <= one.partition < num_partitions or one.partition in epochs:
+            raise _refused(
+                f"Partition {one.partition} of topic {topic.name!r} is in the object store, and the topic is to have "
+                f"{num_partitions} partition(s), each once."
+            )
+        epochs[one.partition] = LeaderEpoch(_last_epoch(topic, one) + 1)
+        tier = Tier(one.segments[0].base_offset, one.segments)
+        records += tier_records(TopicIdPartition(topic.topic_id, one.partition), tier)
+    return Adopted(records, epochs)
+
+
+_NOTHING = Adopted()
+
+
+def _check_topic(state: MachineState, topic: CreatableTopic) -> None:
+    if topic.topic_id == ZERO_UUID:
+        raise _refused(f"Topic {topic.name!r} is to be restored under the id that it had, and none is named.")
+    if topic.topic_id in state.image.deleted_tiers:
+        raise _refused(
+            f"Topic {state.image.deleted_tiers[topic.topic_id]!r} with the id {topic.topic_id} was deleted in this "
+            "cluster, and its objects are being deleted from the object store."
+        )
+    if topic.configs.get(REMOTE_STORAGE_ENABLE) != "true":
+        words = f"A topic that is restored from the object store needs {REMOTE_STORAGE_ENABLE}=true."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, words)
+
+
+def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
+    """The highest leader epoch of a partition's stored records. Raises KafkaError: they make no tier."""
+    end_offset = None
+    seen: set[UUID] = set()
+    for segment in one.segments:
+        fault = segment_fault(segment) or place_fault(segment, one.segments[0].base_offset, end_offset)
+        if not fault and segment.segment_id in seen:
+            fault = "its id stands there twice"
+        if not fault and segment.last_epoch >= INT32_MAX:
+            fault = f"no leader epoch comes after {segment.last_epoch}"
+        if fault:
+            raise _refused(_at(topic, one, segment, fault))
+        seen.add(segment.segment_id)
+        end_offset = segment.end_offset
+    for before, segment in pairwise(one.segments):
+        if segment.first_epoch < before.last_epoch:
+            fault = (
+                f"its leader epoch, {segment.first_epoch}, is below {before.last_epoch}, that of the records before it"
+            )
+            raise _refused(_at(topic, one, segment, fault))
+    if not one.segments:
+        raise _refused(f"Partition {one.partition} of topic {topic.name!r} is named without a segment.")
+    return one.segments[-1].last_epoch
+
+
+def _at(topic: CreatableTopic, one: AdoptedTier, segment: TieredSegment, fault: str) -> str:
+    return (
+        f"Segment {segment.segment_id} of partition {one.partition} of topic {topic.name!r}, offsets "
+        f"{segment.base_offset} to {segment.end_offset}, cannot be taken over: {fault}."
+    )
+
+
+def _refused(words: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, words)

@@ -1,0 +1,210 @@
+"""A topic that is in the object store alone: what there is of it, and its objects for another cluster.
+
+The cluster that wrote it is gone. Its objects say whose they are (`strandline.log.tier.keys`), and no cluster touches
+those of another: a topic that another cluster takes over is copied under that one's id, and what was there stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from uuid import UUID
+
+from crc32c import crc32c
+
+from strandline.log.tier.chains import Chain, chain_of
+from strandline.log.tier.inspection import Inspected, Report, StoredSegment, inspect_store
+from strandline.log.tier.keys import ObjectName
+from strandline.log.tier.sidecar import for_cluster
+from strandline.log.tier.store import ObjectStore
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import CorruptLogError, KafkaError
+from strandline.proto.ids import TopicId
+from strandline.proto.tier import AdoptedTier
+
+TOPIC_ID = "remote.storage.restore.topic.id"
+"""A setting of a topic's creation alone: it is made of what the store of its cluster has of the topic of this id."""
+ALLOW_LOSS = "remote.storage.restore.allow.loss"
+"""A setting of the creation alone, true or false: what cannot be restored is left out, else nothing is created."""
+
+CHUNK_BYTES = 4 << 20
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """One topic, as a store has it.
+
+    Attributes:
+        chains: by partition; those without any segment are not in it.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: TopicId
+    chains: Mapping[int, Chain]
+
+    @property
+    def prefix(self) -> str:
+        """Of its objects, without the `/` behind it."""
+        return topic_prefix(self.cluster_id, self.topic, self.topic_id)
+
+    @property
+    def segments(self) -> list[StoredSegment]:
+        """Of all chains."""
+        return [segment for chain in self.chains.values() for segment in chain.segments]
+
+    @property
+    def has_losses(self) -> bool:
+        """Something of it cannot be restored that was copied."""
+        return any(chain.losses for chain in self.chains.values())
+
+    @property
+    def segment_ids(self) -> set[UUID]:
+        """Of all its segments, those that are left out too."""
+        names = [segment.name for segment in self.segments]
+        names += [one.segment.name for chain in self.chains.values() for one in chain.left_out]
+        return {name.segment_id for name in names}
+
+    def refusal(self) -> str:
+        """Why it is not all that was copied; empty: it is."""
+        losses = [(number, one) for number, chain in self.chains.items() for one in chain.losses]
+        if not losses:
+            return ""
+        number, first = losses[0]
+        return (
+            f"partition {number} cannot be restored whole: {first.segment.log_key}: {first.why} "
+            f"({len(losses)} segment(s) in all)"
+        )
+
+
+def topic_prefix(cluster_id: str, topic: str, topic_id: TopicId) -> str:
+    """What the keys of all objects of a topic begin with, without the `/` behind it."""
+    return f"{cluster_id}/{topic}-{topic_id}"
+
+
+async def find_stored_topics(store: ObjectStore, topic: str, report: Report, prefix: str = "") -> list[StoredTopic]:
+    """The topics of this name, of every cluster and id, below `prefix`; each sidecar is read.
+
+    Raises StoreError.
+    """
+    found = await inspect_store(store, topic=topic, every_byte=False, report=report, prefix=prefix)
+    topics = []
+    for (cluster_id, topic_id), group in groupby(found.segments, key=lambda one: _owner(one.name)):
+        partitions = groupby(group, key=lambda one: one.name.partition)
+        chains = {number: _chain(list(segments), found) for number, segments in partitions}
+        topics.append(StoredTopic(cluster_id, topic, topic_id, dict(sorted(chains.items()))))
+    return topics
+
+
+def _owner(name: ObjectName) -> tuple[str, TopicId]:
+    return name.cluster_id, name.topic_id
+
+
+def _chain(segments: list[StoredSegment], found: Inspected) -> Chain:
+    flaws = {flaw.object: flaw.found for flaw in found.flaws}
+    damaged = {segment.name: flaws.get(segment.sidecar_key) or flaws.get(segment.log_key) for segment in segments}
+    return chain_of(
+        [segment for segment in segments if damaged[segment.name] is None],
+        [(segment, why) for segment in segments if (why := damaged[segment.name]) is not None],
+    )
+
+
+async def tiers_to_adopt(
+    store: ObjectStore, cluster_id: str, topic: str, topic_id: TopicId, *, allow_loss: bool, now_ms: int
+) -> tuple[AdoptedTier, ...]:
+    """What the store has of a topic under a cluster's own id, as its metadata will name it.
+
+    Raises:
+        KafkaError: INVALID_REQUEST: there is nothing; or, unless `allow_loss`, not all that was copied can be restored.
+        StoreError: the store does not answer.
+    """
+    prefix = topic_prefix(cluster_id, topic, topic_id)
+    found = await find_stored_topics(store, topic, lambda done, total: None, prefix)
+    refusal = found[0].refusal() if found else f"there is nothing under {prefix}/ in the object store of this cluster"
+    if refusal and not (found and allow_loss):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, refusal)
+    chains = found[0].chains
+    return tuple(AdoptedTier(number, chain.tiered(now_ms)) for number, chain in chains.items() if chain.segments)
+
+
+# Copying for another cluster
+
+
+@dataclass(slots=True)
+class Brought:
+    """What was copied; what was there already is not counted."""
+
+    segments: int = 0
+    bytes: int = 0
+
+
+async def bring(
+    source: ObjectStore,
+    target: ObjectStore,
+    topic: StoredTopic,
+    cluster_id: str,
+    *,
+    is_same_store: bool,
+    report: Report,
+) -> Brought:
+    """Have the chains of a topic in the target under the keys of the cluster `cluster_id`. What is there already stays,
+    so that a repetition goes on where another ended.
+
+    Logs are copied inside of the store where it is the same one; else they pass through here, and their CRC is checked.
+
+    Raises:
+        StoreError: a store does not answer, or a source is gone meanwhile.
+        CorruptLogError: what was read is not what the sidecar says.
+    """
+    own = topic_prefix(cluster_id, topic.topic, topic.topic_id)
+    there = {item.key: item.size_bytes async for item in target.list(own)}
+    room, done, brought = asyncio.Semaphore(_AT_ONCE), 0, Brought()
+    total = sum(chain.size_bytes for chain in topic.chains.values())
+
+    async def bring_one(segment: StoredSegment) -> None:
+        nonlocal done
+        copy = replace(segment, name=replace(segment.name, cluster_id=cluster_id))
+        longer = len(cluster_id) - len(segment.name.cluster_id)
+        async with room:
+            if there.get(copy.sidecar_key) != segment.sidecar_bytes + longer:
+                data = await source.get(segment.sidecar_key, 0, segment.sidecar_bytes)
+                written = for_cluster(data, segment.sidecar_key, cluster_id)
+                await target.put(copy.sidecar_key, _once(written), len(written))
+            if there.get(copy.log_key) != segment.log_bytes:
+                if is_same_store:
+                    await source.copy(segment.log_key, copy.log_key)
+                else:
+                    await target.put(copy.log_key, _streamed(source, segment), segment.log_bytes)
+                brought.segments += 1
+                brought.bytes += segment.log_bytes
+        done += segment.log_bytes
+        report(done, total)
+
+    if cluster_id != topic.cluster_id or not is_same_store:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for segment in topic.segments:
+                    group.create_task(bring_one(segment))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+    return brought
+
+
+async def _streamed(source: ObjectStore, segment: StoredSegment) -> AsyncIterator[bytes]:
+    """A log object; its last bytes come only if all of them are those that were copied into the store."""
+    position = crc = 0
+    while position < segment.log_bytes:
+        data = await source.get(segment.log_key, position, min(position + CHUNK_BYTES, segment.log_bytes))
+        position += len(data)
+        crc = crc32c(data, crc)
+        if position == segment.log_bytes and segment.header is not None and crc != segment.header.log_crc:
+            reason = "the CRC of the object does not hold"
+            raise CorruptLogError(segment.log_key, 0, None, reason, "`strandline tier verify` says where")
+        yield data
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

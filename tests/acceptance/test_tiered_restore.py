@@ -1,0 +1,269 @@
+"""A topic outlives its cluster (KIP-405, rule B25): every directory is deleted, and a new cluster restores the topic
+from the object store alone, each record under its offset. The command is killed in the middle, and goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from strandline.client import EARLIEST, LATEST, LATEST_TIERED, Admin, Consumer, Producer
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, wait_isr
+
+pytestmark = pytest.mark.timeout(240)
+
+TOPIC = "orders"
+PARTITIONS = 2
+BEGAN_MS = 1_600_000_000_000
+"""Years ago: retention by age would delete all of it."""
+
+Seen = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""Offset, timestamp, key, value, headers."""
+
+
+def settings(store: Path) -> dict[str, str]:
+    return QUICK | {
+        "remote.log.storage.url": f"file://{store}",
+        "remote.log.manager.task.interval.ms": "200",
+        "log.retention.check.interval.ms": "200",
+    }
+
+
+def write(bootstrap: str, first: int, count: int) -> None:
+    """Records numbered from `first`, in turns to all partitions."""
+    with Producer(bootstrap, linger_ms=5) as producer:
+        futures = [
+            producer.send(
+                TOPIC,
+                b"%08d" % number + b"." * 500,
+                key=b"k%d" % number,
+                partition=number % PARTITIONS,
+                headers=[("n", b"%d" % number)],
+                timestamp_ms=BEGAN_MS + number,
+            )
+            for number in range(first, first + count)
+        ]
+        for future in futures:
+            future.result(30)
+
+
+def offsets(bootstrap: str, spec: int) -> list[int]:
+    """Of each partition, as ListOffsets has it."""
+    with Admin(bootstrap) as admin:
+        found = admin.list_offsets({(TOPIC, number): spec for number in range(PARTITIONS)})
+    return [found[TOPIC, number].offset for number in range(PARTITIONS)]
+
+
+def seen_by_confluent(bootstrap: str, partition: int, end: int) -> list[Seen]:
+    """Everything up to `end`, as librdkafka's consumer gets it."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
+    found: list[Seen] = []
+    deadline = time.monotonic() + 60
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0)])
+        while len(found) < end:
+            assert time.monotonic() < deadline, f"{len(found)} of {end} records"
+            for one in consumer.consume(200, timeout=0.5):
+                assert one.error() is None
+                headers = tuple((name, value) for name, value in one.headers() or [])
+                found.append((one.offset(), one.timestamp()[1], one.key(), one.value(), headers))
+    finally:
+        consumer.close()
+    return found[:end]
+
+
+def seen_by_ours(bootstrap: str, partition: int, end: int) -> list[Seen]:
+    """As `seen_by_confluent`, by our consumer."""
+    found: list[Seen] = []
+    deadline = time.monotonic() + 60
+    with Consumer(bootstrap) as consumer:
+        consumer.assign([(TOPIC, partition)])
+        consumer.seek_to_beginning()
+        while len(found) < end:
+            assert time.monotonic() < deadline, f"{len(found)} of {end} records"
+            found += [
+                (one.offset, one.timestamp_ms, one.key, one.value, tuple(one.headers)) for one in consumer.poll(0.5)
+            ]
+    return found[:end]
+
+
+def read(bootstrap: str, ends: Sequence[int]) -> list[list[Seen]]:
+    """All partitions up to their ends; both clients get the same."""
+    found = [seen_by_confluent(bootstrap, number, end) for number, end in enumerate(ends)]
+    assert found == [seen_by_ours(bootstrap, number, end) for number, end in enumerate(ends)]
+    return found
+
+
+def command(bootstrap: str, store: Path, *words: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "strandline.cli.main", "tier", "restore", TOPIC, "-b", bootstrap),
+        *("--store", f"file://{store}", "-o", "json", *words),
+    ]
+
+
+def restore(bootstrap: str, store: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(command(bootstrap, store, *words), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def refused(bootstrap: str, store: Path, *words: str) -> str:
+    done = subprocess.run(command(bootstrap, store, *words), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    return done.stderr
+
+
+def objects(store: Path) -> dict[str, int]:
+    """Key -> size."""
+    return {str(path.relative_to(store)): path.stat().st_size for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], list[list[Seen]]]:
+    """The store of a cluster that is gone, how far its partitions were copied, and what was in them."""
+    store = tmp_path_factory.mktemp("lost") / "store"
+    with DevCluster(settings=settings(store)) as cluster:
+        make_topic(
+            cluster, TOPIC, PARTITIONS, remote_storage_enable="true", segment_bytes="50000", local_retention_ms="300",
+            retention_ms="-1", file_delete_delay_ms="0",
+        )  # fmt: skip
+        write(cluster.bootstrap, 0, 600)
+        victim = leader_of(cluster, TOPIC)
+        cluster.kill(victim)
+        write(cluster.responsive, 600, 600)
+        cluster.start_node(victim)
+        wait_isr(cluster, TOPIC, {1, 2, 3})
+        eventually(lambda: min(offsets(cluster.bootstrap, LATEST_TIERED)) >= 450)
+        ends = [end + 1 for end in offsets(cluster.bootstrap, LATEST_TIERED)]
+        expected = read(cluster.bootstrap, ends)
+        root = cluster.root
+    shutil.rmtree(root, ignore_errors=True)
+    return store, ends, expected
+
+
+def test_a_topic_outlives_its_cluster(lost: tuple[Path, list[int], list[list[Seen]]], tmp_path: Path) -> None:
+    """A new cluster on the same store. The command is killed while it copies; repeated, it copies the rest; once more,
+    it says that all is there. Every record is under its offset, with its time, key and headers; new ones come behind
+    them, survive their leader, and go to the store after the old ones. What the lost cluster wrote is untouched."""
+    store = tmp_path / "store"
+    shutil.copytree(lost[0], store)
+    _, ends, expected = lost
+    before = objects(store)
+    with DevCluster(settings=settings(store)) as cluster:
+        dry = restore(cluster.bootstrap, store, "--dry-run")
+        assert (dry["dry_run"], dry["existed"], objects(store)) == (True, False, before)
+        assert [part["end_offset"] for part in dry["partitions"]] == ends
+
+        kill_in_the_middle(cluster, store, len(before))
+        with Admin(cluster.bootstrap) as admin:
+            assert TOPIC not in admin.list_topics()
+
+        told = restore(cluster.bootstrap, store, "-c", "segment.bytes=50000", "-c", "local.retention.ms=300")
+        assert 0 < told["copied_segments"] < sum(part["segments"] for part in told["partitions"])
+        assert told["topic_id"] == dry["topic_id"]
+        assert offsets(cluster.bootstrap, EARLIEST) == [0] * PARTITIONS
+        assert offsets(cluster.bootstrap, LATEST) == ends
+        assert read(cluster.bootstrap, ends) == expected
+        assert restore(cluster.bootstrap, store)["existed"]
+        with Admin(cluster.bootstrap) as admin:
+            by_time = admin.list_offsets({(TOPIC, 0): BEGAN_MS + 300})
+        assert [found.offset for found in by_time.values()] == [150]
+
+        write(cluster.bootstrap, 10_000, 400)
+        cluster.kill(leader_of(cluster, TOPIC))
+        more = [end + 200 for end in ends]
+        eventually(lambda: offsets(cluster.responsive, LATEST) == more)
+        again = read(cluster.responsive, more)
+        assert [part[:end] for part, end in zip(again, ends, strict=True)] == expected
+        assert [one[3] for one in again[0][ends[0] :]] == [b"%08d" % n + b"." * 500 for n in range(10_000, 10_400, 2)]
+        eventually(lambda: min(offsets(cluster.responsive, LATEST_TIERED)) > max(ends))
+        assert read(cluster.responsive, more) == again
+        after = objects(store)
+        assert {key: size for key, size in after.items() if key in before} == before
+
+    verified = subprocess.run(
+        [sys.executable, "-m", "strandline.cli.main", "tier", "verify", "--store", f"file://{store}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert verified.returncode == 0, verified.stdout
+
+
+def kill_in_the_middle(cluster: DevCluster, store: Path, count: int) -> None:
+    """Begin, and kill once six objects have come to the `count` that are there."""
+    running = subprocess.Popen(command(cluster.bootstrap, store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(objects(store)) < count + 6:
+            assert time.monotonic() < deadline, "it copies nothing"
+            assert running.poll() is None, "it was not caught in the middle"
+        running.send_signal(signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait(10)
+
+
+def test_into_another_store(lost: tuple[Path, list[int], list[list[Seen]]], tmp_path: Path) -> None:
+    """The objects go from the old store into the new cluster's own, and the old one is needed no more. What cannot be
+    restored is refused in words that say what helps, and nothing is created by then."""
+    source, store = tmp_path / "source", tmp_path / "store"
+    shutil.copytree(lost[0], source)
+    _, ends, expected = lost
+    with DevCluster(nodes=1, settings=settings(store)) as cluster:
+        assert "nothing of the topic is in the store" in refused(cluster.bootstrap, store)
+        make_topic(cluster, TOPIC)
+        words = ("--from", f"file://{source}")
+        assert "is there already" in refused(cluster.bootstrap, store, *words)
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_topics([TOPIC])
+        eventually(lambda: "is there already" not in dry_run(cluster, store, *words))
+
+        gone = [path for path in source.rglob("*00100*") if path.is_file()] or sorted(source.rglob("1/*"))[4:6]
+        aside = {path: path.read_bytes() for path in gone}
+        for path in gone:
+            path.unlink()
+        assert "--allow-loss" in refused(cluster.bootstrap, store, *words)
+        for path, data in aside.items():
+            path.write_bytes(data)
+
+        restore(cluster.bootstrap, store, *words, "-r", "1")
+        shutil.rmtree(source)
+        assert read(cluster.bootstrap, ends) == expected
+        write(cluster.bootstrap, 10_000, 2)
+        assert offsets(cluster.bootstrap, LATEST) == [end + 1 for end in ends]
+
+
+def dry_run(cluster: DevCluster, store: Path, *words: str) -> str:
+    done = subprocess.run(
+        command(cluster.bootstrap, store, *words, "--dry-run"), capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stderr
+
+
+def test_under_the_lost_clusters_id_objects_stay_where_they_are(
+    lost: tuple[Path, list[int], list[list[Seen]]], tmp_path: Path
+) -> None:
+    """A cluster that was formatted with the id of the lost one: nothing is copied, and nothing is deleted while the
+    topic is not there yet."""
+    store, root = tmp_path / "store", tmp_path / "nodes"
+    shutil.copytree(lost[0], store)
+    _, ends, expected = lost
+    before = objects(store)
+    [cluster_id] = {key.partition("/")[0] for key in before}
+    root.mkdir()
+    (root / "cluster.json").write_text(json.dumps({"cluster_id": cluster_id, "nodes": []}))
+    with DevCluster(root, settings=settings(store) | {"remote.log.reaper.interval.ms": "200"}) as cluster:
+        told = restore(cluster.bootstrap, store, "-c", "local.retention.ms=300")
+        assert (told["cluster_id"], told["copied_segments"]) == (cluster_id, 0)
+        assert read(cluster.bootstrap, ends) == expected
+        assert objects(store) == before

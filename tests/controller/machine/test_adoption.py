@@ -1,0 +1,127 @@
+"""A topic that is made of what the object store has of it, after its cluster was lost (rule B25)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from strandline.controller import api
+from strandline.controller.machine import adoption, topics
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import RemoveTopicRecord
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import ZERO_UUID
+from strandline.proto.tier import AdoptedTier, Tier, TieredSegment
+from tests.controller.machine.test_tiers import segment
+
+TOPIC_ID = UUID(int=0x4321, version=4)
+FIRST, SECOND = segment(3, 10), segment(10, 20, epochs=((1, 10), (4, 15)))
+OTHER = segment(0, 7, epochs=((2, 0),))
+
+
+@pytest.fixture
+def cluster(machine_cluster: Any) -> Any:
+    return machine_cluster(tiered_storage=True)
+
+
+def stored(*segments: TieredSegment, number: int = 0, **fields: Any) -> api.CreatableTopic:
+    made: dict[str, Any] = {
+        "name": "t",
+        "num_partitions": 3,
+        "configs": {"remote.storage.enable": "true"},
+        "topic_id": TOPIC_ID,
+        "is_restored": True,
+        "tiers": (AdoptedTier(number, segments),) if segments else (),
+    }
+    return api.CreatableTopic(**{**made, **fields})
+
+
+def test_topic_and_tiers_are_one_batch(cluster: Any) -> None:
+    """Nobody leads a partition of it without knowing what is stored; its epochs go on above those of the records."""
+    seen: list[MetadataImage] = []
+    cluster.on_append = lambda _before: seen.append(cluster.image)
+    tiers = (AdoptedTier(0, (FIRST, SECOND)), AdoptedTier(2, (OTHER,)))
+    outcome = cluster.create_topic(stored(tiers=tiers))
+    assert (outcome.error, outcome.topic_id, outcome.num_partitions) == (ErrorCode.NONE, TOPIC_ID, 3)
+    [image] = seen
+    assert image.tier(TOPIC_ID, 0) == Tier(3, (FIRST, SECOND))
+    assert image.tier(TOPIC_ID, 1) == Tier()
+    assert image.tier(TOPIC_ID, 2) == Tier(0, (OTHER,))
+    assert [cluster.partition("t", number).leader_epoch for number in range(3)] == [5, 0, 3]
+    assert all(cluster.partition("t", number).has_leader for number in range(3))
+
+
+def test_a_repetition_writes_nothing(cluster: Any) -> None:
+    """Its answer was lost, or the command was killed: it is a success; a topic with another id is none of it."""
+    assert cluster.create_topic(stored(FIRST)).error is ErrorCode.NONE
+    before = len(cluster.log)
+    assert cluster.create_topic(stored(FIRST)).topic_id == TOPIC_ID
+    assert cluster.create_topic(stored(FIRST, SECOND)).error is ErrorCode.NONE
+    other = cluster.create_topic(stored(FIRST, topic_id=UUID(int=9, version=4)))
+    half = UUID(int=TOPIC_ID.int ^ 1)
+    assert other.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert cluster.create_topic(stored(FIRST, topic_id=half)).error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert len(cluster.log) == before
+
+
+REFUSED: list[tuple[str, list[TieredSegment], dict[str, Any], ErrorCode]] = [
+    ("nothing", [], {}, ErrorCode.INVALID_REQUEST),
+    ("a partition without segments", [], {"tiers": (AdoptedTier(0, ()),)}, ErrorCode.INVALID_REQUEST),
+    ("no id", [FIRST], {"topic_id": ZERO_UUID}, ErrorCode.INVALID_REQUEST),
+    ("no tier", [FIRST], {"configs": {}}, ErrorCode.INVALID_CONFIG),
+    ("a compacted topic", [FIRST], {"configs": {"cleanup.policy": "compact"}}, ErrorCode.INVALID_CONFIG),
+    ("too few partitions", [FIRST], {"number": 3}, ErrorCode.INVALID_REQUEST),
+    ("a partition twice", [], {"tiers": (AdoptedTier(0, (OTHER,)),) * 2}, ErrorCode.INVALID_REQUEST),
+    ("a gap", [FIRST, segment(11, 20, epochs=((1, 11),))], {}, ErrorCode.INVALID_REQUEST),
+    ("an overlap", [FIRST, segment(9, 20, epochs=((1, 9),))], {}, ErrorCode.INVALID_REQUEST),
+    ("an id twice", [FIRST, segment(10, 20, FIRST.segment_id.int, epochs=((1, 10),))], {}, ErrorCode.INVALID_REQUEST),
+    ("epochs that fall", [SECOND, segment(20, 30, epochs=((3, 20),))], {}, ErrorCode.INVALID_REQUEST),
+    ("the last epoch of all", [segment(0, 5, epochs=((2**31 - 1, 0),))], {}, ErrorCode.INVALID_REQUEST),
+    ("no record", [segment(5, 5)], {}, ErrorCode.INVALID_REQUEST),
+]
+
+
+@pytest.mark.parametrize(("what", "segments", "fields", "error"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_what_makes_no_tier_is_refused(
+    cluster: Any, what: str, segments: list[TieredSegment], fields: dict[str, Any], error: ErrorCode
+) -> None:
+    before = len(cluster.log)
+    outcome = cluster.create_topic(stored(*segments, **fields))
+    assert outcome.error is error
+    assert outcome.message
+    assert len(cluster.log) == before
+
+
+def test_a_topic_that_is_being_deleted_is_not_restored(cluster: Any) -> None:
+    """Brokers delete its objects just now; once these are gone there is nothing to be restored."""
+    assert cluster.create_topic(stored(FIRST)).error is ErrorCode.NONE
+    cluster._append([RemoveTopicRecord(TOPIC_ID)])
+    outcome = cluster.create_topic(stored(FIRST))
+    assert outcome.error is ErrorCode.INVALID_REQUEST
+    assert "was deleted in this cluster" in outcome.message
+
+
+def test_a_dry_run_asks_without_segments(cluster: Any) -> None:
+    """Before anything is copied: the name, the id, the settings and the replicas are judged, and nothing is written."""
+    before = len(cluster.log)
+    assert cluster.create_topic(stored(), dry_run=True).error is ErrorCode.NONE
+    assert cluster.create_topic(stored(configs={}), dry_run=True).error is ErrorCode.INVALID_CONFIG
+    assert cluster.create_topic(stored(replication_factor=9), dry_run=True).error is not ErrorCode.NONE
+    assert len(cluster.log) == before
+
+
+def test_too_many_segments_for_one_batch(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "SEGMENTS_MAX", 1)
+    assert cluster.create_topic(stored(FIRST, SECOND)).error is ErrorCode.POLICY_VIOLATION
+    assert cluster.create_topic(stored(FIRST)).error is ErrorCode.NONE
+
+
+def test_the_next_controller_has_it(cluster: Any) -> None:
+    """By the log alone."""
+    cluster.create_topic(stored(FIRST, SECOND))
+    cluster.fail_over()
+    assert cluster.image.tier(TOPIC_ID, 0) == Tier(3, (FIRST, SECOND))
+    request = api.CreateTopicsRequest((stored(FIRST, SECOND),))
+    assert topics.create_topics(cluster.state, request).records == []
