@@ -37,8 +37,8 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "swap-of-what-is-not-synced",
         "schedule 75: what is swapped in is durable before it has a name",
-        "log.compaction:_Writer.close",
-        "await self._log.disk.sync([self._new.file, *files])",
+        "log.cleaned:CleanedSegment.close",
+        "await self._pace.during(self._log.disk.sync([self._new.file, *files]))",
         "pass",
         f"{_SWAP}[without power]",
     ),
@@ -125,7 +125,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "holes-in-the-log",
         "B20: compaction leaves no hole: a batch that was lost would look like one",
-        "log.compaction:_Writer._end_gap",
+        "log.cleaned:CleanedSegment._end_gap",
         "self._add(gap_batch(*self._gap))",
         "pass",
         f"{_LOG}::test_gaps_are_batches",
@@ -133,7 +133,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "gaps-over-epochs",
         "B20: a gap is of one leader epoch",
-        "log.compaction:_Writer.take",
+        "log.cleaned:CleanedSegment.take",
         "gap[2] == header.leader_epoch and ",
         "",
         f"{_LOG}::test_gaps_are_batches",

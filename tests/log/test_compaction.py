@@ -367,7 +367,7 @@ def test_retention_takes_segments_while_they_are_compacted(disk: FailingDisk, tm
         await asyncio.sleep(0)
 
     with pytest.raises(LogChanged):
-        compact(log, pace=delete)
+        compact(log, turn=delete)
     assert not list(tmp_path.glob("*.cleaned"))
     assert not list(tmp_path.glob("*.swap"))
     start = log.log_start_offset

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_batches.h"
 #include "_reading.h"
 
 typedef struct {
@@ -275,6 +276,239 @@ keep(OffsetMap *self, PyObject *args)
     return wrong ? NULL : Py_BuildValue("nnnnL", reader.position, kept, tombstones, gone, (long long)newest);
 }
 
+/* ------------------------------------------------------------------ whole batches */
+
+enum { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20 };
+
+/* One batch of a run: where it stands, and what of its header counts here. */
+typedef struct {
+    const unsigned char *data;
+    Py_ssize_t size;
+    int64_t offset, following, base_timestamp, count;
+    unsigned attributes;
+} Batch;
+
+/* A run of batches under way: how far it came, where it shall end, and how many records it may still handle. */
+typedef struct {
+    const unsigned char *data;
+    Py_ssize_t position, end, until;
+    int64_t offset, room;
+    PyObject *crc32c;
+} Run;
+
+/* The next batch, where a whole one follows and holds its CRC: 1; 0 where the run is over; -1 with an exception. */
+static int
+next_batch(const Run *run, Batch *batch)
+{
+    if (run->position < 0 || run->position >= run->until || run->position >= run->end || run->offset < 0) {
+        return 0;
+    }
+    const unsigned char *data = run->data + run->position;
+    batch->size = following_batch(data, run->end - run->position, run->offset, -1);
+    if (batch->size == 0) {
+        return 0;
+    }
+    batch->data = data;
+    batch->offset = run->offset;
+    batch->count = (int32_t)big_endian(data + COUNT_AT, 4);
+    batch->attributes = (unsigned)big_endian(data + SUMMED_FROM, 2);
+    batch->base_timestamp = (int64_t)big_endian(data + BASE_TIMESTAMP_AT, 8);
+    int64_t last_delta = (int64_t)big_endian(data + DELTA_AT, 4);
+    if (batch->count < 0 || __builtin_add_overflow(run->offset, last_delta + 1, &batch->following)) {
+        return 0;
+    }
+    return holds_crc(data, batch->size, run->crc32c);
+}
+
+/* It is behind the run. */
+static void
+passed(Run *run, const Batch *batch)
+{
+    run->position += batch->size;
+    run->offset = batch->following;
+}
+
+/* Whether its records count for what they say: neither markers nor of transactions, and there are some. */
+static int
+is_compacted(const Batch *batch)
+{
+    return batch->count > 0 && !(batch->attributes & (TRANSACTIONAL | CONTROL));
+}
+
+/* Its records, where they may be as many as it says. */
+static int
+open_batch(const Batch *batch, Reader *reader)
+{
+    *reader = (Reader){batch->data, HEADER_BYTES, batch->size};
+    return batch->count <= (batch->size - HEADER_BYTES) / 7;
+}
+
+/* What the run does not take is no error: it ends before it. -1: another exception than of records that do not parse. */
+static int
+is_left(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+/* 1: all of its keys are in the map; 0: the run leaves it; -1 with an exception. */
+static int
+note_batch(OffsetMap *self, const Batch *batch)
+{
+    Reader reader;
+    if (!open_batch(batch, &reader)) {
+        return 0;
+    }
+    for (int64_t index = 0; index < batch->count; index++) {
+        Found found;
+        if (read_found(&reader, batch->size, batch->offset, batch->base_timestamp, &found) < 0) {
+            return is_left();
+        }
+        if (found.key != NULL && put_key(self, found.key, found.key_size, found.offset) < 0) {
+            return -1;
+        }
+    }
+    return reader.position == batch->size;
+}
+
+static PyObject *
+note_batches(OffsetMap *self, PyObject *args)
+{
+    Py_buffer view;
+    long long first_dirty, offset, room;
+    Run run;
+    if (!PyArg_ParseTuple(args, "y*nLLnLO:note_batches", &view, &run.position, &offset, &first_dirty, &run.until, &room,
+                          &run.crc32c)) {
+        return NULL;
+    }
+    run.data = view.buf;
+    run.end = view.len;
+    run.offset = offset;
+    run.room = room;
+    Batch batch;
+    int goes_on;
+    while ((goes_on = next_batch(&run, &batch)) > 0) {
+        if (batch.following > first_dirty && is_compacted(&batch)) {
+            if (batch.attributes & CODEC || batch.count > run.room
+                || batch.count > (int64_t)(self->keys_max - self->used) || (goes_on = note_batch(self, &batch)) <= 0) {
+                break;
+            }
+            run.room -= batch.count;
+        }
+        passed(&run, &batch);
+    }
+    PyBuffer_Release(&view);
+    return goes_on < 0 ? NULL : Py_BuildValue("nL", run.position, (long long)run.offset);
+}
+
+/* The header of what stays of a batch, `size` bytes, before them. */
+static int
+put_header(unsigned char *out, Py_ssize_t size, const Batch *batch, int64_t kept, int64_t newest, PyObject *crc32c)
+{
+    memcpy(out, batch->data, HEADER_BYTES);
+    put_big_endian(out + LENGTH_AT, 4, (uint64_t)size - EPOCH_AT);
+    put_big_endian(out + COUNT_AT, 4, (uint64_t)kept);
+    if (!(batch->attributes & APPEND_TIME)) {
+        put_big_endian(out + MAX_TIMESTAMP_AT, 8, (uint64_t)newest);
+    }
+    int64_t sum = crc_of(out, size, crc32c);
+    put_big_endian(out + CRC_AT, 4, (uint64_t)sum);
+    return sum < 0 ? -1 : 0;
+}
+
+/* What stays of a batch: 1 with `stays` set as keep_batches gives it; 0: the run leaves it; -1 with an exception. */
+static int
+keep_batch(OffsetMap *self, const Batch *batch, PyObject *crc32c, PyObject **stays)
+{
+    Reader reader;
+    Py_ssize_t size = HEADER_BYTES, begun = HEADER_BYTES; /* what stays is copied in runs of records */
+    int64_t kept = 0, newest = INT64_MIN;
+    PyObject *copy = NULL;
+    int result = open_batch(batch, &reader);
+    for (int64_t index = 0; index < batch->count && result > 0; index++) {
+        Found found;
+        if (read_found(&reader, batch->size, batch->offset, batch->base_timestamp, &found) < 0) {
+            result = is_left();
+        } else if (found.key == NULL || found.offset >= latest_of(self, found.key, found.key_size)) {
+            kept++;
+            newest = found.timestamp > newest ? found.timestamp : newest;
+            result = !found.is_null; /* its time begins to count, which is not done here */
+        } else {
+            if (found.start > begun) {
+                if (copy == NULL && (copy = PyBytes_FromStringAndSize(NULL, batch->size)) == NULL) {
+                    return -1;
+                }
+                memcpy(PyBytes_AS_STRING(copy) + size, batch->data + begun, (size_t)(found.start - begun));
+                size += found.start - begun;
+            }
+            begun = reader.position;
+        }
+    }
+    if (result > 0 && reader.position != batch->size) {
+        result = 0;
+    }
+    if (result <= 0) {
+        Py_CLEAR(copy);
+    } else if (kept == batch->count || kept == 0) {
+        *stays = Py_NewRef(kept ? Py_True : Py_None);
+    } else {
+        if (copy == NULL && (copy = PyBytes_FromStringAndSize(NULL, batch->size)) == NULL) {
+            return -1;
+        }
+        memcpy(PyBytes_AS_STRING(copy) + size, batch->data + begun, (size_t)(batch->size - begun));
+        size += batch->size - begun;
+        if (_PyBytes_Resize(&copy, size) < 0) {
+            return -1;
+        }
+        if (put_header((unsigned char *)PyBytes_AS_STRING(copy), size, batch, kept, newest, crc32c) < 0) {
+            Py_DECREF(copy);
+            return -1;
+        }
+        *stays = copy;
+    }
+    return result;
+}
+
+static PyObject *
+keep_batches(OffsetMap *self, PyObject *args)
+{
+    Py_buffer view;
+    long long offset, room;
+    Run run;
+    if (!PyArg_ParseTuple(args, "y*nLnLO:keep_batches", &view, &run.position, &offset, &run.until, &room, &run.crc32c)) {
+        return NULL;
+    }
+    run.data = view.buf;
+    run.end = view.len;
+    run.offset = offset;
+    run.room = room;
+    Batch batch;
+    PyObject *all = PyList_New(0);
+    int goes_on = all == NULL ? -1 : 1;
+    while (goes_on > 0 && (goes_on = next_batch(&run, &batch)) > 0) {
+        PyObject *stays = NULL;
+        if (!is_compacted(&batch)) {
+            stays = Py_NewRef(batch.count ? Py_True : Py_None);
+        } else if (batch.attributes & ~(unsigned)APPEND_TIME || batch.count > run.room) {
+            break;
+        } else if ((goes_on = keep_batch(self, &batch, run.crc32c, &stays)) <= 0) {
+            break;
+        } else {
+            run.room -= batch.count;
+        }
+        goes_on = PyList_Append(all, stays) < 0 ? -1 : 1;
+        Py_DECREF(stays);
+        passed(&run, &batch);
+    }
+    PyBuffer_Release(&view);
+    PyObject *result = goes_on < 0 ? NULL : Py_BuildValue("nLO", run.position, (long long)run.offset, all);
+    Py_XDECREF(all);
+    return result;
+}
+
 /* ------------------------------------------------------------------ the type */
 
 static PyObject *
@@ -369,8 +603,10 @@ dealloc(OffsetMap *self)
 static PyMethodDef map_methods[] = {
     {"has_room", (PyCFunction)has_room, METH_O, "See offset_map.OffsetMap.has_room."},
     {"keep", (PyCFunction)keep, METH_VARARGS, "See offset_map.OffsetMap.keep."},
+    {"keep_batches", (PyCFunction)keep_batches, METH_VARARGS, "See offset_map.OffsetMap.keep_batches."},
     {"latest", (PyCFunction)latest, METH_O, "See offset_map.OffsetMap.latest."},
     {"note", (PyCFunction)note, METH_VARARGS, "See offset_map.OffsetMap.note."},
+    {"note_batches", (PyCFunction)note_batches, METH_VARARGS, "See offset_map.OffsetMap.note_batches."},
     {"put", (PyCFunction)put, METH_VARARGS, "See offset_map.OffsetMap.put."},
     {NULL, NULL, 0, NULL},
 };
