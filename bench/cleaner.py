@@ -1,8 +1,8 @@
 """What the log cleaner takes by itself: `python -m bench.cleaner`.
 
-One process writes a log and compacts it, beside a ticker that asks for the event loop every 5 ms: how late it gets it
-is what a client would have waited. A round is a log of its own, in memory of the page cache as it is after a load;
-bounded by the size of the log.
+One process writes a log and compacts it, beside a ticker that asks for the event loop every 5 ms, and another that
+writes a record to a file of its own and syncs it: what they wait is what a client would have waited. A round is a log of
+its own, in the page cache as it is after a load; bounded by the size of the log.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Round:
-    """One pass: seconds of the clock and of the processor, and how late the ticker was, in milliseconds."""
+    """One pass: seconds of the clock and of the processor; how late the loop was and how long a sync took, in
+    milliseconds."""
 
     megabytes: float
     wall_s: float
@@ -54,13 +55,15 @@ class Round:
     system_s: float
     late_p99_ms: float
     late_max_ms: float
+    sync_p99_ms: float
+    sync_max_ms: float
 
     def __str__(self) -> str:
         per_mb = 1000 / self.megabytes
         return (
             f"{self.megabytes / self.wall_s:6.0f} MB/s   user {self.user_s * per_mb:5.2f}  system "
-            f"{self.system_s * per_mb:5.2f} ms/MB   a tick late p99 {self.late_p99_ms:5.2f}  most "
-            f"{self.late_max_ms:6.2f} ms"
+            f"{self.system_s * per_mb:5.2f} ms/MB   the loop late p99 {self.late_p99_ms:5.2f}  most "
+            f"{self.late_max_ms:6.2f}   a sync p99 {self.sync_p99_ms:5.1f}  most {self.sync_max_ms:5.1f} ms"
         )
 
 
@@ -83,10 +86,12 @@ async def measured(log: PartitionLog) -> tuple[Compacted, Round]:
     clock = SystemClock()
     found = await log.find_cleanable(clock.wall_ms(), log.log_end_offset)
     late: list[float] = []
+    syncs: list[float] = []
     replaced: list[str] = []
-    ticker = asyncio.create_task(_tick(late))
+    beside = [asyncio.create_task(_tick(late)), asyncio.create_task(_sync(log, syncs))]
     await asyncio.sleep(0.1)
     late.clear()
+    syncs.clear()
     one = Compaction(
         log,
         found,
@@ -99,8 +104,10 @@ async def measured(log: PartitionLog) -> tuple[Compacted, Round]:
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     done = await one.run()
     took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
-    ticker.cancel()
+    for task in beside:
+        task.cancel()
     late.sort()
+    syncs.sort()
     return done, Round(
         found.dirty_bytes / 1e6,
         took,
@@ -108,6 +115,8 @@ async def measured(log: PartitionLog) -> tuple[Compacted, Round]:
         after.ru_stime - before.ru_stime,
         late[len(late) * 99 // 100],
         late[-1],
+        syncs[len(syncs) * 99 // 100],
+        syncs[-1],
     )
 
 
@@ -116,6 +125,18 @@ async def _tick(late: list[float]) -> None:
         due = time.perf_counter() + TICK_S
         await asyncio.sleep(TICK_S)
         late.append((time.perf_counter() - due) * 1000)
+
+
+async def _sync(log: PartitionLog, times: list[float]) -> None:
+    file = log.disk.open(f"{log.directory}/../beside", create=True)
+    position = 0
+    while True:
+        file.pwrite(bytes(1000), position)
+        position += 1000
+        began = time.perf_counter()
+        await log.disk.sync([file])
+        times.append((time.perf_counter() - began) * 1000)
+        await asyncio.sleep(TICK_S)
 
 
 def one_round(load: Load) -> Round:
