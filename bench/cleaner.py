@@ -1,8 +1,8 @@
 """What the log cleaner takes by itself: `python -m bench.cleaner`.
 
 One process writes a log and compacts it, beside a ticker that asks for the event loop every 5 ms, and another that
-writes a record to a file of its own and syncs it: what they wait is what a client would have waited. A round is a log of
-its own, in the page cache as it is after a load; bounded by the size of the log.
+writes a record to a file of its own and syncs it: what they wait is what a client would have waited. A round is a log
+of its own, in the page cache as it is after a load; bounded by the size of the log.
 """
 
 from __future__ import annotations

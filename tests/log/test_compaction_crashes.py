@@ -20,7 +20,7 @@ from strandline.log.records import Record
 from strandline.log.recovery import open_log
 from strandline.log.swap import LogChanged
 from strandline.proto.ids import NodeId, TopicPartition
-from tests.log.compacting import NOW_MS, assert_no_hole, Pauses, put, table
+from tests.log.compacting import NOW_MS, Pauses, assert_no_hole, put, table
 from tests.log.helpers import TOPIC_ID
 from tests.log.striking import OneStrike
 from tests.log.test_power_cut import TPS, Expectation, Lives

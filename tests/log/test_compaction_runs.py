@@ -26,13 +26,14 @@ from tests.log.test_offset_map import BOTH, SECRET, Make, batches, both, encoded
 CONFIG = replace(COMPACTED, segment_bytes=4_000)
 
 KINDS = st.sampled_from(
-    ["plain"] * 8 + ["append time", "packed", "transactional", "control", "horizon", "gap", "hole", "too many", "bytes left"]
+    ["plain"] * 8
+    + ["append time", "packed", "transactional", "control", "horizon", "gap", "hole", "too many", "bytes left"]
 )
 written = st.lists(st.tuples(batches, KINDS, st.integers(0, 3)), min_size=1, max_size=6)
 
 
 def run_of(items: list[tuple[list[Any], str, int]]) -> bytes:
-    """Batches of these records and kinds, each following on the one before, but for a hole; with some offsets behind."""
+    """Batches of these records and kinds, each following on the one before, but for a hole."""
     out, offset = bytearray(), 3
     for records, kind, more in items:
         offset += kind == "hole"
@@ -95,11 +96,13 @@ def test_a_run_ends_where_the_map_has_no_room(make: Make) -> None:
 
 
 @both
-@pytest.mark.parametrize("kind", ["packed", "horizon", "hole", "too many", "bytes left"])
+@pytest.mark.parametrize("kind", ["packed", "horizon", "hole", "too many", "bytes left", "rot"])
 def test_what_a_run_leaves(make: Make, kind: str) -> None:
     """To the way of one batch after the other, which says what is wrong with it, or does more."""
     records = [(0, b"a", b"v" * 40, [])]
     data = run_of([(records, "plain", 0), (records, kind, 0)])
+    if kind == "rot":
+        data = data[:-5] + b"w" + data[-4:]
     latest = make(100_000, SECRET)
     first = parse_header(data).size
     assert latest.keep_batches(data, 0, 3, 10**6, 99, crc32c) == (first, 4, [True])
@@ -112,7 +115,9 @@ def test_what_stays_of_a_run(make: Make) -> None:
     records = [(1, b"a", b"v", []), (9, b"b", b"v", []), (4, b"c", b"v", [])]
     kinds = ["plain", "append time", "transactional", "gap", "plain", "plain"]
     later = [[(0, b"b", b"v", [])], [(0, b"c", None, [])]]
-    data = run_of([(one, kind, 0) for one, kind in zip([records[:2], records, records, records, *later], kinds, strict=True)])
+    data = run_of(
+        [(one, kind, 0) for one, kind in zip([records[:2], records, records, records, *later], kinds, strict=True)]
+    )
     latest = make(100_000, SECRET)
     assert latest.note_batches(data, 0, 3, 0, 10**6, 99, crc32c)[0] == len(data)
     end, offset, stays = latest.keep_batches(data, 0, 3, 10**6, 99, crc32c)
@@ -152,7 +157,9 @@ def write(log: PartitionLog, rng: random.Random, count: int, sequences: dict[int
         size = rng.choice([1, 2, 5, 40])
         keys = [b"k%d" % rng.randrange(40) for _ in range(size)]
         tombstones = 0.3 if rng.random() < 0.2 else 0.0
-        values = [None if rng.random() < tombstones else b"v" * rng.randrange(30) + b"%d" % rng.randrange(99) for _ in keys]
+        values = [
+            None if rng.random() < tombstones else b"v" * rng.randrange(30) + b"%d" % rng.randrange(99) for _ in keys
+        ]
         times = [NOW_MS + rng.randrange(-50, 50) for _ in keys]
         producer = rng.choice([-1, 1, 2])
         batch = build_batch(

@@ -22,7 +22,15 @@ class OffsetMap:
         /,
     ) -> tuple[int, int, int, int, int]: ...
     def note_batches(
-        self, data: Buffer, position: int, offset: int, first_dirty: int, until: int, count_max: int, crc32c: Checksum, /
+        self,
+        data: Buffer,
+        position: int,
+        offset: int,
+        first_dirty: int,
+        until: int,
+        count_max: int,
+        crc32c: Checksum,
+        /,
     ) -> tuple[int, int]: ...
     def keep_batches(
         self, data: Buffer, position: int, offset: int, until: int, count_max: int, crc32c: Checksum, /

@@ -16,7 +16,7 @@ from strandline.proto.ensure import ensure
 
 T = TypeVar("T")
 
-SYNC_BYTES = 8 << 20
+SYNC_BYTES = 2 << 20
 """The new segment is synced each time that so much was written: one sync of a gigabyte would hold up all others."""
 
 

@@ -45,14 +45,14 @@ from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 """Read at once, off the loop."""
 
 STEP_BYTES = 512 << 10
 """Batches of so many bytes are handled between two turns of the loop: a fraction of a millisecond."""
 
-STEP_RECORDS = 2_000
-"""And of so many records, be it a part of a large batch: less than a millisecond."""
+STEP_RECORDS = 1_000
+"""And of so many records, be it a part of a large batch: a fifth of a millisecond, or four without the compiled map."""
 
 WRITE_BYTES = 64 << 10
 """What stays is written once it is so much."""
@@ -201,9 +201,7 @@ class Compaction:
             and segment.base_offset + self._span(segment) - new.base_offset <= RELATIVE_OFFSET_MAX
         )
 
-    def _keep_batches(
-        self, writer: CleanedSegment, data: memoryview, position: int, offset: int
-    ) -> tuple[int, int]:
+    def _keep_batches(self, writer: CleanedSegment, data: memoryview, position: int, offset: int) -> tuple[int, int]:
         done = self.done
         end, offset, all_stay = self._map.keep_batches(
             data, position, offset, position + STEP_BYTES, STEP_RECORDS, crc32c

@@ -99,7 +99,15 @@ class OffsetMap(Protocol):
         """
 
     def note_batches(
-        self, data: Buffer, position: int, offset: int, first_dirty: int, until: int, count_max: int, crc32c: Checksum, /
+        self,
+        data: Buffer,
+        position: int,
+        offset: int,
+        first_dirty: int,
+        until: int,
+        count_max: int,
+        crc32c: Checksum,
+        /,
     ) -> tuple[int, int]:
         """Put the keys of a run of batches: of those that begin below `until` from the byte `position` on, the first
         of them at `offset`. What ends below `first_dirty` is passed over, and what is a marker's or a transaction's.
@@ -117,8 +125,8 @@ class OffsetMap(Protocol):
     ) -> tuple[int, int, list[Stays]]:
         """What stays of each batch of such a run. An empty batch does not stay; markers and transactions do.
 
-        The run ends before a batch as `note_batches` says it, before one that has a delete horizon (KIP-534), and before
-        one with a tombstone that stays, and for which the time begins to count.
+        The run ends before a batch as `note_batches` says it, before one that has a delete horizon (KIP-534), and
+        before one with a tombstone that stays, and for which the time begins to count.
 
         Returns:
             where the run ended, the offset that follows, and for each batch what stays.
@@ -183,7 +191,15 @@ class PythonOffsetMap:
         return position, kept, tombstones, gone, newest
 
     def note_batches(
-        self, data: Buffer, position: int, offset: int, first_dirty: int, until: int, count_max: int, crc32c: Checksum, /
+        self,
+        data: Buffer,
+        position: int,
+        offset: int,
+        first_dirty: int,
+        until: int,
+        count_max: int,
+        crc32c: Checksum,
+        /,
     ) -> tuple[int, int]:
         while position < until and (header := _whole(data, position, offset, crc32c)) is not None:
             if header.next_offset > first_dirty and is_compacted(header):
