@@ -7,6 +7,7 @@ from lab.mutants.mutant import Mutant, one_change
 _LOG = "tests/log/test_compaction.py"
 _CRASHES = "tests/log/test_compaction_crashes.py"
 _REPLICAS = "tests/replica/test_compaction.py"
+_RUNS = "tests/log/test_compaction_runs.py"
 _SWAP = f"{_CRASHES}::test_75_every_step_of_a_swap"
 
 TABLE: tuple[Mutant, ...] = (
@@ -37,8 +38,8 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "swap-of-what-is-not-synced",
         "schedule 75: what is swapped in is durable before it has a name",
-        "log.compaction:_Writer.close",
-        "await self._log.disk.sync([self._new.file, *files])",
+        "log.cleaned:CleanedSegment.close",
+        "await self._pace.during(self._log.disk.sync([self._new.file, *files]))",
         "pass",
         f"{_SWAP}[without power]",
     ),
@@ -125,7 +126,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "holes-in-the-log",
         "B20: compaction leaves no hole: a batch that was lost would look like one",
-        "log.compaction:_Writer._end_gap",
+        "log.cleaned:CleanedSegment._end_gap",
         "self._add(gap_batch(*self._gap))",
         "pass",
         f"{_LOG}::test_gaps_are_batches",
@@ -133,7 +134,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "gaps-over-epochs",
         "B20: a gap is of one leader epoch",
-        "log.compaction:_Writer.take",
+        "log.cleaned:CleanedSegment.take",
         "gap[2] == header.leader_epoch and ",
         "",
         f"{_LOG}::test_gaps_are_batches",
@@ -169,6 +170,38 @@ TABLE: tuple[Mutant, ...] = (
         "partition.cannot_read(error)",
         "pass",
         f"{_REPLICAS}::test_a_log_that_rotted_is_healed_and_then_compacted",
+    ),
+    one_change(
+        "a-run-takes-rot",
+        "B20: what is copied holds its CRC, in runs of batches too",
+        "log.offset_map:_whole",
+        "if header.base_offset != offset or",
+        "return header\n    if header.base_offset != offset or",
+        f"{_RUNS}::test_what_a_run_leaves",
+    ),
+    one_change(
+        "a-run-begins-no-horizon",
+        "B20: a tombstone that stays gets its delete horizon (KIP-534), in runs of batches too",
+        "log.offset_map:PythonOffsetMap.keep_batches",
+        "if any(one.is_null for one in stay):",
+        "if False:",
+        f"{_RUNS}::test_what_stays_of_a_run",
+    ),
+    one_change(
+        "segments-that-went-are-looked-for",
+        "B20: a log that lost several segments meanwhile ends the pass, and nothing else",
+        "log.compaction:Compaction._span",
+        "self._check(segment)",
+        "pass",
+        f"{_LOG}::test_retention_takes_segments_while_they_are_compacted[in each step]",
+    ),
+    one_change(
+        "compaction-takes-the-loop",
+        "B20: compaction takes half of the event loop's time at most",
+        "replica.compaction:Pace.__call__",
+        "rest_ms if rest_ms >= REST_MS else 0.0",
+        "0.0",
+        "tests/replica/test_compaction_pace.py::test_it_rests_as_long_as_it_has_worked",
     ),
     one_change(
         "records-without-a-key",

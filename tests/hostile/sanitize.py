@@ -19,6 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
+from strandline.log.batch import assemble_batch
 from tests.client.test_lanes import Play
 
 SOURCES = [
@@ -117,15 +120,29 @@ def attack(path: str, offsets_path: str) -> int:
         arguments = (exact, count + rng.randrange(-1, 2), 7, 5, None, Record, (None,) * 5, (0, 1, 2, 3, 4))
         assert outcome(compiled.decode, *arguments) == outcome(records_python.decode, *arguments)
         assert outcome(compiled.check, exact, count) == outcome(records_python.check, exact, count)
+        run = _run(rng, exact, count)
         said = []
         for make in makers:
             latest, out = make(5_000, bytes(16)), bytearray()
             said.append((outcome(latest.note, exact, 0, arguments[1], 7, 5), len(latest)))
             kept = outcome(latest.keep, out, exact, 0, arguments[1], 7, 5, True)
             said.append((kept, b"" if kept is ValueError else bytes(out)))
-        assert said[:2] == said[2:]
+            said.append(latest.note_batches(run, 0, 7, 0, len(run), 9, crc32c))
+            said.append(latest.keep_batches(run, 0, 7, len(run), 9, crc32c))
+        assert said[:4] == said[4:]
         tried += 1
     return tried
+
+
+def _run(rng: random.Random, records: bytes, count: int) -> bytes:
+    """Two batches of these records, whose CRCs hold mostly, cut anywhere at times."""
+    numbers = {"count": count + rng.randrange(-1, 2), "last_offset_delta": count - 1, "max_timestamp": 5}
+    run = bytearray()
+    for offset in (7, 7 + count):
+        run += assemble_batch(records, base_timestamp=5, base_offset=offset, timestamp_type=rng.randrange(2), **numbers)
+    if rng.random() < 0.3:
+        run[rng.randrange(len(run))] ^= 1 << rng.randrange(8)
+    return bytes(run[: rng.randrange(len(run) + 1)] if rng.random() < 0.3 else run)
 
 
 def main() -> int:

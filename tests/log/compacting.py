@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from strandline.log.batch import BatchHeader, iter_batches
 from strandline.log.cleanable import Cleanable
@@ -19,8 +20,23 @@ COMPACTED = LogConfig(
 )
 
 
-async def no_pause(_size_bytes: int) -> None:
-    """As fast as it goes."""
+T = TypeVar("T")
+
+
+class Pauses:
+    """As fast as it goes, but for what a test does at each turn of the loop that a pass leaves to others."""
+
+    def __init__(self, turn: Callable[[int], Awaitable[None]] | None = None) -> None:
+        self._turn = turn
+
+    async def __call__(self, size_bytes: int, /) -> None:
+        """A turn."""
+        if self._turn is not None:
+            await self._turn(size_bytes)
+
+    async def during(self, wait: Awaitable[T], /) -> T:
+        """No turn of its own."""
+        return await wait
 
 
 def compact(
@@ -30,7 +46,7 @@ def compact(
     wall_ms: int = 0,
     limit: int | None = None,
     buffer_bytes: int = 1 << 20,
-    pace: Callable[[int], Awaitable[None]] = no_pause,
+    turn: Callable[[int], Awaitable[None]] | None = None,
 ) -> Compacted:
     """One pass, whatever the ratio; the files that made way are unlinked at once."""
 
@@ -41,7 +57,7 @@ def compact(
     async def run() -> Compacted:
         found = await log.find_cleanable(now_ms, int(log.log_end_offset) if limit is None else limit)
         times = {"now_ms": now_ms, "wall_ms": wall_ms or now_ms}
-        return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=pace, unlink=unlink).run()
+        return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=Pauses(turn), unlink=unlink).run()
 
     return asyncio.run(run())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.log import compaction
 from strandline.log.compression import Codec
 from strandline.log.offset_map import new_offset_map
 from strandline.log.partition_log import PartitionLog
@@ -357,8 +358,12 @@ def test_74_a_follower_goes_on_in_the_middle_of_a_gap(disk: FailingDisk, tmp_pat
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_retention_takes_segments_while_they_are_compacted(disk: FailingDisk, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step_bytes", [1 << 20, 1], ids=["as it ends", "in each step"])
+def test_retention_takes_segments_while_they_are_compacted(
+    disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_bytes: int
+) -> None:
     """compact,delete: what has left the log is not brought back."""
+    monkeypatch.setattr(compaction, "STEP_BYTES", step_bytes)
     log = open_test_log(disk, tmp_path, config=COMPACTED)
     changes(log)
 
@@ -367,7 +372,7 @@ def test_retention_takes_segments_while_they_are_compacted(disk: FailingDisk, tm
         await asyncio.sleep(0)
 
     with pytest.raises(LogChanged):
-        compact(log, pace=delete)
+        compact(log, turn=delete)
     assert not list(tmp_path.glob("*.cleaned"))
     assert not list(tmp_path.glob("*.swap"))
     start = log.log_start_offset

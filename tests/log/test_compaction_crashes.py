@@ -20,7 +20,7 @@ from strandline.log.records import Record
 from strandline.log.recovery import open_log
 from strandline.log.swap import LogChanged
 from strandline.proto.ids import NodeId, TopicPartition
-from tests.log.compacting import NOW_MS, assert_no_hole, no_pause, put, table
+from tests.log.compacting import NOW_MS, Pauses, assert_no_hole, put, table
 from tests.log.helpers import TOPIC_ID
 from tests.log.striking import OneStrike
 from tests.log.test_power_cut import TPS, Expectation, Lives
@@ -34,7 +34,7 @@ async def compact(log: PartitionLog, ports: Ports, *, limit: int) -> None:
     waiting: list[str] = []
     found = await log.find_cleanable(NOW_MS, limit)
     one = Compaction(
-        log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, wall_ms=NOW_MS, pace=no_pause, unlink=waiting.extend
+        log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, wall_ms=NOW_MS, pace=Pauses(), unlink=waiting.extend
     )
     await one.run()
     for path in waiting:

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_batches.h"
 #include "_reading.h"
 
 typedef struct {
@@ -17,12 +18,15 @@ typedef struct {
     int64_t after; /* the offset and 1: 0 says that nothing is here */
 } Slot;
 
-enum { SLOTS_MIN = 64, LOAD_PERCENT = 85 };
+enum { SLOTS_MIN = 64, LOAD_PERCENT = 85, MOVED_AT_ONCE = 8 };
 
+/* While it grows, what is not in the new table yet is found in the old one, of which each put moves a little: to move
+ * all at once would hold up the event loop for as long.
+ */
 typedef struct {
     PyObject_HEAD
-    Slot *table;
-    size_t slots, slots_max, used, keys_max;
+    Slot *table, *old; /* NULL: it does not grow */
+    size_t slots, old_slots, moved, slots_max, used, keys_max;
     uint64_t secret[2];
 } OffsetMap;
 
@@ -88,18 +92,45 @@ hash_key(const uint64_t secret[2], const unsigned char *key, Py_ssize_t size, ui
 
 /* ------------------------------------------------------------------ the table */
 
+/* Where the search for this hash begins. */
+static inline size_t
+first_slot(size_t slots, const uint64_t hash[2])
+{
+    return (size_t)(((unsigned __int128)hash[0] * slots) >> 64);
+}
+
 /* The slot of this hash, or the empty one where it belongs: there is always one. */
 static Slot *
 find(Slot *table, size_t slots, const uint64_t hash[2])
 {
-    size_t at = (size_t)(((unsigned __int128)hash[0] * slots) >> 64);
+    size_t at = first_slot(slots, hash);
     while (table[at].after && (table[at].high != hash[0] || table[at].low != hash[1])) {
         at = at + 1 == slots ? 0 : at + 1;
     }
     return table + at;
 }
 
-/* Twice the slots, or as many as there may be; both tables are there while it grows. */
+/* The next slots of the old table; it is freed behind the last one. */
+static void
+move(OffsetMap *self, size_t count)
+{
+    for (; count > 0 && self->moved < self->old_slots; count--) {
+        const Slot *slot = self->old + self->moved++;
+        if (slot->after) {
+            const uint64_t hash[2] = {slot->high, slot->low};
+            Slot *to = find(self->table, self->slots, hash);
+            if (!to->after) { /* else it was put again since */
+                *to = *slot;
+            }
+        }
+    }
+    if (self->moved == self->old_slots) {
+        PyMem_RawFree(self->old);
+        self->old = NULL;
+    }
+}
+
+/* Begin with twice the slots, or as many as there may be. */
 static int
 grow(OffsetMap *self)
 {
@@ -109,62 +140,75 @@ grow(OffsetMap *self)
         PyErr_NoMemory();
         return -1;
     }
-    for (size_t at = 0; at < self->slots; at++) {
-        const Slot *slot = self->table + at;
-        if (slot->after) {
-            const uint64_t hash[2] = {slot->high, slot->low};
-            *find(table, slots, hash) = *slot;
-        }
-    }
-    PyMem_RawFree(self->table);
+    move(self, self->old_slots); /* nothing: all has moved by the time that so many more keys are here */
+    self->old = self->table;
+    self->old_slots = self->slots;
+    self->moved = 0;
     self->table = table;
     self->slots = slots;
     return 0;
 }
 
+/* Room for one key that is not here yet. */
 static int
-put_key(OffsetMap *self, const unsigned char *key, Py_ssize_t size, int64_t offset)
+make_room(OffsetMap *self)
 {
-    uint64_t hash[2];
-    hash_key(self->secret, key, size, hash);
+    if (self->used >= self->keys_max) {
+        PyErr_SetString(PyExc_MemoryError, "the map is full");
+        return -1;
+    }
+    self->used++;
+    if (self->used * 100 > self->slots * LOAD_PERCENT && self->slots < self->slots_max && grow(self) < 0) {
+        self->used--;
+        return -1;
+    }
+    return 0;
+}
+
+static int
+put_hash(OffsetMap *self, const uint64_t hash[2], int64_t offset)
+{
     Slot *slot = find(self->table, self->slots, hash);
     if (!slot->after) {
-        if (self->used >= self->keys_max) {
-            PyErr_SetString(PyExc_MemoryError, "the map is full");
-            return -1;
-        }
-        if ((self->used + 1) * 100 > self->slots * LOAD_PERCENT && self->slots < self->slots_max) {
-            if (grow(self) < 0) {
+        if (self->old == NULL || !find(self->old, self->old_slots, hash)->after) {
+            if (make_room(self) < 0) {
                 return -1;
             }
             slot = find(self->table, self->slots, hash);
         }
         slot->high = hash[0];
         slot->low = hash[1];
-        self->used++;
     }
     slot->after = offset + 1;
+    if (self->old != NULL) {
+        move(self, MOVED_AT_ONCE);
+    }
     return 0;
 }
 
 static int64_t
-latest_of(const OffsetMap *self, const unsigned char *key, Py_ssize_t size)
+latest_of(const OffsetMap *self, const uint64_t hash[2])
 {
-    uint64_t hash[2];
-    hash_key(self->secret, key, size, hash);
-    return find(self->table, self->slots, hash)->after - 1;
+    const Slot *slot = find(self->table, self->slots, hash);
+    if (!slot->after && self->old != NULL) {
+        slot = find(self->old, self->old_slots, hash);
+    }
+    return slot->after - 1;
 }
 
 /* ------------------------------------------------------------------ records */
 
-/* One record: where it begins, its offset and time, and its key (NULL: it has none). */
+/* One record: where it begins and ends, its offset and time, its key (NULL: it has none), and the hash of that. */
 typedef struct {
-    Py_ssize_t start;
+    Py_ssize_t start, end;
     int64_t offset, timestamp;
     const unsigned char *key;
     Py_ssize_t key_size;
+    uint64_t hash[2];
     int is_null;
 } Found;
+
+enum { GROUP = 16 };
 
 static int
 read_found(Reader *reader, Py_ssize_t end, int64_t base_offset, int64_t base_timestamp, Found *found)
@@ -191,7 +235,55 @@ read_found(Reader *reader, Py_ssize_t end, int64_t base_offset, int64_t base_tim
     }
     found->is_null = length < 0;
     reader->position += length > 0 ? length : 0;
+    found->end = reader->end;
     return skip_headers(reader) < 0 ? -1 : read_end(reader);
+}
+
+/* The next records, as many as are left or make a group: their slots are on their way into the cache by the time that
+ * the first of them is looked for. How many; where it is fewer, an exception is set.
+ */
+static Py_ssize_t
+read_group(const OffsetMap *self, Reader *reader, Py_ssize_t end, int64_t base_offset, int64_t base_timestamp,
+           Py_ssize_t wanted, Found group[GROUP])
+{
+    Py_ssize_t number = 0;
+    while (number < wanted && read_found(reader, end, base_offset, base_timestamp, group + number) == 0) {
+        Found *found = group + number++;
+        if (found->key != NULL) {
+            hash_key(self->secret, found->key, found->key_size, found->hash);
+            __builtin_prefetch(self->table + first_slot(self->slots, found->hash));
+            if (self->old != NULL) {
+                __builtin_prefetch(self->old + first_slot(self->old_slots, found->hash));
+            }
+        }
+    }
+    return number;
+}
+
+static inline Py_ssize_t
+in_group(Py_ssize_t left)
+{
+    return left < GROUP ? left : GROUP;
+}
+
+/* Note `count` records: 0, or -1 with an exception; those before the one that does not parse are in the map. */
+static int
+note_records(OffsetMap *self, Reader *reader, Py_ssize_t end, int64_t base_offset, int64_t base_timestamp,
+             Py_ssize_t count)
+{
+    Found group[GROUP];
+    for (Py_ssize_t wanted; (wanted = in_group(count)) > 0; count -= wanted) {
+        Py_ssize_t number = read_group(self, reader, end, base_offset, base_timestamp, wanted, group);
+        for (Py_ssize_t index = 0; index < number; index++) {
+            if (group[index].key != NULL && put_hash(self, group[index].hash, group[index].offset) < 0) {
+                return -1;
+            }
+        }
+        if (number < wanted) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 static int
@@ -215,11 +307,7 @@ note(OffsetMap *self, PyObject *args)
     }
     int wrong = !opens_at(&view, position, count);
     Reader reader = {view.buf, position, view.len};
-    for (Py_ssize_t index = 0; index < count && !wrong; index++) {
-        Found found;
-        wrong = read_found(&reader, view.len, base_offset, base_timestamp, &found) < 0
-                || (found.key != NULL && put_key(self, found.key, found.key_size, found.offset) < 0);
-    }
+    wrong = wrong || note_records(self, &reader, view.len, base_offset, base_timestamp, count) < 0;
     PyBuffer_Release(&view);
     return wrong ? NULL : PyLong_FromSsize_t(reader.position);
 }
@@ -253,26 +341,276 @@ keep(OffsetMap *self, PyObject *args)
     int wrong = !opens_at(&view, position, count);
     Reader reader = {view.buf, position, view.len};
     Py_ssize_t run = position; /* what stays is copied in runs of records */
-    for (Py_ssize_t index = 0; index < count && !wrong; index++) {
-        Found found;
-        if ((wrong = read_found(&reader, view.len, base_offset, base_timestamp, &found) < 0)) {
-            break;
-        }
-        int stays = found.key == NULL || found.offset >= latest_of(self, found.key, found.key_size);
-        int is_over = stays && tombstones_go && found.is_null && found.key != NULL;
-        gone += is_over;
-        if (stays && !is_over) {
-            kept++;
-            tombstones += found.is_null;
-            newest = found.timestamp > newest ? found.timestamp : newest;
-        } else {
-            wrong = add_bytes(out, reader.data + run, found.start - run) < 0;
-            run = reader.position;
+    Found group[GROUP];
+    for (Py_ssize_t wanted; (wanted = in_group(count)) > 0 && !wrong; count -= wanted) {
+        wrong = read_group(self, &reader, view.len, base_offset, base_timestamp, wanted, group) < wanted;
+        for (const Found *found = group; found < group + wanted && !wrong; found++) {
+            int stays = found->key == NULL || found->offset >= latest_of(self, found->hash);
+            int is_over = stays && tombstones_go && found->is_null && found->key != NULL;
+            gone += is_over;
+            if (stays && !is_over) {
+                kept++;
+                tombstones += found->is_null;
+                newest = found->timestamp > newest ? found->timestamp : newest;
+            } else {
+                wrong = add_bytes(out, reader.data + run, found->start - run) < 0;
+                run = found->end;
+            }
         }
     }
     wrong = wrong || add_bytes(out, reader.data + run, reader.position - run) < 0;
     PyBuffer_Release(&view);
     return wrong ? NULL : Py_BuildValue("nnnnL", reader.position, kept, tombstones, gone, (long long)newest);
+}
+
+/* ------------------------------------------------------------------ whole batches */
+
+enum { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20 };
+
+/* One batch of a run: where it stands, and what of its header counts here. */
+typedef struct {
+    const unsigned char *data;
+    Py_ssize_t size;
+    int64_t offset, following, base_timestamp, count;
+    unsigned attributes;
+} Batch;
+
+/* A run of batches under way: how far it came, where it shall end, and how many records it may still handle. */
+typedef struct {
+    const unsigned char *data;
+    Py_ssize_t position, end, until;
+    int64_t offset, room;
+    PyObject *crc32c;
+} Run;
+
+/* The next batch, where a whole one follows and holds its CRC: 1; 0 where the run is over; -1 with an exception. */
+static int
+next_batch(const Run *run, Batch *batch)
+{
+    if (run->position < 0 || run->position >= run->until || run->position >= run->end || run->offset < 0) {
+        return 0;
+    }
+    const unsigned char *data = run->data + run->position;
+    batch->size = following_batch(data, run->end - run->position, run->offset, -1);
+    if (batch->size == 0) {
+        return 0;
+    }
+    batch->data = data;
+    batch->offset = run->offset;
+    batch->count = (int32_t)big_endian(data + COUNT_AT, 4);
+    batch->attributes = (unsigned)big_endian(data + SUMMED_FROM, 2);
+    batch->base_timestamp = (int64_t)big_endian(data + BASE_TIMESTAMP_AT, 8);
+    int64_t last_delta = (int64_t)big_endian(data + DELTA_AT, 4);
+    if (batch->count < 0 || __builtin_add_overflow(run->offset, last_delta + 1, &batch->following)) {
+        return 0;
+    }
+    return holds_crc(data, batch->size, run->crc32c);
+}
+
+/* It is behind the run. */
+static void
+passed(Run *run, const Batch *batch)
+{
+    run->position += batch->size;
+    run->offset = batch->following;
+}
+
+/* Whether its records count for what they say: neither markers nor of transactions, and there are some. */
+static int
+is_compacted(const Batch *batch)
+{
+    return batch->count > 0 && !(batch->attributes & (TRANSACTIONAL | CONTROL));
+}
+
+/* Its records, where they may be as many as it says. */
+static int
+open_batch(const Batch *batch, Reader *reader)
+{
+    *reader = (Reader){batch->data, HEADER_BYTES, batch->size};
+    return batch->count <= (batch->size - HEADER_BYTES) / 7;
+}
+
+/* What the run does not take is no error: it ends before it. -1: another exception than of records that do not parse. */
+static int
+is_left(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+/* 1: all of its keys are in the map; 0: the run leaves it; -1 with an exception. */
+static int
+note_batch(OffsetMap *self, const Batch *batch)
+{
+    Reader reader;
+    if (!open_batch(batch, &reader)) {
+        return 0;
+    }
+    if (note_records(self, &reader, batch->size, batch->offset, batch->base_timestamp, (Py_ssize_t)batch->count) < 0) {
+        return is_left();
+    }
+    return reader.position == batch->size;
+}
+
+static PyObject *
+note_batches(OffsetMap *self, PyObject *args)
+{
+    Py_buffer view;
+    long long first_dirty, offset, room;
+    Run run;
+    if (!PyArg_ParseTuple(args, "y*nLLnLO:note_batches", &view, &run.position, &offset, &first_dirty, &run.until, &room,
+                          &run.crc32c)) {
+        return NULL;
+    }
+    run.data = view.buf;
+    run.end = view.len;
+    run.offset = offset;
+    run.room = room;
+    Batch batch;
+    int goes_on;
+    while ((goes_on = next_batch(&run, &batch)) > 0) {
+        if (batch.following > first_dirty && is_compacted(&batch)) {
+            if (batch.attributes & CODEC || batch.count > run.room
+                || batch.count > (int64_t)(self->keys_max - self->used) || (goes_on = note_batch(self, &batch)) <= 0) {
+                break;
+            }
+            run.room -= batch.count;
+        }
+        passed(&run, &batch);
+    }
+    PyBuffer_Release(&view);
+    return goes_on < 0 ? NULL : Py_BuildValue("nL", run.position, (long long)run.offset);
+}
+
+/* The header of what stays of a batch, `size` bytes, before them. */
+static int
+put_header(unsigned char *out, Py_ssize_t size, const Batch *batch, int64_t kept, int64_t newest, PyObject *crc32c)
+{
+    memcpy(out, batch->data, HEADER_BYTES);
+    put_big_endian(out + LENGTH_AT, 4, (uint64_t)size - EPOCH_AT);
+    put_big_endian(out + COUNT_AT, 4, (uint64_t)kept);
+    if (!(batch->attributes & APPEND_TIME)) {
+        put_big_endian(out + MAX_TIMESTAMP_AT, 8, (uint64_t)newest);
+    }
+    int64_t sum = crc_of(out, size, crc32c);
+    put_big_endian(out + CRC_AT, 4, (uint64_t)sum);
+    return sum < 0 ? -1 : 0;
+}
+
+/* What stays of a batch, as it is collected. */
+typedef struct {
+    PyObject *batch; /* NULL until something is copied: whole batches stay and go without a copy */
+    Py_ssize_t size, copied; /* of the new batch; how much of the old one was looked through */
+    int64_t kept, newest;
+} Kept;
+
+/* What stays up to `end` is copied in runs of records. */
+static int
+copy_up_to(Kept *to, const Batch *batch, Py_ssize_t end)
+{
+    Py_ssize_t more = end - to->copied;
+    if (more > 0) {
+        if (to->batch == NULL && (to->batch = PyBytes_FromStringAndSize(NULL, batch->size)) == NULL) {
+            return -1;
+        }
+        memcpy(PyBytes_AS_STRING(to->batch) + to->size, batch->data + to->copied, (size_t)more);
+        to->size += more;
+    }
+    return 0;
+}
+
+/* 1: all records are sorted out; 0: the run leaves the batch; -1 with an exception. */
+static int
+keep_records(OffsetMap *self, const Batch *batch, Kept *to)
+{
+    Reader reader;
+    if (!open_batch(batch, &reader)) {
+        return 0;
+    }
+    Found group[GROUP];
+    Py_ssize_t left = (Py_ssize_t)batch->count;
+    for (Py_ssize_t wanted; (wanted = in_group(left)) > 0; left -= wanted) {
+        if (read_group(self, &reader, batch->size, batch->offset, batch->base_timestamp, wanted, group) < wanted) {
+            return is_left();
+        }
+        for (const Found *found = group; found < group + wanted; found++) {
+            if (found->key == NULL || found->offset >= latest_of(self, found->hash)) {
+                if (found->is_null) {
+                    return 0; /* its time begins to count, which is not done here */
+                }
+                to->kept++;
+                to->newest = found->timestamp > to->newest ? found->timestamp : to->newest;
+            } else {
+                if (copy_up_to(to, batch, found->start) < 0) {
+                    return -1;
+                }
+                to->copied = found->end;
+            }
+        }
+    }
+    return reader.position == batch->size;
+}
+
+/* What stays of a batch: 1 with `stays` set as keep_batches gives it; 0: the run leaves it; -1 with an exception. */
+static int
+keep_batch(OffsetMap *self, const Batch *batch, PyObject *crc32c, PyObject **stays)
+{
+    Kept to = {NULL, HEADER_BYTES, HEADER_BYTES, 0, INT64_MIN};
+    int result = keep_records(self, batch, &to);
+    if (result > 0 && (to.kept == batch->count || to.kept == 0)) {
+        *stays = Py_NewRef(to.kept ? Py_True : Py_None);
+    } else if (result > 0) {
+        result = -1;
+        if (copy_up_to(&to, batch, batch->size) == 0 && _PyBytes_Resize(&to.batch, to.size) == 0) {
+            unsigned char *out = (unsigned char *)PyBytes_AS_STRING(to.batch);
+            if (put_header(out, to.size, batch, to.kept, to.newest, crc32c) == 0) {
+                *stays = Py_NewRef(to.batch);
+                result = 1;
+            }
+        }
+    }
+    Py_XDECREF(to.batch);
+    return result;
+}
+
+static PyObject *
+keep_batches(OffsetMap *self, PyObject *args)
+{
+    Py_buffer view;
+    long long offset, room;
+    Run run;
+    if (!PyArg_ParseTuple(args, "y*nLnLO:keep_batches", &view, &run.position, &offset, &run.until, &room, &run.crc32c)) {
+        return NULL;
+    }
+    run.data = view.buf;
+    run.end = view.len;
+    run.offset = offset;
+    run.room = room;
+    Batch batch;
+    PyObject *all = PyList_New(0);
+    int goes_on = all == NULL ? -1 : 1;
+    while (goes_on > 0 && (goes_on = next_batch(&run, &batch)) > 0) {
+        PyObject *stays = NULL;
+        if (!is_compacted(&batch)) {
+            stays = Py_NewRef(batch.count ? Py_True : Py_None);
+        } else if (batch.attributes & ~(unsigned)APPEND_TIME || batch.count > run.room) {
+            break;
+        } else if ((goes_on = keep_batch(self, &batch, run.crc32c, &stays)) <= 0) {
+            break;
+        } else {
+            run.room -= batch.count;
+        }
+        goes_on = PyList_Append(all, stays) < 0 ? -1 : 1;
+        Py_DECREF(stays);
+        passed(&run, &batch);
+    }
+    PyBuffer_Release(&view);
+    PyObject *result = goes_on < 0 ? NULL : Py_BuildValue("nLO", run.position, (long long)run.offset, all);
+    Py_XDECREF(all);
+    return result;
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -285,7 +623,9 @@ put(OffsetMap *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*L:put", &key, &offset)) {
         return NULL;
     }
-    int wrong = put_key(self, key.buf, key.len, offset) < 0;
+    uint64_t hash[2];
+    hash_key(self->secret, key.buf, key.len, hash);
+    int wrong = put_hash(self, hash, offset) < 0;
     PyBuffer_Release(&key);
     if (wrong) {
         return NULL;
@@ -300,7 +640,9 @@ latest(OffsetMap *self, PyObject *argument)
     if (PyObject_GetBuffer(argument, &key, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    int64_t offset = latest_of(self, key.buf, key.len);
+    uint64_t hash[2];
+    hash_key(self->secret, key.buf, key.len, hash);
+    int64_t offset = latest_of(self, hash);
     PyBuffer_Release(&key);
     return PyLong_FromLongLong(offset);
 }
@@ -363,14 +705,17 @@ static void
 dealloc(OffsetMap *self)
 {
     PyMem_RawFree(self->table);
+    PyMem_RawFree(self->old);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef map_methods[] = {
     {"has_room", (PyCFunction)has_room, METH_O, "See offset_map.OffsetMap.has_room."},
     {"keep", (PyCFunction)keep, METH_VARARGS, "See offset_map.OffsetMap.keep."},
+    {"keep_batches", (PyCFunction)keep_batches, METH_VARARGS, "See offset_map.OffsetMap.keep_batches."},
     {"latest", (PyCFunction)latest, METH_O, "See offset_map.OffsetMap.latest."},
     {"note", (PyCFunction)note, METH_VARARGS, "See offset_map.OffsetMap.note."},
+    {"note_batches", (PyCFunction)note_batches, METH_VARARGS, "See offset_map.OffsetMap.note_batches."},
     {"put", (PyCFunction)put, METH_VARARGS, "See offset_map.OffsetMap.put."},
     {NULL, NULL, 0, NULL},
 };

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_batches.h"
 #include "_reading.h"
 #include "_writing.h"
 
@@ -183,50 +184,6 @@ check(PyObject *module, PyObject *args)
 }
 
 /* ------------------------------------------------------------------ whole batches */
-
-enum { LENGTH_AT = 8, EPOCH_AT = 12, MAGIC_AT = 16, CRC_AT = 17, SUMMED_FROM = 21, DELTA_AT = 23, HEADER_BYTES = 61 };
-
-static uint64_t
-big_endian(const unsigned char *data, int bytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) {
-        value = value << 8 | data[i];
-    }
-    return value;
-}
-
-/* Bytes of the batch at `data` if its header follows on `offset` and `epoch`; 0 if it does not, or is cut short. */
-static Py_ssize_t
-following_batch(const unsigned char *data, Py_ssize_t left, int64_t offset, int64_t epoch)
-{
-    if (left < HEADER_BYTES || (int64_t)big_endian(data, 8) != offset || data[MAGIC_AT] != 2) {
-        return 0;
-    }
-    int64_t size = (int64_t)(int32_t)big_endian(data + LENGTH_AT, 4) + EPOCH_AT;
-    if (size < HEADER_BYTES || size > left || (int32_t)big_endian(data + DELTA_AT, 4) < 0) {
-        return 0;
-    }
-    return epoch >= 0 && (int32_t)big_endian(data + EPOCH_AT, 4) != epoch ? 0 : (Py_ssize_t)size;
-}
-
-/* Whether the CRC of the batch holds, by the function `crc32c`; -1 with an exception. */
-static int
-holds_crc(const unsigned char *batch, Py_ssize_t size, PyObject *crc32c)
-{
-    PyObject *summed = PyMemoryView_FromMemory((char *)batch + SUMMED_FROM, size - SUMMED_FROM, PyBUF_READ);
-    PyObject *sum = summed == NULL ? NULL : PyObject_CallOneArg(crc32c, summed);
-    Py_XDECREF(summed);
-    if (sum == NULL) {
-        return -1;
-    }
-    unsigned long found = PyLong_AsUnsignedLong(sum);
-    Py_DECREF(sum);
-    if (found == (unsigned long)-1 && PyErr_Occurred()) {
-        return -1;
-    }
-    return found == big_endian(batch + CRC_AT, 4);
-}
 
 static PyObject *
 intact(PyObject *module, PyObject *args)

@@ -7,11 +7,24 @@ some thirty times slower, takes five times the memory for a key, and means the s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
+from strandline.log.batch import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    Buffer,
+    parse_header,
+)
 from strandline.log.records_python import INT32_MAX, INT64, RECORD_BYTES_MIN, decode_headers, decode_varint
+from strandline.proto.errors import KafkaError
 
 SECRET_BYTES = 16
 _ENTRY_BYTES = 192
@@ -20,6 +33,17 @@ twice while it grows. The compiled map takes 42: a hash of 16 bytes and an offse
 there twice, too. (Kafka's takes 27.)"""
 
 _DIGEST_BYTES = 16
+
+_LENGTH = struct.Struct(">i")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_COUNT = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+
+Checksum = Callable[[Buffer], int]
+"""CRC-32C, which the standard library does not have."""
+
+Stays = Literal[True] | bytes | None
+"""Of one batch: True: it stays as it is; else the batch as it is from now on; None: nothing stays."""
 
 
 class OffsetMap(Protocol):
@@ -46,7 +70,7 @@ class OffsetMap(Protocol):
     def latest(self, key: bytes, /) -> int:
         """Of the key's last record; -1 if there is none."""
 
-    def note(self, records: bytes, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
+    def note(self, records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
         """Put the keys of `count` records of one batch, the first of which begins at `position`; where they end.
 
         Raises:
@@ -56,7 +80,7 @@ class OffsetMap(Protocol):
     def keep(
         self,
         out: bytearray,
-        records: bytes,
+        records: Buffer,
         position: int,
         count: int,
         base_offset: int,
@@ -72,6 +96,40 @@ class OffsetMap(Protocol):
 
         Raises:
             ValueError: a record does not parse; what `out` has got is of no use.
+        """
+
+    def note_batches(
+        self,
+        data: Buffer,
+        position: int,
+        offset: int,
+        first_dirty: int,
+        until: int,
+        count_max: int,
+        crc32c: Checksum,
+        /,
+    ) -> tuple[int, int]:
+        """Put the keys of a run of batches: of those that begin below `until` from the byte `position` on, the first
+        of them at `offset`. What ends below `first_dirty` is passed over, and what is a marker's or a transaction's.
+
+        The run ends before a batch that it does not take: one that does not follow, is not whole, does not hold its CRC
+        or does not parse; that is compressed; whose keys have no room, or whose records are more than are left of
+        `count_max`. Of the last keys of it may be in the map: they are put again with the batch.
+
+        Returns:
+            where the run ended, and the offset that follows.
+        """
+
+    def keep_batches(
+        self, data: Buffer, position: int, offset: int, until: int, count_max: int, crc32c: Checksum, /
+    ) -> tuple[int, int, list[Stays]]:
+        """What stays of each batch of such a run. An empty batch does not stay; markers and transactions do.
+
+        The run ends before a batch as `note_batches` says it, before one that has a delete horizon (KIP-534), and
+        before one with a tombstone that stays, and for which the time begins to count.
+
+        Returns:
+            where the run ended, the offset that follows, and for each batch what stays.
         """
 
 
@@ -100,7 +158,7 @@ class PythonOffsetMap:
     def latest(self, key: bytes, /) -> int:
         return self._offsets.get(self._digest(key), -1)
 
-    def note(self, records: bytes, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
+    def note(self, records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
         for found in _walk(records, position, count, base_offset, base_timestamp):
             if found.key is not None:
                 self.put(found.key, found.offset)
@@ -110,7 +168,7 @@ class PythonOffsetMap:
     def keep(
         self,
         out: bytearray,
-        records: bytes,
+        records: Buffer,
         position: int,
         count: int,
         base_offset: int,
@@ -132,11 +190,65 @@ class PythonOffsetMap:
             position = found.end
         return position, kept, tombstones, gone, newest
 
+    def note_batches(
+        self,
+        data: Buffer,
+        position: int,
+        offset: int,
+        first_dirty: int,
+        until: int,
+        count_max: int,
+        crc32c: Checksum,
+        /,
+    ) -> tuple[int, int]:
+        while position < until and (header := _whole(data, position, offset, crc32c)) is not None:
+            if header.next_offset > first_dirty and is_compacted(header):
+                if header.attributes & CODEC_MASK or header.count > count_max or not self.has_room(header.count):
+                    break
+                try:
+                    for found in _walk_batch(data, position, header):
+                        if found.key is not None:
+                            self.put(found.key, found.offset)
+                except ValueError:
+                    break
+                count_max -= header.count
+            position, offset = position + header.size, header.next_offset
+        return position, offset
+
+    def keep_batches(
+        self, data: Buffer, position: int, offset: int, until: int, count_max: int, crc32c: Checksum, /
+    ) -> tuple[int, int, list[Stays]]:
+        all_stay: list[Stays] = []
+        while position < until and (header := _whole(data, position, offset, crc32c)) is not None:
+            if not is_compacted(header):
+                all_stay.append(True if header.count else None)
+            elif header.attributes & ~TIMESTAMP_TYPE_BIT or header.count > count_max:
+                break
+            else:
+                try:
+                    found = [*_walk_batch(data, position, header)]
+                except ValueError:
+                    break
+                stay = [one for one in found if one.key is None or one.offset >= self.latest(one.key)]
+                if any(one.is_null for one in stay):
+                    break
+                batch = memoryview(data)[position : position + header.size]
+                all_stay.append(len(stay) == header.count or _without(batch, header, stay, crc32c))
+                count_max -= header.count
+            position, offset = position + header.size, header.next_offset
+        return position, offset, all_stay
+
     def _digest(self, key: bytes) -> bytes:
         return blake2b(key, digest_size=_DIGEST_BYTES, key=self._secret).digest()
 
 
+def is_compacted(header: BatchHeader) -> bool:
+    """Whether its records count for what they say: markers and transactions are left alone."""
+    return header.count > 0 and not header.is_control and not header.is_transactional
+
+
 class _Found(NamedTuple):
+    start: int
     offset: int
     timestamp: int
     key: bytes | None
@@ -144,12 +256,14 @@ class _Found(NamedTuple):
     end: int
 
 
-def _walk(data: bytes, position: int, count: int, base_offset: int, base_timestamp: int) -> Iterator[_Found]:
+def _walk(records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int) -> Iterator[_Found]:
     """Raises ValueError."""
+    data = bytes(records)
     total = len(data)
     if not 0 <= position <= total or not 0 <= count <= (total - position) // RECORD_BYTES_MIN:
         raise ValueError("more records announced than fit")
     for _ in range(count):
+        start = position
         try:
             size, position = decode_varint(data, position)
             end = position + size
@@ -167,7 +281,47 @@ def _walk(data: bytes, position: int, count: int, base_offset: int, base_timesta
             raise ValueError(f"an offset or a timestamp that cannot be, before byte {position}")
         if position != end:
             raise ValueError(f"a record's length is not that of its fields, which end at byte {position}")
-        yield _Found(offset, timestamp, key, value is None, end)
+        yield _Found(start, offset, timestamp, key, value is None, end)
+
+
+def _whole(data: Buffer, position: int, offset: int, crc32c: Checksum) -> BatchHeader | None:
+    """The batch that stands there, where it is whole, holds its CRC, and begins at `offset`."""
+    left = len(data) - position
+    if position < 0 or left < HEADER_SIZE:
+        return None
+    try:
+        header = parse_header(data, position)
+    except KafkaError:
+        return None
+    if header.base_offset != offset or header.size > left or header.next_offset not in INT64:
+        return None
+    return header if crc32c(memoryview(data)[position + CRC_START : position + header.size]) == header.crc else None
+
+
+def _walk_batch(data: Buffer, position: int, header: BatchHeader) -> Iterator[_Found]:
+    """Raises ValueError, also where bytes are left behind the records."""
+    batch = memoryview(data)[position : position + header.size]
+    end = HEADER_SIZE
+    for found in _walk(batch, HEADER_SIZE, header.count, header.base_offset, header.base_timestamp):
+        end = found.end
+        yield found
+    if end != header.size:
+        raise ValueError("bytes left after the last record")
+
+
+def _without(batch: memoryview, header: BatchHeader, stay: list[_Found], crc32c: Checksum) -> bytes | None:
+    """The batch with these of its records alone."""
+    if not stay:
+        return None
+    out = bytearray(batch[:HEADER_SIZE])
+    for found in stay:
+        out += batch[found.start : found.end]
+    _LENGTH.pack_into(out, 8, len(out) - OVERHEAD)
+    if header.timestamp_type != LOG_APPEND_TIME:
+        _MAX_TIMESTAMP.pack_into(out, 35, max(found.timestamp for found in stay))
+    _COUNT.pack_into(out, 57, len(stay))
+    _CRC.pack_into(out, 17, crc32c(memoryview(out)[CRC_START:]))
+    return bytes(out)
 
 
 def _field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:

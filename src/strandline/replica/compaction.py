@@ -6,8 +6,8 @@ Each replica is compacted by itself, led here or followed (as in Kafka): what a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Mapping
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -33,10 +33,18 @@ _ROOM = 2
 """A log is compacted while the disk has room for so many times what is written anew."""
 
 
+REST_MS = 2.0
+"""Compaction rests once it owes so much, and gets no more than that ahead."""
+
+T = TypeVar("T")
+
+
 class Pace:
     """Gives the event loop its turns, and keeps to `log.cleaner.io.max.bytes.per.second`, reads and writes together.
 
-    It rests as long as it has worked: compaction takes half of the loop's time at most.
+    It rests as long as it has worked: compaction takes half of the loop's time at most. Every time in which others have
+    the loop counts as rest, waits for the disk among them; and as timers go off a millisecond late, as long as many a
+    step takes, it rests once some steps have added up, and goes on the sooner after a rest that was too long.
     """
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
@@ -44,14 +52,25 @@ class Pace:
         self._bytes_per_second = bytes_per_second
         self._begun_ms = clock.monotonic_ms()
         self._due_ms = self._begun_ms
+        self._rest_ms = 0.0
 
     async def __call__(self, size_bytes: int) -> None:
         """So many bytes were read or written."""
         now_ms = self._clock.monotonic_ms()
-        rest_ms = now_ms - self._begun_ms
         self._due_ms = max(self._due_ms, now_ms - 1_000) + size_bytes * 1_000 / self._bytes_per_second
-        await asyncio.sleep(max(rest_ms, self._due_ms - now_ms, 0.0) / 1_000)
-        self._begun_ms = self._clock.monotonic_ms()
+        rest_ms = self._rest_ms + now_ms - self._begun_ms
+        pause_ms = max(rest_ms if rest_ms >= REST_MS else 0.0, self._due_ms - now_ms, 0.0)
+        await self.during(asyncio.sleep(pause_ms / 1_000))
+
+    async def during(self, wait: Awaitable[T]) -> T:
+        """What is waited for; others have the loop meanwhile."""
+        began_ms = self._clock.monotonic_ms()
+        self._rest_ms += began_ms - self._begun_ms
+        try:
+            return await wait
+        finally:
+            self._begun_ms = self._clock.monotonic_ms()
+            self._rest_ms = max(self._rest_ms - (self._begun_ms - began_ms), -REST_MS)
 
 
 class Figures:
