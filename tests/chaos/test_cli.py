@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from lab.sim import main as sim_without
@@ -51,3 +56,22 @@ def test_options_change_what_the_seed_drew() -> None:
     assert wrong.exit_code == 2
     assert "faults.kind" in wrong.output
     assert "kinds" in wrong.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_tells_what_it_has_found(number: signal.Signals) -> None:
+    """With how many seeds there were; its children end with it."""
+    run_sim = [sys.executable, "-m", "strandline.cli.main", "sim", "--scenario", "quorum"]
+    command = [*run_sim, "--minutes", "5", "--jobs", "1", "--timeline"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        first = run.stdout.readline()
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        run.send_signal(number)
+        told = run.stdout.read()
+        assert "Traceback" not in run.stderr.read()
+    assert first.startswith("seed 0: held")
+    assert " seeds held; " in told.splitlines()[-1]
+    assert run.returncode == 128 + number
+    assert not [child for child in children if Path(f"/proc/{child}/cwd").exists()]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -126,22 +129,40 @@ def sim(
     report = _Report(output, timeline, case)
     total = None if minutes is not None else number
     outcomes = run_seeds(chosen, make, jobs=jobs)
-    for outcome in report.progress(outcomes, total):
-        report.tell(outcome)
-        if one and shrink and not outcome.ok:
-            report.shrunk = commands.shrink(
-                case, outcome, jobs=jobs, runs_max=shrink_runs, html=html, quiet=output == "json"
-            )
-        elif html is not None or history is not None or (explain and not outcome.ok and report.may_explain()):
-            commands.explain(case, outcome.seed, html=html, history=history, quiet=outcome.ok or output == "json")
-        if not outcome.ok and not keep_going:
-            break
-    outcomes.close()
-    report.close()
-    if marks:
-        report.show_marks()
+    try:
+        with _ended_by_sigterm():
+            for outcome in report.progress(outcomes, total):
+                report.tell(outcome)
+                if one and shrink and not outcome.ok:
+                    report.shrunk = commands.shrink(
+                        case, outcome, jobs=jobs, runs_max=shrink_runs, html=html, quiet=output == "json"
+                    )
+                elif html is not None or history is not None or (explain and not outcome.ok and report.may_explain()):
+                    quiet = outcome.ok or output == "json"
+                    commands.explain(case, outcome.seed, html=html, history=history, quiet=quiet)
+                if not outcome.ok and not keep_going:
+                    break
+    finally:
+        outcomes.close()
+        report.close()
+        if marks:
+            report.show_marks()
     if report.failed:
         sys.exit(1)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does, so that what was found until then is told."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parse_options(text: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable
@@ -73,6 +74,26 @@ def run_one(seed: int, make: Callable[[int], Run]) -> Outcome:
     return outcome
 
 
+def _started(target: Callable[..., None], *args: Any) -> BaseProcess:
+    """A forked child that runs `target`. No signal comes between: what its handler raises in a hook of the fork is lost
+    (logging has one), and the child would run the parent's handlers."""
+    ends = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+
+    def run() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: the parent ends its children
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        target(*args)
+
+    process = _FORK.Process(target=run, daemon=True)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process
+
+
 def _child(connection: Connection, seed: int, make: Callable[[int], Run]) -> None:
     connection.send(run_one(seed, make))
     connection.close()
@@ -92,8 +113,7 @@ def in_child(function: Callable[[], T], *, timeout_s: float = 600.0) -> T:
         writer.close()
         os._exit(0)
 
-    process = _FORK.Process(target=child, daemon=True)
-    process.start()
+    process = _started(child)
     writer.close()
     try:
         if not reader.poll(timeout_s):
@@ -125,8 +145,7 @@ def run_seeds(
         while True:
             while len(running) < jobs and (seed := next(waiting, None)) is not None:
                 reader, writer = _FORK.Pipe(duplex=False)
-                process = _FORK.Process(target=_child, args=(writer, seed, make), daemon=True)
-                process.start()
+                process = _started(_child, writer, seed, make)
                 writer.close()
                 running[reader] = (seed, process, time.monotonic() + timeout_s)
             if not running:
