@@ -13,6 +13,7 @@ _SCHEDULES = "tests/schedules/quorum/test_controller.py"
 _MARKER = "tests/schedules/quorum/test_clean_marker.py"
 _ROW = f"{_ISR}::test_row_of_the_table"
 _VALIDATE = "controller.machine.isr:validate"
+_LEADER = "controller.machine.isr:check_leader"
 _VALIDATE_ISR = "controller.machine.isr:_validate_isr"
 _INELIGIBLE = "controller.machine.isr:_ineligible"
 _REGISTER = "controller.machine.brokers:register_broker"
@@ -32,15 +33,15 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     one_change(
         "old-leader-alters-the-isr",
         "B2: AlterPartition of an old leader epoch: FENCED_LEADER_EPOCH",
-        _VALIDATE,
-        "if item.leader_epoch < partition.leader_epoch:",
+        _LEADER,
+        "if leader_epoch < partition.leader_epoch:",
         "if False:",
         f"{_ROW}[an old leader epoch]",
     ),
     one_change(
         "anybody-alters-the-isr",
         "B2: AlterPartition by who does not lead: INVALID_REQUEST",
-        _VALIDATE,
+        _LEADER,
         "if sender != partition.leader:",
         "if False:",
         f"{_ROW}[not the leader]",
@@ -56,9 +57,9 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     one_change(
         "alter-partition-rows-in-another-order",
         "B2: AlterPartition's rows are judged in their order",
-        _VALIDATE,
-        "if item.leader_epoch < partition.leader_epoch:",
-        "if sender == partition.leader and item.leader_epoch < partition.leader_epoch:",
+        _LEADER,
+        "if leader_epoch < partition.leader_epoch:",
+        "if sender == partition.leader and leader_epoch < partition.leader_epoch:",
         f"{_ISR}::test_order_of_the_rows",
     ),
     one_change(
@@ -146,7 +147,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     one_change(
         "one-partition-twice-in-a-request",
         "B2: AlterPartition names a partition once",
-        "controller.machine.isr:alter_partition",
+        "controller.machine.isr:once",
         "if key in seen:",
         "if False:",
         f"{_ISR}::test_one_partition_twice_in_a_request",

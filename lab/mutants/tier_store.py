@@ -19,6 +19,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_READING}::test_rot_goes_to_nobody",
     ),
     one_change(
+        "a-bare-directory-is-the-store",
+        "B23: a store whose mount is gone is away, and not empty",
+        "log.tier.object_store:_Directory._check_mounted",
+        "if not await",
+        "if False and not await",
+        f"{_CONTRACT}::test_nothing_is_written_below_a_mount_that_is_gone",
+    ),
+    one_change(
         "rot-goes-to-the-store",
         "B23: each batch is held against its CRC, offsets and leader epoch before it is copied",
         "log.tier.copying:_Reading.survey",

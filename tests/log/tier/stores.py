@@ -37,10 +37,9 @@ class Simulated:
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         contextvars.Context().run(self._world.loop.run_until_complete, work)
 
-    def send_away(self) -> bool:
-        """Nobody answers from now on; False: that cannot be."""
+    def send_away(self) -> None:
+        """Nobody answers the stores that are opened from now on."""
         self.sim.faults.away = True
-        return True
 
     def leftovers(self) -> list[str]:
         """What lies in the store and is no object."""
@@ -57,18 +56,32 @@ class Directory:
 
     def __init__(self, root: Path) -> None:
         self._root = root / "made" / "here"
+        self._is_away = False
 
     def store(self) -> ObjectStore:
-        return open_store(f"file://{self._root}", {}, timeout_ms=10_000)
+        store = open_store(f"file://{self._root}", {}, timeout_ms=10_000)
+        if self._is_away:
+            self.unmount()
+        return store
+
+    def unmount(self) -> None:
+        """A bare directory is in its place, as below a mount that goes."""
+        self._root.rename(self._root.parent / "mounted")
+        self._root.mkdir()
+
+    def mount(self) -> None:
+        """And back."""
+        self._root.rmdir()
+        (self._root.parent / "mounted").rename(self._root)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(work)
 
-    def send_away(self) -> bool:
-        return False
+    def send_away(self) -> None:
+        self._is_away = True
 
     def leftovers(self) -> list[str]:
-        return [str(path) for path in self._root.rglob("*") if path.is_file()]
+        return [path.name for path in self._root.rglob("*") if path.is_file() and path.name != ".strandline-store"]
 
     def close(self) -> None:
         """Nothing runs."""
@@ -100,9 +113,8 @@ class S3:
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(work)
 
-    def send_away(self) -> bool:
+    def send_away(self) -> None:
         self._endpoint = "http://127.0.0.1:9"
-        return True
 
     def leftovers(self) -> list[str]:
         return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])]

@@ -10,7 +10,7 @@ from strandline.controller.metadata.image import MetadataImage, PartitionInfo, T
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NodeId, TopicId, TopicIdPartition
+from strandline.proto.ids import LeaderEpoch, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 from strandline.proto.marks import mark
 
@@ -26,11 +26,8 @@ def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Resu
     outcomes = []
     seen: set[TopicIdPartition] = set()
     for item in request.items:
-        key = TopicIdPartition(item.topic_id, item.partition)
         try:
-            if key in seen:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition twice.")
-            seen.add(key)
+            once(TopicIdPartition(item.topic_id, item.partition), seen)
             outcome, record = _alter_one(state, request.node_id, item)
         except KafkaError as error:
             outcome = AlterPartitionOutcome(item.topic_id, item.partition, error.code, str(error.message))
@@ -40,17 +37,31 @@ def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Resu
     return Result(AlterPartitionReply(tuple(outcomes)), records)
 
 
+def once(key: TopicIdPartition, seen: set[TopicIdPartition]) -> None:
+    """Add the key. Raises KafkaError INVALID_REQUEST: it was there."""
+    if key in seen:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition twice.")
+    seen.add(key)
+
+
+def check_leader(partition: PartitionInfo, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
+    """Whether the sender leads in an epoch that this controller knows.
+
+    Raises:
+        KafkaError: FENCED_LEADER_EPOCH; INVALID_REQUEST: another broker leads.
+    """
+    if leader_epoch < partition.leader_epoch:
+        raise KafkaError(
+            ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch}, not {leader_epoch}."
+        )
+    if sender != partition.leader:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {partition.leader} leads, not broker {sender}.")
+
+
 def _alter_one(
     state: MachineState, sender: NodeId, item: AlterPartitionItem
 ) -> tuple[AlterPartitionOutcome, MetadataRecord]:
-    topic = state.image.topic_by_id.get(item.topic_id)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {item.topic_id}.")
-    partition = topic.partitions.get(item.partition)
-    if partition is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic.name!r} has no partition {item.partition}."
-        )
+    topic, partition = state.known_partition(TopicIdPartition(item.topic_id, item.partition))
     validate(state.image, sender, partition, item)
     for member in item.new_isr:
         if not state.can_serve(member.node_id, topic, partition):
@@ -117,12 +128,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
         )
     if item.leader_epoch < partition.leader_epoch:
         mark("alter-partition-fenced")
-        raise KafkaError(
-            ErrorCode.FENCED_LEADER_EPOCH,
-            f"The leader epoch is {partition.leader_epoch}, not {item.leader_epoch}.",
-        )
-    if sender != partition.leader:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {partition.leader} leads, not broker {sender}.")
+    check_leader(partition, sender, item.leader_epoch)
     if item.partition_epoch < partition.partition_epoch:
         mark("alter-partition-stale")
         raise KafkaError(

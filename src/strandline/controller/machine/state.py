@@ -239,6 +239,18 @@ class MachineState:
         partition = None if topic is None else topic.partitions.get(key.partition)
         return None if topic is None or partition is None else (topic, partition)
 
+    def known_partition(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionInfo]:
+        """The partition. Raises KafkaError UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self.image.topic_by_id.get(key.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {key.topic_id}.")
+        partition = topic.partitions.get(key.partition)
+        if partition is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic.name!r} has no partition {key.partition}."
+            )
+        return topic, partition
+
     def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
         """Partitions without a leader."""
         return [item for item in self.image.partitions() if not item[1].has_leader]

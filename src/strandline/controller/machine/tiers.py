@@ -6,6 +6,7 @@ present epoch is heard: one that was deposed may have copied what its successor 
 
 from __future__ import annotations
 
+from strandline.controller.machine.isr import check_leader, once
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord
@@ -37,9 +38,7 @@ def alter_tiers(state: MachineState, request: AlterTiersRequest) -> Result[Alter
     for change in request.changes:
         key = TopicIdPartition(change.topic_id, change.partition)
         try:
-            if key in seen:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition twice.")
-            seen.add(key)
+            once(key, seen)
             records += _alter_one(state, request.node_id, change)
         except KafkaError as error:
             outcomes.append(TierOutcome(*key, error.code, str(error.message)))
@@ -51,14 +50,7 @@ def alter_tiers(state: MachineState, request: AlterTiersRequest) -> Result[Alter
 
 
 def _alter_one(state: MachineState, sender: NodeId, change: TierChange) -> list[MetadataRecord]:
-    topic = state.image.topic_by_id.get(change.topic_id)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {change.topic_id}.")
-    partition = topic.partitions.get(change.partition)
-    if partition is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic.name!r} has no partition {change.partition}."
-        )
+    topic, partition = state.known_partition(TopicIdPartition(change.topic_id, change.partition))
     _check_sender(partition, sender, change.leader_epoch)
     tier = state.image.tier(change.topic_id, change.partition)
     records: list[MetadataRecord] = []
@@ -83,12 +75,7 @@ def _check_sender(partition: PartitionInfo, sender: NodeId, leader_epoch: Leader
             f"The leader knows epoch {leader_epoch}, this controller only {partition.leader_epoch}: this controller is "
             "the stale one.",
         )
-    if leader_epoch < partition.leader_epoch:
-        raise KafkaError(
-            ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch}, not {leader_epoch}."
-        )
-    if sender != partition.leader:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {partition.leader} leads, not broker {sender}.")
+    check_leader(partition, sender, leader_epoch)
 
 
 def _is_in(tier: Tier, add: tuple[TieredSegment, ...]) -> bool:

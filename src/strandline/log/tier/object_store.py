@@ -39,6 +39,9 @@ that moment is aborted (exit code 134), which one in 25 runs of `strandline tier
 
 _PARTS_AT_ONCE = 2
 _RETRIES = 2
+_MARKER = ".strandline-store"
+"""A file that a directory has once it is a store: one without it is what a mount has left behind that went."""
+
 _CLIENT_OPTIONS = frozenset(
     {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "proxy_excludes", "root_certificate"}
 )
@@ -111,6 +114,7 @@ def _open_directory(obstore: ModuleType, url: str, options: Mapping[str, str], t
         raise ConfigError(OPTIONS_KEY, dict(options), f"nothing: a directory has no {', '.join(options)}")
     try:
         os.makedirs(directory, exist_ok=True)
+        _sync_up(directory, _make(f"{directory}/{_MARKER}"))
         made = obstore.store.LocalStore(directory)
     except (OSError, obstore.exceptions.BaseError) as error:
         raise ConfigError(URL_KEY, url, f"a directory that can be made and read ({_line(error)})") from None
@@ -219,17 +223,51 @@ class _Directory(_Remote):
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int) -> None:
         """See `ObjectStore.put`."""
+        await self._check_mounted(key)
         await super().put(key, chunks, size_bytes)
         await self._sync(key)
 
+    async def get(self, key: str, start: int, end: int) -> bytes:
+        """See `ObjectStore.get`."""
+        await self._check_mounted(key)
+        return await super().get(key, start, end)
+
+    async def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        await self._check_mounted(key)
+        await super().delete(key)
+
+    async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
+        """See `ObjectStore.list`."""
+        await self._check_mounted(prefix)
+        async for item in super().list(prefix):
+            if item.key != _MARKER:
+                yield item
+
     async def copy(self, source: str, target: str) -> None:
         """See `ObjectStore.copy`."""
+        await self._check_mounted(source)
         await super().copy(source, target)
         await self._sync(target)
 
+    async def _check_mounted(self, key: str) -> None:
+        """Raises StoreError."""
+        async with self._told(key):
+            if not await _off_the_loop(lambda: os.path.exists(f"{self._root}/{_MARKER}")):
+                raise StoreError(
+                    f"{self._root} has no {_MARKER}: its mount is gone, or another directory is in its place"
+                )
+
     async def _sync(self, key: str) -> None:
+        await self._check_mounted(key)
         async with self._told(key):
             await _off_the_loop(lambda: _sync_up(self._root, key))
+
+
+def _make(path: str) -> str:
+    """An empty file, unless it is there; its name."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+    return os.path.basename(path)
 
 
 def _sync_up(root: str, key: str) -> None:
