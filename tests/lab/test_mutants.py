@@ -55,10 +55,10 @@ def test_no_name_is_used_twice() -> None:
 
 def test_a_mutant_is_in_force_while_it_is_applied() -> None:
     """Callers that imported the function by name run it too; afterwards all is as before, even after an error."""
-    from strandline.controller.machine.isr import validate as by_name
+    from strandline.controller.machine.isr import check_leader as by_name
 
     before = by_name.__code__
-    change = Patch("controller.machine.isr:validate", "if sender != partition.leader:", "if False:")
+    change = Patch("controller.machine.isr:check_leader", "if sender != partition.leader:", "if False:")
 
     def fail() -> None:
         with applied(Mutant("m", "X: y", (change,), ("-",))):

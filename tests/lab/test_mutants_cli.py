@@ -16,7 +16,7 @@ ROW = "tests/controller/machine/test_isr.py::test_row_of_the_table[not the leade
 HARMLESS = Mutant(
     "harmless",
     "X: nothing",
-    (Patch("controller.machine.isr:validate", "if sender != partition.leader:", "if partition.leader != sender:"),),
+    (Patch("controller.machine.isr:check_leader", "if sender != partition.leader:", "if partition.leader != sender:"),),
     (ROW,),
 )
 
