@@ -58,10 +58,19 @@ def test_options_change_what_the_seed_drew() -> None:
     assert "kinds" in wrong.output
 
 
+HEARD = """
+import signal
+from strandline.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+"""A shell has its jobs in the background ignore SIGINT, and their children would."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_ended_tells_what_it_has_found(number: signal.Signals) -> None:
     """With how many seeds there were; its children end with it."""
-    run_sim = [sys.executable, "-m", "strandline.cli.main", "sim", "--scenario", "quorum"]
+    run_sim = [sys.executable, "-c", HEARD, "sim", "--scenario", "quorum"]
     command = [*run_sim, "--minutes", "5", "--jobs", "1", "--timeline"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

@@ -141,13 +141,13 @@ def test_slow_deletion(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.Mo
     """Rule P7: a large file goes step by step."""
     monkeypatch.setattr(module, "UNLINK_STEP_BYTES", 100)
     steps: list[int] = []
-    real = os.ftruncate
+    real = os.truncate
 
-    def ftruncate(fd: int, size: int) -> None:
+    def truncate(path: str, size: int) -> None:
         steps.append(size)
-        real(fd, size)
+        real(path, size)
 
-    monkeypatch.setattr(os, "ftruncate", ftruncate)
+    monkeypatch.setattr(os, "truncate", truncate)
     (tmp_path / "large").write_bytes(bytes(350))
     asyncio.run(disk.unlink_slowly(f"{tmp_path}/large"))
     assert steps == [250, 150, 50]

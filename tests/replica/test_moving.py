@@ -151,7 +151,7 @@ def test_a_cut_begins_the_copy_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     async def main() -> None:
         monkeypatch.setattr(moving, "CHUNK_BYTES", 100)
-        async with led(tmp_path, 1) as (_, broker):
+        async with led(tmp_path, 1, alter_log_dirs_io_max_bytes_per_second=2000) as (_, broker):
             there, log = other(broker), log_of(broker)
             broker.replicas.mover.ask(TP, there)
             await until(lambda: (move := broker.replicas.mover.moves[TP]).future is not None and move.size_bytes > 0)

@@ -34,8 +34,12 @@ T = TypeVar("T")
 OPEN_FILES_MAX = 2048
 """Descriptors kept open; others are opened anew when they are used. Half of a service's common limit of 4096."""
 
-UNLINK_STEP_BYTES = 64 << 20
+UNLINK_STEP_BYTES = 16 << 20
 """Large files are cut by so much at a time: unlinking gigabytes at once put 90-140 ms into the tail of syncs."""
+
+UNLINK_REST_S = 0.025
+"""After each cut: syncs of others pay for what was freed before them. Steps of 64 MB without a rest made the p99 of a
+sync 9 ms, these 2.6, nothing at all 1.2."""
 
 _NOT_CACHED = (errno.EAGAIN,)
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -65,6 +69,7 @@ class RealDisk:
         self._nowait = getattr(os, "RWF_NOWAIT", 0)
         self._sync_thread = SyncThread("strandline-sync")
         self._io_threads = ThreadPoolExecutor(2, "strandline-disk")
+        self._deleting = asyncio.Lock()
         self._syncfs = load_syncfs()
 
     # ------------------------------------------------------------------ files and names
@@ -275,9 +280,15 @@ class RealDisk:
         return await self._in_thread(real.unpin, pread_all, fd, size, position, real.path)
 
     async def unlink_slowly(self, path: str) -> None:
-        """Shrink the file step by step, then unlink it, in a thread. Raises FileNotFoundError, DiskError."""
+        """Shrink the file step by step, then unlink it: one file at a time, in a thread that is free between steps.
+        Raises FileNotFoundError, DiskError.
+        """
         self._refuse_if_poisoned()
-        await self._in_thread(None, _shrink_and_unlink, path)
+        async with self._deleting:
+            left = await self._in_thread(None, _cut_or_unlink, path)
+            while left:
+                await asyncio.sleep(UNLINK_REST_S)
+                left = await self._in_thread(None, _cut_or_unlink, path)
 
     async def _in_thread(
         self, finished: Callable[[], None] | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -409,14 +420,12 @@ def _call_in(loop: asyncio.AbstractEventLoop, finished: Callable[[], None], _: F
         pass  # the loop has been closed
 
 
-def _shrink_and_unlink(path: str) -> None:
+def _cut_or_unlink(path: str) -> bool:
+    """Whether some of the file is left."""
     with as_disk_errors("delete", path):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            size = os.fstat(fd).st_size
-            while size > UNLINK_STEP_BYTES:
-                size -= UNLINK_STEP_BYTES
-                os.ftruncate(fd, size)
-            os.unlink(path)
-        finally:
-            os.close(fd)
+        size = os.stat(path).st_size
+        if size > UNLINK_STEP_BYTES:
+            os.truncate(path, size - UNLINK_STEP_BYTES)
+            return True
+        os.unlink(path)
+        return False
