@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -26,6 +28,19 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, ProtocolError
 from strandline.proto.ids import TopicPartition
 from tests.client.conftest import MakeTopic, eventually
+
+
+def test_settings_of_a_topic_that_a_broker_has_not_heard_of_yet(bootstrap: str) -> None:
+    """It is asked again for a moment: whoever has just made a topic may ask another broker."""
+    name = f"late-{uuid4().hex}"
+    with Admin(bootstrap) as admin, Admin(bootstrap) as other, ThreadPoolExecutor(1) as later:
+        settings = later.submit(admin.describe_configs, [ConfigResource("topic", name)])
+        with pytest.raises(TimeoutError):
+            settings.result(0.1)
+        other.create_topics([NewTopic(name, 1)])
+        [entries] = settings.result(30).values()
+        assert "retention.ms" in {entry.name for entry in entries}
+        admin.delete_topics([name])
 
 
 def test_describe(bootstrap: str, make_topic: MakeTopic) -> None:

@@ -19,6 +19,9 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import Unencodable
 from strandline.proto.ports import Clock, Rng
 
+NEW_TOPIC_GRACE_MS = 500
+"""How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""
+
 T = TypeVar("T")
 
 _SEND_AGAIN = frozenset(

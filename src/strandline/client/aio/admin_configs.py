@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.aio.admin_base import NEW_TOPIC_GRACE_MS, AdminBase, results_of
 from strandline.client.descriptions import config_change, config_entry, config_error, resource_type
+from strandline.client.errors import UnknownTopic
 from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
@@ -24,9 +26,23 @@ class ConfigAdmin(AdminBase):
         Raises:
             UnknownTopic, KafkaError.
         """
+        wanted = list(dict.fromkeys(resources))
         results: dict[ConfigResource, list[ConfigEntry]] = {}
+        until_ms = self._clock.monotonic_ms() + NEW_TOPIC_GRACE_MS
+        while True:
+            asked = [item for item in wanted if item not in results]
+            errors = await self._describe_configs(asked, results, documentation=documentation)
+            unknown = any(isinstance(error, UnknownTopic) for error in errors.values())
+            if not unknown or self._clock.monotonic_ms() >= until_ms:
+                return results_of(results, errors)
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+
+    async def _describe_configs(
+        self, asked: Iterable[ConfigResource], results: dict[ConfigResource, list[ConfigEntry]], *, documentation: bool
+    ) -> dict[Any, Exception]:
+        """What is found goes into `results`; the errors."""
         errors: dict[Any, Exception] = {}
-        for node, group in self._by_broker(resources):
+        for node, group in self._by_broker(asked):
             values = {
                 "resources": [
                     {"resource_type": resource_type(item), "resource_name": item.name, "configuration_keys": None}
@@ -43,7 +59,7 @@ class ConfigAdmin(AdminBase):
                     results[item] = sorted((config_entry(entry) for entry in part.configs), key=_name)
                 else:
                     errors[item] = config_error(item, part.error_code, part.error_message)
-        return results_of(results, errors)
+        return errors
 
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigChange]], *, validate_only: bool = False

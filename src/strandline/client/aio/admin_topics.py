@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.aio.admin_base import NEW_TOPIC_GRACE_MS, AdminBase, results_of
 from strandline.client.descriptions import (
     by_topic,
     described,
@@ -23,9 +23,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
-
-NEW_TOPIC_GRACE_MS = 500
-"""How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""
 
 
 class TopicAdmin(AdminBase):
