@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from strandline.client import EARLIEST, LATEST, LATEST_TIERED, Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, wait_isr
+from tests.log.tier.stores import served_s3
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,9 +32,13 @@ Seen = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None
 """Offset, timestamp, key, value, headers."""
 
 
-def settings(store: Path) -> dict[str, str]:
+def url_of(store: Path | str) -> str:
+    return store if isinstance(store, str) else f"file://{store}"
+
+
+def settings(store: Path | str) -> dict[str, str]:
     return QUICK | {
-        "remote.log.storage.url": f"file://{store}",
+        "remote.log.storage.url": url_of(store),
         "remote.log.manager.task.interval.ms": "200",
         "log.retention.check.interval.ms": "200",
     }
@@ -104,14 +109,14 @@ def read(bootstrap: str, ends: Sequence[int]) -> list[list[Seen]]:
     return found
 
 
-def command(bootstrap: str, store: Path, *words: str) -> list[str]:
+def command(bootstrap: str, store: Path | str, *words: str) -> list[str]:
     return [
         *(sys.executable, "-m", "strandline.cli.main", "tier", "restore", TOPIC, "-b", bootstrap),
-        *("--store", f"file://{store}", "-o", "json", *words),
+        *("--store", url_of(store), "-o", "json", *words),
     ]
 
 
-def restore(bootstrap: str, store: Path, *words: str) -> dict[str, Any]:
+def restore(bootstrap: str, store: Path | str, *words: str) -> dict[str, Any]:
     done = subprocess.run(command(bootstrap, store, *words), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -249,6 +254,38 @@ def dry_run(cluster: DevCluster, store: Path, *words: str) -> str:
         command(cluster.bootstrap, store, *words, "--dry-run"), capture_output=True, text=True, timeout=60, check=False
     )
     return done.stderr
+
+
+@pytest.fixture
+def s3() -> Iterator[str]:
+    yield from served_s3()
+
+
+def test_from_one_bucket_into_another(lost: tuple[Path, list[int], list[list[Seen]]], s3: str) -> None:
+    """Through S3: what a cluster wrote into a directory, as it stands there, under a prefix of a bucket."""
+    import boto3
+
+    source, ends, expected = lost
+    access = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    bucket = boto3.client("s3", endpoint_url=s3, region_name="us-east-1", **access)
+    bucket.create_bucket(Bucket="old")
+    bucket.create_bucket(Bucket="new")
+    for key in objects(source):
+        bucket.put_object(Bucket="old", Key=f"pre/fix/{key}", Body=(source / key).read_bytes())
+    options = {"aws_endpoint": s3, "aws_region": "us-east-1", **access}
+    written = ",".join(f"{key}={value}" for key, value in options.items())
+    words = [word for key, value in options.items() for word in ("--store-option", f"{key}={value}")]
+    words += [word.replace("--store-", "--from-") for word in words]
+    own = "s3://new/log"
+    with DevCluster(nodes=1, settings=settings(own) | {"remote.log.storage.options": written}) as cluster:
+        told = restore(cluster.bootstrap, own, "--from", "s3://old/pre/fix", *words, "-r", "1")
+        assert told["copied_segments"] == sum(part["segments"] for part in told["partitions"])
+        for item in bucket.list_objects_v2(Bucket="old")["Contents"]:
+            bucket.delete_object(Bucket="old", Key=item["Key"])
+        assert read(cluster.bootstrap, ends) == expected
+        write(cluster.bootstrap, 10_000, 2)
+        assert offsets(cluster.bootstrap, LATEST) == [end + 1 for end in ends]
+    bucket.close()
 
 
 def test_under_the_lost_clusters_id_objects_stay_where_they_are(
