@@ -71,7 +71,7 @@ class Node:
             on_fatal=self.fatal.append,
         )
         self.quorum.register(self.controller)
-        self.channel = ControllerChannel(self.quorum, ports.rpc, ports.clock, ports.rng)
+        self.channel = ControllerChannel(self.quorum, self.publisher, ports.rpc, ports.clock, ports.rng)
         self.session = BrokerSession(
             registration=cluster.registration(node, incarnation),
             channel=self.channel,

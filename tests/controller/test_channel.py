@@ -10,11 +10,13 @@ import pytest
 
 from strandline.controller import api
 from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import RpcTimeout, RpcUnavailable
+from tests.controller.sim_cluster import Node, SimCluster
 
 
 class Silent:
@@ -45,7 +47,7 @@ class Silent:
 
 
 def ask(world: Any) -> KafkaError:
-    channel = ControllerChannel(world, world, world, random.Random(1))
+    channel = ControllerChannel(world, ImagePublisher("c"), world, world, random.Random(1))
     with pytest.raises(KafkaError) as told:
         asyncio.run(channel.elect_leaders(api.ElectLeadersRequest(api.ElectionKind.PREFERRED, ()), 30_000))
     assert told.value.code is ErrorCode.REQUEST_TIMED_OUT
@@ -65,3 +67,28 @@ def test_a_controller_that_refuses_is_asked_with_the_short_attempt() -> None:
     world.refuses = True
     ask(world)
     assert {timeout_ms for _, timeout_ms in world.asked[:-2]} == {2_000}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broker_knows_what_was_changed_through_it(seed: int) -> None:
+    """Whoever has made a topic, asks the same broker for it and is told that there is none does not trust either."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async def make(node: Node) -> bool:
+            await node.channel.create_topics(api.CreateTopicsRequest((api.CreatableTopic("orders"),)))
+            return "orders" in node.publisher.image.topics
+
+        async def delete(node: Node) -> bool:
+            await node.channel.delete_topics(api.DeleteTopicsRequest((api.TopicRef("orders"),)))
+            return "orders" not in node.publisher.image.topics
+
+        for number in list(cluster.nodes):
+            assert await cluster.on(number, make)
+            assert await cluster.on(number, delete)
+
+    SimCluster(seed).play(scenario)
+
+
+def test_a_broker_that_hears_of_no_change_answers_all_the_same() -> None:
+    publisher = ImagePublisher("c")
+    assert not asyncio.run(publisher.reached(publisher.image.offset + 1, 1))

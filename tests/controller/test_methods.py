@@ -99,7 +99,7 @@ def test_errors_keep_code_and_sentence() -> None:
     async def refuse(_: api.DeleteTopicsRequest) -> api.TopicOutcomes:
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, "an older life")
 
-    path, handler = methods.served(methods.DELETE_TOPICS, refuse)
+    path, handler = methods.served(methods.DELETE_TOPICS, refuse, lambda: 0)
     assert path == methods.DELETE_TOPICS.path
     data = asyncio.run(_answer(handler, methods.DELETE_TOPICS.request.encode(api.DeleteTopicsRequest(()))))
     with pytest.raises(KafkaError) as caught:

@@ -300,7 +300,7 @@ class BrokerSession:
             if frame is None:
                 return
             try:
-                reply = methods.read_answer(methods.SESSION, frame)
+                reply, _ = methods.read_answer(methods.SESSION, frame)
             except KafkaError as error:
                 if error.code is ErrorCode.STALE_BROKER_EPOCH:
                     self._displaced_by(error)

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from strandline.controller import api, methods
+from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumView
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -33,6 +34,10 @@ BACKOFF_MS = (10.0, 100.0)
 """First and longest pause between attempts; a change of the quorum's leader ends a pause at once."""
 
 
+HEARD_WITHIN_MS = 500.0
+"""How long the answer to a client waits until this broker has heard of the change itself: milliseconds, as a rule."""
+
+
 class _Call(Protocol[Request_contra, Reply_co]):
     def __call__(
         self, request: Request_contra, timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -40,14 +45,18 @@ class _Call(Protocol[Request_contra, Reply_co]):
 
 
 class Operation(Generic[Request_contra, Reply_co]):
-    """A method of the controller as an operation of the channel: `await channel.delete_topics(request, timeout_ms)`."""
+    """A method of the controller as an operation of the channel: `await channel.delete_topics(request, timeout_ms)`.
 
-    def __init__(self, method: Method[Request_contra, Reply_co]) -> None:
+    With `heard` it is over when this broker's own image has what it changed: whoever then asks this broker finds it.
+    """
+
+    def __init__(self, method: Method[Request_contra, Reply_co], *, heard: bool = False) -> None:
         self.method = method
+        self._heard = heard
 
     def __get__(self, channel: ControllerChannel, _: type[ControllerChannel]) -> _Call[Request_contra, Reply_co]:
         async def call(request: Request_contra, timeout_ms: float = DEFAULT_TIMEOUT_MS) -> Reply_co:
-            return await channel.call(self.method, request, timeout_ms)
+            return await channel.call(self.method, request, timeout_ms, heard=self._heard)
 
         return call
 
@@ -62,8 +71,9 @@ class ControllerChannel:
     cannot be told from a second request (deleting, adding partitions), the answer is the one of Kafka's controller.
     """
 
-    def __init__(self, quorum: QuorumView, rpc: Rpc, clock: Clock, rng: Rng) -> None:
+    def __init__(self, quorum: QuorumView, publisher: ImagePublisher, rpc: Rpc, clock: Clock, rng: Rng) -> None:
         self._quorum = quorum
+        self._publisher = publisher
         self._rpc = rpc
         self._clock = clock
         self._rng = rng
@@ -92,9 +102,9 @@ class ControllerChannel:
             pass
 
     async def call(
-        self, method: Method[Request_contra, Reply_co], request: Request_contra, timeout_ms: float
+        self, method: Method[Request_contra, Reply_co], request: Request_contra, timeout_ms: float, *, heard: bool
     ) -> Reply_co:
-        """Ask the active controller.
+        """Ask the active controller; with `heard` wait for a moment until this node's image has what it answers.
 
         Raises:
             KafkaError: its answer, or REQUEST_TIMED_OUT when none came in time.
@@ -120,7 +130,11 @@ class ControllerChannel:
                 attempt_ms = min(left_ms, patience_ms)
                 try:
                     answer = await self._rpc.call(endpoint, method.path, data, timeout_ms=attempt_ms)
-                    return methods.read_answer(method, answer)
+                    reply, offset = methods.read_answer(method, answer)
+                    if heard:
+                        left_ms = deadline_ms - self._clock.monotonic_ms()
+                        await self._publisher.reached(offset, max(0.0, min(left_ms, HEARD_WITHIN_MS)))
+                    return reply
                 except KafkaError as error:
                     if error.code is not ErrorCode.NOT_CONTROLLER:
                         raise
@@ -134,20 +148,20 @@ class ControllerChannel:
             pause_ms = min(pause_ms * 2, BACKOFF_MS[1])
 
     register_broker = Operation(methods.REGISTER_BROKER)
-    unregister_broker = Operation(methods.UNREGISTER_BROKER)
+    unregister_broker = Operation(methods.UNREGISTER_BROKER, heard=True)
     alter_partition = Operation(methods.ALTER_PARTITION)
     """An item may still answer NOT_CONTROLLER, for its leader to repeat."""
-    delete_topics = Operation(methods.DELETE_TOPICS)
-    create_partitions = Operation(methods.CREATE_PARTITIONS)
-    incremental_alter_configs = Operation(methods.INCREMENTAL_ALTER_CONFIGS)
-    create_acls = Operation(methods.CREATE_ACLS)
-    delete_acls = Operation(methods.DELETE_ACLS)
+    delete_topics = Operation(methods.DELETE_TOPICS, heard=True)
+    create_partitions = Operation(methods.CREATE_PARTITIONS, heard=True)
+    incremental_alter_configs = Operation(methods.INCREMENTAL_ALTER_CONFIGS, heard=True)
+    create_acls = Operation(methods.CREATE_ACLS, heard=True)
+    delete_acls = Operation(methods.DELETE_ACLS, heard=True)
     allocate_producer_ids = Operation(methods.ALLOCATE_PRODUCER_IDS)
-    elect_leaders = Operation(methods.ELECT_LEADERS)
+    elect_leaders = Operation(methods.ELECT_LEADERS, heard=True)
     remove_voter = Operation(methods.REMOVE_VOTER)
     add_voter = Operation(methods.ADD_VOTER)
-    alter_scram_credentials = Operation(methods.ALTER_SCRAM)
-    alter_client_quotas = Operation(methods.ALTER_QUOTAS)
+    alter_scram_credentials = Operation(methods.ALTER_SCRAM, heard=True)
+    alter_client_quotas = Operation(methods.ALTER_QUOTAS, heard=True)
     alter_tiers = Operation(methods.ALTER_TIERS)
     """As alter_partition."""
     describe_replicas = Operation(methods.DESCRIBE_REPLICAS)
@@ -162,4 +176,4 @@ class ControllerChannel:
             else topic
             for topic in request.topics
         )
-        return await self.call(methods.CREATE_TOPICS, replace(request, topics=topics), timeout_ms)
+        return await self.call(methods.CREATE_TOPICS, replace(request, topics=topics), timeout_ms, heard=True)

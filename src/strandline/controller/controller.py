@@ -314,24 +314,28 @@ class Controller:
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         """The methods of the Controller service, to be mounted on the node's internal listener."""
+
+        def committed() -> int:
+            return self._publisher.image.offset
+
         unary = (
-            served(methods.REGISTER_BROKER, self.register_broker),
-            served(methods.UNREGISTER_BROKER, self.unregister_broker),
-            served(methods.ALTER_PARTITION, self.alter_partition),
-            served(methods.CREATE_TOPICS, self.create_topics),
-            served(methods.DELETE_TOPICS, self.delete_topics),
-            served(methods.CREATE_PARTITIONS, self.create_partitions),
-            served(methods.INCREMENTAL_ALTER_CONFIGS, self.incremental_alter_configs),
-            served(methods.CREATE_ACLS, self.create_acls),
-            served(methods.DELETE_ACLS, self.delete_acls),
-            served(methods.ALLOCATE_PRODUCER_IDS, self.allocate_producer_ids),
-            served(methods.ELECT_LEADERS, self.elect_leaders),
-            served(methods.REMOVE_VOTER, self.remove_voter),
-            served(methods.ADD_VOTER, self.add_voter),
-            served(methods.DESCRIBE_REPLICAS, self.describe_replicas),
-            served(methods.ALTER_SCRAM, self.alter_scram_credentials),
-            served(methods.ALTER_QUOTAS, self.alter_client_quotas),
-            served(methods.ALTER_TIERS, self.alter_tiers),
+            served(methods.REGISTER_BROKER, self.register_broker, committed),
+            served(methods.UNREGISTER_BROKER, self.unregister_broker, committed),
+            served(methods.ALTER_PARTITION, self.alter_partition, committed),
+            served(methods.CREATE_TOPICS, self.create_topics, committed),
+            served(methods.DELETE_TOPICS, self.delete_topics, committed),
+            served(methods.CREATE_PARTITIONS, self.create_partitions, committed),
+            served(methods.INCREMENTAL_ALTER_CONFIGS, self.incremental_alter_configs, committed),
+            served(methods.CREATE_ACLS, self.create_acls, committed),
+            served(methods.DELETE_ACLS, self.delete_acls, committed),
+            served(methods.ALLOCATE_PRODUCER_IDS, self.allocate_producer_ids, committed),
+            served(methods.ELECT_LEADERS, self.elect_leaders, committed),
+            served(methods.REMOVE_VOTER, self.remove_voter, committed),
+            served(methods.ADD_VOTER, self.add_voter, committed),
+            served(methods.DESCRIBE_REPLICAS, self.describe_replicas, committed),
+            served(methods.ALTER_SCRAM, self.alter_scram_credentials, committed),
+            served(methods.ALTER_QUOTAS, self.alter_client_quotas, committed),
+            served(methods.ALTER_TIERS, self.alter_tiers, committed),
         )
         return dict(unary), {methods.SESSION.path: self._sessions.serve}
 

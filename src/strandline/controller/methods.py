@@ -13,6 +13,7 @@ from strandline.controller import api, broker_api, quota_api, scram_api, tier_ap
 from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.messages.fields import SInt64
 from strandline.proto.messages.mapper import mapper_of
 from strandline.proto.messages.method import Method, method
 from strandline.proto.ports import UnaryHandler
@@ -74,19 +75,22 @@ class ControllerReply:
         error: of the call as a whole; NONE: it was carried out.
         message: the error's sentence.
         payload: with NONE the bytes of the method's reply.
+        metadata_offset: the reply tells of nothing in the metadata log behind it. A controller from before there was
+            this field gives 0.
     """
 
     error: Annotated[ErrorCode, 1]
     message: Annotated[str, 2] = ""
     payload: Annotated[bytes, 3] = b""
+    metadata_offset: Annotated[int, SInt64(4)] = 0
 
 
 _ENVELOPE = mapper_of(ControllerReply)
 
 
-def answer(method: Method[Any, Reply], reply: Reply) -> bytes:
+def answer(method: Method[Any, Reply], reply: Reply, metadata_offset: int = 0) -> bytes:
     """A success in its envelope."""
-    return _ENVELOPE.encode(ControllerReply(ErrorCode.NONE, payload=method.reply.encode(reply)))
+    return _ENVELOPE.encode(ControllerReply(ErrorCode.NONE, "", method.reply.encode(reply), metadata_offset))
 
 
 def refusal(error: KafkaError) -> bytes:
@@ -94,8 +98,8 @@ def refusal(error: KafkaError) -> bytes:
     return _ENVELOPE.encode(ControllerReply(error.code, str(error.message)))
 
 
-def read_answer(method: Method[Any, Reply], data: bytes) -> Reply:
-    """The reply in an envelope.
+def read_answer(method: Method[Any, Reply], data: bytes) -> tuple[Reply, int]:
+    """The reply in an envelope, and the metadata offset that it tells of at most.
 
     Raises:
         KafkaError: the controller answered with an error.
@@ -104,18 +108,20 @@ def read_answer(method: Method[Any, Reply], data: bytes) -> Reply:
     envelope = _ENVELOPE.decode(data)
     if envelope.error is not ErrorCode.NONE:
         raise KafkaError(envelope.error, envelope.message)
-    return method.reply.decode(envelope.payload)
+    return method.reply.decode(envelope.payload), envelope.metadata_offset
 
 
 def served(
-    method: Method[Request, Reply], operation: Callable[[Request], Awaitable[Reply]]
+    method: Method[Request, Reply], operation: Callable[[Request], Awaitable[Reply]], committed: Callable[[], int]
 ) -> tuple[str, UnaryHandler]:
-    """The method's path, and the handler that answers it with what `operation` returns or raises as KafkaError."""
+    """The method's path, and the handler that answers it with what `operation` returns or raises as KafkaError.
+    `committed()` is the last offset of the metadata log that is committed.
+    """
 
     async def handle(data: bytes) -> bytes:
         request = method.request.decode(data)
         try:
-            return answer(method, await operation(request))
+            return answer(method, await operation(request), committed())
         except KafkaError as error:
             return refusal(error)
 

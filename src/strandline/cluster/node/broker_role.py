@@ -60,7 +60,7 @@ class BrokerRole:
         self._node = node
         config = node.config
         self.resolver = ConfigResolver(config.dynamic, config.node)
-        self.channel = ControllerChannel(node.quorum, node.rpc, node.clock, node.rng)
+        self.channel = ControllerChannel(node.quorum, node.publisher, node.rpc, node.clock, node.rng)
         node.publisher.subscribe_leader(self.channel.handle_leader_change)
         self.tier: NodeTier | None = None
         if config.tier.enabled:

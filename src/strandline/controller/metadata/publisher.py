@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta
@@ -45,6 +46,26 @@ class ImagePublisher:
     def subscribe_leader(self, subscriber: LeaderSubscriber) -> None:
         """Call `subscriber` at every change of the quorum's leader, so that a wait for one needs no polling."""
         self._leader_subscribers.append(subscriber)
+
+    async def reached(self, offset: int, timeout_ms: float) -> bool:
+        """Wait until the image holds everything up to `offset`; False: it does not yet, and the time is over."""
+        if self.image.offset >= offset:
+            return True
+        reached = asyncio.Event()
+
+        def look(_: MetadataDelta, image: MetadataImage) -> None:
+            if image.offset >= offset:
+                reached.set()
+
+        self._subscribers.append(look)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await reached.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.unsubscribe(look)
+        return True
 
     # QuorumListener
 
