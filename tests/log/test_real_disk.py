@@ -172,8 +172,8 @@ def test_without_locks_nothing_starts(disk: FailingDisk, tmp_path: Path, monkeyp
 
 
 def test_the_last_descriptor(tmp_path: Path) -> None:
-    """EMFILE: idle files give theirs up, and the call succeeds; a dirty one never does. In a process of its own: in this
-    one threads and garbage of other tests come by descriptors and leave some behind."""
+    """EMFILE: idle files give theirs up, and the call succeeds; a dirty one never does. In a process of its own:
+    here threads and garbage of other tests come by descriptors, and leave some behind."""
     body = "import sys; from tests.log.test_real_disk import last_descriptor; last_descriptor(sys.argv[1])"
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", body, str(tmp_path)]
