@@ -57,6 +57,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_TESTS}::test_lost_calls_lose_nothing",
     ),
     one_change(
+        "refused-segments-are-deleted",
+        "schedule 87: what was refused may be in from a call before",
+        "replica.tiering:Tiering._add",
+        "return False  # the reaper's, too:",
+        "return await self._delete(self._prefix(partition), [segment]) or False  # the reaper's, too:",
+        f"{_TESTS}::test_a_refused_retry_of_what_is_in_deletes_nothing",
+    ),
+    one_change(
         "deletions-in-the-tier-are-answered-at-once",
         "B22: deleted records are gone once the metadata say so",
         "replica.partition:Partition._answer_deletions",

@@ -188,8 +188,8 @@ def test_a_tier_begins_where_its_first_records_were_deleted() -> None:
     play(scenario)
 
 
-def test_a_deposed_leader_adds_nothing_and_leaves_nothing() -> None:
-    """It had copied a segment when another was elected: rule B21."""
+def test_a_deposed_leader_adds_nothing() -> None:
+    """It had copied a segment when another was elected: rule B21. Its copy is the reaper's."""
 
     async def scenario(bench: Tiers) -> None:
         bench.store.faults.slow_factor = 20.0
@@ -221,6 +221,39 @@ def test_lost_calls_lose_nothing() -> None:
         named = {str(segment.segment_id) for segment in bench.tier.segments}
         stored = {key.rpartition("/")[2][21:57] for key in bench.store.objects}
         assert named == stored
+
+    play(scenario)
+
+
+def test_a_refused_retry_of_what_is_in_deletes_nothing() -> None:
+    """Its addition was carried out, neither answered nor heard of; when it asks again, another leads: schedule 87."""
+
+    async def scenario(bench: Tiers) -> None:
+        real, asked = bench.controller.alter_tiers, 0
+        subscribers = bench.controller.subscribers
+        former = subscribers[ONE]
+
+        def alter_tiers(node: NodeId, changes: Sequence[TierChange]) -> list[TierOutcome]:
+            nonlocal asked
+            asked += node == 1
+            if asked == 1:
+                del subscribers[ONE]
+                real(node, changes)
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
+            if asked == 2 and node == 1:
+                bench.controller.elect(TP, TWO)
+            return real(node, changes)
+
+        bench.controller.alter_tiers = alter_tiers  # type: ignore[method-assign]
+        await bench.fill(8)
+        await bench.until(lambda: asked == 2)
+        await bench.world.sleep_ms(1_000)
+        bench.controller.subscribe(ONE, former)
+        await bench.until(lambda: bench.leads(2))
+        await bench.copied()
+        named = {str(segment.segment_id) for segment in bench.tier.segments}
+        assert named <= {key.rpartition("/")[2][21:57] for key in bench.store.objects}
+        assert await bench.consume(2) == bench.values_from(0)
 
     play(scenario)
 

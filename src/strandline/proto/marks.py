@@ -129,7 +129,7 @@ MARKS: dict[str, str] = {
     "local-records-expired": "retention took records from the disks that are in the object store",
     "segment-tiered": "a leader copied a segment to the object store, and the controller added it to the tier",
     "tier-copy-failed": "a segment was not copied to the object store, and is tried again",
-    "tier-change-refused": "the controller refused a segment that a leader had copied, and its objects were deleted",
+    "tier-change-refused": "the controller refused a segment that a leader had copied, and the reaper has it",
     "tier-delete-failed": "objects of a segment that was forgotten were not deleted, and were left to the reaper",
     "tier-read-takes-long": "a fetch was answered without what the object store had not given yet",
     "tier-read-failed": "the object store did not give what a client wanted to read",

@@ -284,9 +284,7 @@ class Tiering:
         if outcome.error is not ErrorCode.NONE:
             mark("tier-change-refused")
             log.info("a copied segment was not added", partition=str(partition.topic_partition), reason=outcome.message)
-            if outcome.error is not ErrorCode.NOT_CONTROLLER:  # else a call that is late may still find the one that is
-                await self._delete(self._prefix(partition), [segment])
-            return False
+            return False  # the reaper's, too: a call before it may have been carried out, and its answer lost
         mark("segment-tiered")
         self._failing_since.pop(partition, None)
         self.counters.copied_segments += 1
