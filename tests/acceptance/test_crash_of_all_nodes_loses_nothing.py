@@ -138,22 +138,30 @@ def test_48_the_leaders_directory_is_removed_after_an_orderly_stop(cluster: DevC
 
 
 def test_46_the_printed_advice_is_followed_on_the_leader(cluster: DevCluster) -> None:
-    """Rot below the recovery point: the node says file, byte and what to do. Done so, it fetches the partition again;
-    meanwhile the others lead, and nobody has to stop."""
-    leader = written(cluster, "advice")
+    """Rot below the recovery point: the node says file, byte and what to do where no other replica leads. The other one
+    is not up yet here (once it leads, the node does it itself). Done so, it fetches the partition again."""
+    make_topic(cluster, "advice", replication=2)
+    leader = leader_of(cluster, "advice")
+    [other] = set(describe(cluster, "advice").replicas) - {leader}
+    wait_isr(cluster, "advice", {leader, other})
+    assert send_all(cluster, "advice", SENT) == list(range(len(SENT)))
     checkpoint = Path(cluster.data_dir(leader)) / RECOVERY_POINTS
     eventually(lambda: checkpoint.exists() and f"advice 0 {len(SENT)}" in checkpoint.read_text())
     kill_all(cluster)
     flip(segment(cluster, leader, "advice"), 100)
-    for node in (1, 2, 3):
+    up = sorted({1, 2, 3} - {other})
+    for node in up:
         cluster.start_node(node, wait=False)
-    cluster.wait_ready()
-    told = Path(cluster.log_path(leader)).read_text()
-    assert "move its directory away and restart" in told
+    cluster.wait_ready(up)
+    assert "move its directory away and restart" in Path(cluster.log_path(leader)).read_text()
     cluster.kill(leader)
     directory(cluster, leader, "advice").rename(cluster.root / "moved away")
-    cluster.start_node(leader)
-    nothing_is_lost(cluster, "advice")
+    for node in (leader, other):
+        cluster.start_node(node)
+    assert send_all(cluster, "advice", MORE, **PATIENT) == [len(SENT)]
+    assert read_all(cluster, "advice") == SENT + MORE
+    wait_isr(cluster, "advice", {leader, other})
+    eventually(lambda: len({end_of(segment(cluster, node, "advice")) for node in (leader, other)}) == 1)
 
 
 def test_only_a_log_in_doubt_is_left_and_the_operator_decides(cluster: DevCluster) -> None:
