@@ -6,7 +6,6 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -32,7 +31,7 @@ from tests.client.conftest import MakeTopic, eventually
 
 def test_settings_of_a_topic_that_a_broker_has_not_heard_of_yet(bootstrap: str) -> None:
     """It is asked again for a moment: whoever has just made a topic may ask another broker."""
-    name = f"late-{uuid4().hex}"
+    name = "made-while-it-is-asked-for"
     with Admin(bootstrap) as admin, Admin(bootstrap) as other, ThreadPoolExecutor(1) as later:
         settings = later.submit(admin.describe_configs, [ConfigResource("topic", name)])
         with pytest.raises(TimeoutError):

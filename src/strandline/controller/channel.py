@@ -33,7 +33,6 @@ two seconds would make it slower.
 BACKOFF_MS = (10.0, 100.0)
 """First and longest pause between attempts; a change of the quorum's leader ends a pause at once."""
 
-
 HEARD_WITHIN_MS = 500.0
 """How long the answer to a client waits until this broker has heard of the change itself: milliseconds, as a rule."""
 

@@ -117,6 +117,14 @@ class AdminBase:
         except TimeoutError:
             raise ClientTimeout(f"no answer within default.api.timeout.ms={timeout_ms}", last_error) from None
 
+    async def _while_unknown(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """Ask until no topic is unknown (what `ask` returns says whether one is), for NEW_TOPIC_GRACE_MS at most."""
+        until_ms = self._clock.monotonic_ms() + NEW_TOPIC_GRACE_MS
+        while True:
+            if not await ask() or self._clock.monotonic_ms() >= until_ms:
+                return
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+
     def _controller_first(self) -> list[NodeInfo]:
         nodes = list(self._metadata.nodes.values())
         return sorted(nodes, key=lambda node: node.node_id != self._metadata.controller_id)

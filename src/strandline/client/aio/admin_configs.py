@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from strandline.client.aio.admin_base import NEW_TOPIC_GRACE_MS, AdminBase, results_of
+from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import config_change, config_entry, config_error, resource_type
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
@@ -28,14 +27,16 @@ class ConfigAdmin(AdminBase):
         """
         wanted = list(dict.fromkeys(resources))
         results: dict[ConfigResource, list[ConfigEntry]] = {}
-        until_ms = self._clock.monotonic_ms() + NEW_TOPIC_GRACE_MS
-        while True:
+        errors: dict[Any, Exception] = {}
+
+        async def ask() -> bool:
+            nonlocal errors
             asked = [item for item in wanted if item not in results]
             errors = await self._describe_configs(asked, results, documentation=documentation)
-            unknown = any(isinstance(error, UnknownTopic) for error in errors.values())
-            if not unknown or self._clock.monotonic_ms() >= until_ms:
-                return results_of(results, errors)
-            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+            return any(isinstance(error, UnknownTopic) for error in errors.values())
+
+        await self._while_unknown(ask)
+        return results_of(results, errors)
 
     async def _describe_configs(
         self, asked: Iterable[ConfigResource], results: dict[ConfigResource, list[ConfigEntry]], *, documentation: bool

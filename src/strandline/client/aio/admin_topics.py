@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from strandline.client.aio.admin_base import NEW_TOPIC_GRACE_MS, AdminBase, results_of
+from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import (
     by_topic,
     described,
@@ -173,9 +172,10 @@ class TopicAdmin(AdminBase):
             return []
         results: dict[str, TopicDescription] = {}
         errors: dict[str, ErrorCode] = {}
-        until_ms = self._clock.monotonic_ms() + NEW_TOPIC_GRACE_MS
         asked = wanted
-        while asked:
+
+        async def ask() -> bool:
+            nonlocal asked
             for name, code, description in await self._retrying(partial(self._describe_topics, asked)):
                 errors.pop(name, None)
                 if code is ErrorCode.NONE and description is not None:
@@ -183,10 +183,9 @@ class TopicAdmin(AdminBase):
                 else:
                     errors[name] = code
             asked = [name for name, code in errors.items() if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-            if asked and self._clock.monotonic_ms() >= until_ms:
-                break
-            if asked:
-                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+            return bool(asked)
+
+        await self._while_unknown(ask)
         results_of(results, {name: topic_error(name, code, None) for name, code in errors.items()})
         return [results[name] for name in wanted]
 
