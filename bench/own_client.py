@@ -15,13 +15,24 @@ from concurrent.futures import Future
 from functools import partial
 
 from bench.clusters import Cluster, wait_ready
-from bench.measures import PARTITIONS, Results, consume_rate, create_topic, one_after_the_other, produce_load
+from bench.measures import (
+    PARTITIONS,
+    WARM_UP_S,
+    Results,
+    ack_latency,
+    consume_rate,
+    create_topic,
+    one_after_the_other,
+    produce_load,
+)
 from bench.secured import own_settings
 from strandline.client import Ack, Consumer, Producer
 
 ROUNDS = 5
 RECORDS = {100: 1_000_000, 1000: 150_000}
 LATENCY_S = 3.0
+PACED_S = 6.0
+PER_S = 5000
 WARM_UP = 200
 POLL_RECORDS = 10_000
 OURS, THEIRS, TABLES = "ours", "confluent-kafka", "ours as tables of Arrow"
@@ -30,7 +41,7 @@ Measure = Callable[[], dict[str, float]]
 
 
 def client_figures(make: Callable[[], Cluster], results: Results, scale: float, say: Callable[[str], None]) -> None:
-    """Produce and read records of 100 B and 1 KB, and one record after the other."""
+    """Produce and read records of 100 B and 1 KB, and one record after the other; acks at a steady rate."""
     cluster = make()
     cluster.start()
     try:
@@ -50,10 +61,16 @@ def client_figures(make: Callable[[], Cluster], results: Results, scale: float, 
         create_topic(cluster.bootstrap, "alone", PARTITIONS)
         lone = (cluster.bootstrap, "alone", LATENCY_S * scale)
         name = "client, ack 1 KB one after the other"
-        mine, theirs = partial(_percentiles, _alone, *lone), partial(_percentiles, one_after_the_other, *lone)
+        mine = partial(_percentiles, partial(_alone, *lone))
+        theirs = partial(_percentiles, partial(_alone_theirs, *lone))
         _in_turns(results, name, {OURS: mine, THEIRS: theirs})
         less = results.figures[f"{name}, p50 ms, {OURS}"] - results.figures[f"{name}, p50 ms, {THEIRS}"]
         results.add(f"{name}, p50, ours less confluent-kafka, ms", less)
+        say(f"own client, {PER_S} records a second")
+        paced = (cluster.bootstrap, "alone", PER_S, PACED_S * scale)
+        mine = partial(_percentiles, partial(_at_a_rate, *paced))
+        theirs = partial(_percentiles, partial(ack_latency, *paced))
+        _in_turns(results, f"client, ack 1 KB at {PER_S}/s", {OURS: mine, THEIRS: theirs})
     finally:
         cluster.stop()
 
@@ -159,8 +176,36 @@ def _alone(bootstrap: str, topic: str, seconds: float) -> list[float]:
     return sorted(times)
 
 
-def _percentiles(
-    measure: Callable[[str, str, float], list[float]], bootstrap: str, topic: str, seconds: float
-) -> dict[str, float]:
-    times = measure(bootstrap, topic, seconds)
-    return {"p50 ms": times[len(times) // 2], "p99 ms": times[int(len(times) * 0.99)]}
+def _at_a_rate(bootstrap: str, topic: str, per_second: int, seconds: float) -> list[float]:
+    """As `ack_latency`, through this project's client."""
+    latencies: list[float] = []
+    warm_up = per_second * WARM_UP_S
+
+    def sender(sent_at: float) -> Callable[[Future[Ack]], None]:
+        def on_delivery(future: Future[Ack]) -> None:
+            future.result()
+            latencies.append((time.perf_counter() - sent_at) * 1000)
+
+        return on_delivery
+
+    with Producer(bootstrap, linger_ms=0, **own_settings()) as producer:
+        began = time.perf_counter()
+        for index in range(int(per_second * seconds) + warm_up):
+            if (wait := began + index / per_second - time.perf_counter()) > 0:
+                time.sleep(wait)
+            sent_at = time.perf_counter()
+            producer.send(topic, bytes(1024), partition=index % PARTITIONS).add_done_callback(sender(sent_at))
+    return sorted(latencies[warm_up:])
+
+
+def _alone_theirs(bootstrap: str, topic: str, seconds: float) -> list[float]:
+    return one_after_the_other(bootstrap, topic, seconds)[0]
+
+
+def _percentiles(load: Callable[[], list[float]]) -> dict[str, float]:
+    """Of the sorted times that a load took; and how much of a processor this process used meanwhile."""
+    began, before = time.perf_counter(), _cpu_s()
+    times = load()
+    used = (_cpu_s() - before) / (time.perf_counter() - began)
+    quantiles = {"p50 ms": times[len(times) // 2], "p99 ms": times[int(len(times) * 0.99)]}
+    return {**quantiles, "client CPU, processors": used}
