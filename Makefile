@@ -12,6 +12,8 @@ PYTHONS ?= python3.12 python3.13
 MATRIX_TESTS ?= tests/proto tests/log tests/replica tests/controller tests/client
 SEEDS ?= 200
 JOBS ?= 2
+# Each node that a test or a demo starts would compile all of the package: half of the CPU of its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: matrix supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 

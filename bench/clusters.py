@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import shutil
 import signal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
+import strandline
 from bench.fetched import cache, need, run
 from bench.secured import SecuredKafka, librdkafka_settings, reached_by
 
@@ -55,6 +57,8 @@ class StrandlineCluster:
     def __init__(self, settings: dict[str, str] | None = None, *, security: str = "none") -> None:
         from strandline.cluster.node.dev import DevCluster
 
+        # As pip does when it installs; without bytecode the nodes of a checkout would compile all of it at each start.
+        compileall.compile_dir(Path(strandline.__file__).parent, quiet=1)
         self._root = tempfile.mkdtemp(prefix="strandline-bench-")
         self._cluster = DevCluster(
             data_dir=self._root, settings=settings or {}, secure=security != "none", sasl=security == "sasl"
