@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.proto.errors import FatalError
-from strandline.proto.tasks import spawn
+from strandline.proto.tasks import shared, spawn
 
 
 async def returns() -> None:
@@ -77,3 +77,23 @@ def test_what_should_not_end_is_told_when_it_does() -> None:
     assert told(returns) == []
     (error,) = told(returns, endless=True)
     assert "returns has ended by itself" in str(error)
+
+
+def test_shared_work_goes_on_without_a_caller_and_its_failure_is_told_to_the_others_alone() -> None:
+    """`asyncio.shield` gave it to the loop's handler of unhandled errors, from Python 3.14 on."""
+    unhandled: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unhandled.append(context))
+        work = loop.create_task(fails())
+        given_up, other = loop.create_task(shared(work)), loop.create_task(shared(work))
+        loop.call_soon(given_up.cancel)
+        with pytest.raises(ValueError, match="foresaw"):
+            await other
+        assert given_up.cancelled()
+        with pytest.raises(ValueError, match="foresaw"):
+            await shared(work)
+
+    asyncio.run(main())
+    assert not unhandled

@@ -23,6 +23,7 @@ from strandline.client.types import NodeInfo
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import Clock, Rng
+from strandline.proto.tasks import shared
 from strandline.proto.tls import client_context
 
 DATA = "data"
@@ -150,7 +151,7 @@ class Network:
             task.add_done_callback(_looked_at)
             self._opening[key] = task
         # Many callers wait for one attempt: one that is cancelled must not end it for the others.
-        return await asyncio.shield(task)
+        return await shared(task)
 
     async def _open_new(self, key: _Key, advertised_by: str | None) -> Connection:
         config = self._config

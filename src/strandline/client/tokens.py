@@ -25,6 +25,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
 from strandline.proto.http_fetch import Address, FetchFailed, fetch
 from strandline.proto.ports import Clock, Rng
+from strandline.proto.tasks import shared
 
 REFUSALS = frozenset((400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505))
 """Statuses after which asking again does not help: those of Kafka's clients."""
@@ -199,7 +200,7 @@ class EndpointTokens:
         if self._asking is None and self._failure is not None and now_ms < self._quiet_until_ms:
             raise self._failure.with_traceback(None)
         # Many connections wait for one answer: one that is cancelled must not end it for the others.
-        return (await asyncio.shield(self._ask_once())).text
+        return (await shared(self._ask_once())).text
 
     def refused(self, token: str) -> None:
         """Ask for another one at the next connection: keys are withdrawn, and clocks differ."""

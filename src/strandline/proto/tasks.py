@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from strandline.proto.errors import FatalError
 
+T = TypeVar("T")
 Report = Callable[[BaseException], None]
 """Told of an end that nobody foresaw; in a node mostly the one that stops it."""
 
@@ -70,6 +71,17 @@ class Signal:
             finally:
                 self._waiter = None
         self._set = False
+
+
+async def shared(work: asyncio.Future[T]) -> T:
+    """The result of work that others may wait for, too: a caller that is cancelled does not end it for them.
+
+    `asyncio.shield` says the same, but from Python 3.14 on reports a failure of the work as an unhandled error when one
+    of its callers was cancelled before, although the others hear of it.
+    """
+    if not work.done():
+        await asyncio.wait([work])
+    return work.result()
 
 
 async def end(task: asyncio.Task[None]) -> None:

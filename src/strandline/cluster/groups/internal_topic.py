@@ -14,6 +14,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import shared
 
 log = structlog.get_logger("strandline.coordinator")
 
@@ -76,7 +77,7 @@ class InternalTopic:
         if self._creating is None:
             self._creating = asyncio.ensure_future(self._create())
             self._creating.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(self._creating)
+        await shared(self._creating)
 
     async def _create(self) -> None:
         config = self._config

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from strandline.proto.tasks import shared
+
 _GIVE_UP_S = 2.0
 """So long an abort may take: with the store away it cannot be told, and its own rules have to clear up."""
 
@@ -53,7 +55,7 @@ class Upload:
     async def end(self) -> None:
         """All chunks were sent; returns once the object is there. Raises what the upload has failed with."""
         await self.send(None)
-        await asyncio.shield(self._upload)
+        await shared(self._upload)
 
     async def give_up(self) -> None:
         """Let there be no object, if that can be told to the store in a moment."""

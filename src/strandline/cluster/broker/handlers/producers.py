@@ -19,7 +19,7 @@ from strandline.proto.acls import CLUSTER, Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
-from strandline.proto.tasks import spawn
+from strandline.proto.tasks import shared, spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import Role
 
@@ -125,7 +125,7 @@ class ProducersHandler:
 
     async def _lease_block(self) -> None:
         """One request to the controller, however many producers wait for it."""
-        await asyncio.shield(self._start_lease())
+        await shared(self._start_lease())
 
     def _start_lease(self) -> asyncio.Future[None]:
         if self._lease is None:
