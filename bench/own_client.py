@@ -25,6 +25,7 @@ from bench.measures import (
     one_after_the_other,
     produce_load,
 )
+from bench.paced import PacedLoad
 from bench.secured import own_settings
 from strandline.client import Ack, Consumer, Producer
 
@@ -33,7 +34,9 @@ RECORDS = {100: 1_000_000, 1000: 150_000}
 LATENCY_S = 3.0
 PACED_S = 6.0
 PER_S = 5000
+HALF_S = 5.0
 WARM_UP = 200
+SAMPLE_EVERY = 20
 POLL_RECORDS = 10_000
 OURS, THEIRS, TABLES = "ours", "confluent-kafka", "ours as tables of Arrow"
 
@@ -71,6 +74,15 @@ def client_figures(make: Callable[[], Cluster], results: Results, scale: float, 
         mine = partial(_percentiles, partial(_at_a_rate, *paced))
         theirs = partial(_percentiles, partial(ack_latency, *paced))
         _in_turns(results, f"client, ack 1 KB at {PER_S}/s", {OURS: mine, THEIRS: theirs})
+        half = int(results.figures[f"client 1000 B, produce, records/s, {THEIRS}"] / 2)
+        say(f"own client, {half} records a second: half of what confluent-kafka carried")
+        results.add("client, half of what confluent-kafka carried, records/s", half)
+        loaded = (cluster.bootstrap, "client-1000", half, max(2.0, HALF_S * scale))
+        mine, theirs = (
+            partial(_percentiles, partial(_half, *loaded)),
+            partial(_percentiles, partial(_half_theirs, *loaded)),
+        )
+        _in_turns(results, "client, ack 1 KB at that half", {OURS: mine, THEIRS: theirs})
     finally:
         cluster.stop()
 
@@ -196,6 +208,42 @@ def _at_a_rate(bootstrap: str, topic: str, per_second: int, seconds: float) -> l
             sent_at = time.perf_counter()
             producer.send(topic, bytes(1024), partition=index % PARTITIONS).add_done_callback(sender(sent_at))
     return sorted(latencies[warm_up:])
+
+
+def _half(bootstrap: str, topic: str, per_second: int, seconds: float) -> list[float]:
+    """As `_half_theirs`, through this project's client."""
+    value = bytes(1000)
+    latencies: list[float] = []
+
+    def note(due: float, sent: Future[Ack]) -> None:
+        sent.result()
+        latencies.append((time.perf_counter() - due) * 1000)
+
+    with Producer(bootstrap, linger_ms=1, **own_settings()) as producer:
+        began = time.perf_counter()
+        index = 0
+        while (now := time.perf_counter() - began) < WARM_UP_S + seconds:
+            while index < now * per_second:
+                due = began + index / per_second
+                sent = producer.send(topic, value, partition=index % PARTITIONS)
+                if index % SAMPLE_EVERY == 0 and due - began >= WARM_UP_S:
+                    sent.add_done_callback(partial(note, due))
+                index += 1
+            time.sleep(0.001)
+        producer.flush()
+    return sorted(latencies)
+
+
+def _half_theirs(bootstrap: str, topic: str, per_second: int, seconds: float) -> list[float]:
+    """Milliseconds from when a record was due to its ack, of every 20th, under an open loop."""
+    load = PacedLoad(bootstrap, topic, 1000, SAMPLE_EVERY, **{"linger.ms": 1})
+    load.run(per_second, WARM_UP_S)
+    load.acks.clear()
+    load.run(per_second, seconds)
+    load.flush()
+    if load.errors or load.dropped:
+        raise RuntimeError(f"{load.dropped} records dropped, errors: {load.errors[:1]}")
+    return sorted(took * 1000 for _, took in load.acks)
 
 
 def _alone_theirs(bootstrap: str, topic: str, seconds: float) -> list[float]:
