@@ -26,6 +26,9 @@ POLL_S = 0.1
 DISK_BYTES_MIN = 4 * 1024**3
 """Free space that an engine of our own needs: a base image, its import, the build, six small volumes."""
 
+ELSEWHERE = ("/etc/docker/key.json", "/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd")
+"""What dockerd makes outside the directories that it is given: a key, and folders for sockets, left empty."""
+
 
 class NoEngine(StrandlineError):
     """No engine runs here and none can be started; the message is the reason."""
@@ -49,6 +52,7 @@ class Engine:
         self._environment = dict(os.environ)
         self._daemon: subprocess.Popen[bytes] | None = None
         self._compose: list[str] = []
+        self._made_elsewhere: list[Path] = []
 
     def __enter__(self) -> Self:
         """Find an engine, or start one. Raises NoEngine."""
@@ -95,6 +99,8 @@ class Engine:
                 os.killpg(self._daemon.pid, signal.SIGKILL)  # its containerd is in its group
                 self._daemon.wait()
             self._daemon = None
+            for path in self._made_elsewhere:
+                _remove_if_unused(path)
         _unmount_below(self.directory)
         # Never through a mount that is still there; tens of thousands of files, which rmtree takes its time for.
         subprocess.run(["rm", "-rf", "--one-file-system", str(self.directory)], check=False, capture_output=True)
@@ -128,6 +134,7 @@ class Engine:
         free = shutil.disk_usage(self.directory).free
         if free < DISK_BYTES_MIN:
             raise NoEngine(f"{self.directory} has {free / 1e9:.1f} GB free, an engine needs {DISK_BYTES_MIN / 1e9:.1f}")
+        self._made_elsewhere = [path for path in map(Path, ELSEWHERE) if not path.exists()]
         socket = self.directory / "docker.sock"
         log = self.directory / "dockerd.log"
         # Should this process be killed, the engine ends its containers and itself.
@@ -189,6 +196,15 @@ def _output(command: list[str]) -> str:
 
 def _last_words(path: Path) -> str:
     return path.read_text(errors="replace").strip()[-800:]
+
+
+def _remove_if_unused(path: Path) -> None:
+    """Remove a file, or a folder that is empty: what else is in it belongs to others."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
 
 
 def _unmount_below(directory: Path) -> None:

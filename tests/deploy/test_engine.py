@@ -31,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder in PATH, beside what a shell script needs; temporary directories are made below it too."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sh", "setpriv", "sleep", "touch", "dirname", "rm"):
+    for name in ("sh", "setpriv", "sleep", "touch", "mkdir", "dirname", "rm"):
         (folder / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -96,6 +96,23 @@ def test_a_daemon_that_does_not_end_is_killed(programs: Path, monkeypatch: pytes
         assert daemon is not None
     assert not Path(f"/proc/{daemon}").exists()
     assert left_behind(programs) == []
+
+
+def test_what_a_daemon_makes_elsewhere_goes_with_it(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it was there before, or others use it."""
+    places = [programs.parent / name for name in ("key.json", "sockets", "shared", "older")]
+    monkeypatch.setattr(compose_engine, "ELSEWHERE", tuple(map(str, places)))
+    key, sockets, shared, older = places
+    older.mkdir()
+    program(programs, "docker", SERVER_ONCE_STARTED)
+    made = f'touch {key}; mkdir {sockets} {shared}; touch {shared}/of-others "$(dirname "$0")/docker.up"'
+    program(programs, "dockerd", f"{made}; exec sleep 60")
+    for name in ("docker-compose", "debootstrap"):
+        program(programs, name, "exit 0")
+    with Engine():
+        assert key.exists()
+        assert sockets.exists()
+    assert [path.exists() for path in places] == [False, False, True, True]
 
 
 def test_commands_are_bounded_and_their_errors_quoted(programs: Path) -> None:
