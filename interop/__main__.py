@@ -24,6 +24,9 @@ from interop.suite import eventually
 
 START_TIMEOUT_S = 180.0
 
+WIDTH = 200
+"""Characters that the table may take, also where the terminal is narrower: all clients need 165."""
+
 NO_TYPOS = {"auto.create.topics.enable": "false"}
 """Strandline's default; Kafka's own is to create a topic whose name somebody mistyped."""
 
@@ -118,7 +121,7 @@ def show(results: list[Result], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(as_json(results), indent=1))
         return
-    console = Console(width=max(160, Console().width), soft_wrap=True)
+    console = Console(width=max(WIDTH, Console().width), soft_wrap=True)
     for name in dict.fromkeys(each.against for each in results):
         console.print(table(name, [each for each in results if each.against == name]))
     for line in reasons(results):

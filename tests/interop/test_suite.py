@@ -6,7 +6,8 @@ import sys
 import time
 
 import pytest
-from interop.clients import Client
+from interop.__main__ import show
+from interop.clients import CLIENTS, Client
 from interop.driver import ClientError, DriverGone, NotSupported, ProcessDriver, ToolDriver
 from interop.features import FEATURES, Feature, murmur2
 from interop.results import FAILED, NOT_SUPPORTED, OK, SKIPPED, Result, differences, run_client, run_feature
@@ -109,3 +110,11 @@ def test_murmur2(key: bytes, hashed: int) -> None:
 
 def test_every_feature_has_a_name_of_its_own() -> None:
     assert len({each.name for each in FEATURES}) == len(FEATURES)
+
+
+def test_the_table_names_every_client_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    """However narrow the terminal is."""
+    feature = max((each.name for each in FEATURES), key=len)
+    show([Result("strandline", each.name, feature, OK, "", 1.0) for each in CLIENTS], "table")
+    heading = next(line for line in capsys.readouterr().out.splitlines() if "feature" in line)
+    assert [name.strip() for name in heading.strip("┃").split("┃")][1:] == [each.name for each in CLIENTS]
