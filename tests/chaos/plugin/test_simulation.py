@@ -233,6 +233,7 @@ def test_inside_a_loop(strandline_sim):
         "asked for, but never struck: fail_next(Fetch, NOT_LEADER_OR_FOLLOWER, 1) at each node",
         "main has not ended within 20 s of virtual time; it stands at",
         "exception was never retrieved: KeyError('mine')",
+        " s on app#1",
         "call it from a plain (not async) test",
     ):
         assert words in text, words

@@ -87,13 +87,25 @@ class SimHandle(asyncio.TimerHandle):
 
 
 class SimTask(asyncio.Task[Any]):
-    """A task whose hash is its number: `TaskGroup` and `asyncio.wait` keep tasks in sets, ordered by hash."""
+    """A task whose hash is its number: `TaskGroup` and `asyncio.wait` keep tasks in sets, ordered by hash.
+
+    Attributes:
+        owner: the process incarnation that it belongs to. Its error may be reported in the name of another: when the
+            garbage collector finds the task.
+    """
 
     def __init__(
-        self, coro: Coroutine[Any, Any, Any], *, loop: asyncio.AbstractEventLoop, number: int, **keywords: Any
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        context: contextvars.Context | None = None,
+        **keywords: Any,
     ) -> None:
         self._number = number
-        super().__init__(coro, loop=loop, **keywords)
+        self.owner: Owner | None = OWNER.get() if context is None else context.get(OWNER)
+        super().__init__(coro, loop=loop, context=context, **keywords)
 
     def __hash__(self) -> int:
         return self._number

@@ -258,7 +258,10 @@ def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
     assert isinstance(loop, SimLoop)
     if isinstance(context.get("exception"), ProcessKilled):
         return  # a process that was killed in mid-callback: its task ends so
-    context["owner"] = str(context.get("owner") or OWNER.get())
+    owner = context.get("owner")
+    for name in ("task", "future"):
+        owner = owner or getattr(context.get(name), "owner", None)
+    context["owner"] = str(owner or OWNER.get())
     context["at_us"] = loop.now_us
     loop.unhandled.append(context)
 
