@@ -17,7 +17,7 @@ pytest_plugins = ["pytester"]
 
 FAULTS = """
 import pytest
-from strandline.client import Producer
+from strandline.client import Admin, Producer
 
 def write(cluster, values, **settings):
     with Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=30_000, **settings) as producer:
@@ -69,7 +69,10 @@ def test_the_next_finds_it_whole(strandline_session_cluster):
 def test_a_partition_that_is_noticed(strandline_session_cluster):
     cluster = strandline_session_cluster
     leader = cluster.leader("t")
-    follower = next(node for node in cluster.node_ids if node != leader)
+    with Admin(cluster.bootstrap) as admin:
+        controller = admin.describe_quorum().leader_id
+    # A leader that is cut off from the active controller is fenced itself, and its follower stays in sync.
+    follower = next(node for node in cluster.node_ids if node not in (leader, controller))
     cut = cluster.partition(leader, follower)
     write(cluster, [b"f"])
     cluster.wait_isr("t", members=set(cluster.node_ids) - {follower})
@@ -98,6 +101,10 @@ def test_unmet(strandline_cluster):
 
 def test_excused(strandline_cluster):
     strandline_cluster.fail_next("Fetch", "NOT_LEADER_OR_FOLLOWER", required=False)
+    strandline_cluster.slow_disk(1, 10)
+    strandline_cluster.create_topic("t")
+    strandline_cluster.slow_disk(1, 0)  # undoes a fault, and is none
+    strandline_cluster.assert_fault_met()
 """
     )
     result = pytester.runpytest_subprocess("--basetemp=base")

@@ -31,12 +31,12 @@ class AskedFault:
         return f"<{self.what}: met {self.met} times>"
 
 
-def assert_met(faults: Sequence[AskedFault], times: int) -> None:
-    """Raises FaultNeverStruck unless each of these was met at least so often."""
-    for fault in faults:
-        met = fault.met
-        if met < times:
-            raise FaultNeverStruck(f"{fault.what} was met {met} times, not {times}")
+def assert_met(asked: Sequence[AskedFault], fault: AskedFault | None, times: int) -> None:
+    """Raises FaultNeverStruck unless this fault was met at least so often (None: each required one of `asked`)."""
+    for each in asked if fault is None else [fault]:
+        met = each.met
+        if met < times and (each.required or each is fault):
+            raise FaultNeverStruck(f"{each.what} was met {met} times, not {times}")
 
 
 def check_met(faults: Sequence[AskedFault]) -> None:

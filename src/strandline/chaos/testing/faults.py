@@ -161,8 +161,8 @@ class SimFaults:
         return fault
 
     def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
-        """Raises FaultNeverStruck unless this fault (None: each that was asked for) was met at least so often."""
-        assert_met(self.asked if fault is None else [fault], times)
+        """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
+        assert_met(self.asked, fault, times)
 
     # --- many ---
 

@@ -187,8 +187,8 @@ class ClusterUnderTest:
     # --- did it strike? ---
 
     def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
-        """Raises FaultNeverStruck unless this fault (None: each that was asked for) was met at least so often."""
-        assert_met(self._asked if fault is None else [fault], times)
+        """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
+        assert_met(self._asked, fault, times)
 
     def check_faults(self) -> None:
         """What the fixture asks at the end of a test. Raises FaultNeverStruck."""
