@@ -144,16 +144,15 @@ class LogState:
         """The newest leader epoch known: that of the last record, or of an election since."""
         return self.epochs.latest
 
-    def check_range(self, offset: int) -> None:
-        """Raises KafkaError (OFFSET_OUT_OF_RANGE) unless log start <= offset <= log end."""
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                "the log does not hold this offset",
-                offset=offset,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-            )
+    def out_of_range(self, offset: int) -> KafkaError:
+        """The error for an offset that is not in log start <= offset <= log end: OFFSET_OUT_OF_RANGE."""
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            "the log does not hold this offset",
+            offset=offset,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+        )
 
     def begin_segment(self, base_offset: int, now_ms: int) -> None:
         """Make `base_offset` the start of a new active segment."""

@@ -413,7 +413,7 @@ class PartitionLog(LogState):
             StorageError: the disk failed; the log is fenced from now on.
         """
         if offset > self.log_end_offset:
-            self.check_range(offset)
+            raise self.out_of_range(offset)
         if offset > self.log_start_offset:
             try:
                 if offset == self.log_end_offset and self.segments[-1].size and not keep_active:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from strandline.cluster.broker.charge import Charge
+from strandline.cluster.broker.exchange import Charge
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver

@@ -9,8 +9,7 @@ from functools import partial
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
-from strandline.log.epochs import OFFSET_MAX, LeaderEpochs
-from strandline.log.intact import intact_end, why_not_intact
+from strandline.log.epochs import OFFSET_MAX, LeaderEpochs, intact_end, why_not_intact
 from strandline.log.reader import LogRead, TimestampedOffset
 from strandline.log.records import decode_records
 from strandline.log.tier.fetched import Fetched

@@ -32,11 +32,12 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
-from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX, Elements
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
     NO_TAGS,
+    REQUEST_ELEMENTS_MAX,
+    Elements,
     array_head,
     nullable_string,
     read_bool,

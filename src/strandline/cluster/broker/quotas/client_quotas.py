@@ -10,8 +10,7 @@ from collections.abc import Coroutine, Generator, Mapping
 from math import ceil, inf
 from typing import Any
 
-from strandline.cluster.broker.charge import FREE, STRICT_SINCE, Charge
-from strandline.cluster.broker.exchange import Connection, Exchange
+from strandline.cluster.broker.exchange import FREE, STRICT_SINCE, Charge, Connection, Exchange
 from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits
 from strandline.cluster.broker.quotas.mutations import MutationCharge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from strandline.cluster.broker.charge import Charge
+from strandline.cluster.broker.exchange import Charge
 from strandline.cluster.broker.quotas.limits import Share
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX
 from strandline.cluster.broker.quotas.token_quota import TokenQuota
