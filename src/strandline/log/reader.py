@@ -11,8 +11,7 @@ from crc32c import crc32c
 from strandline.log.batch import CRC_START, BatchHeader
 from strandline.log.disk import DiskError
 from strandline.log.epochs import intact_end, why_not_intact
-from strandline.log.index_cache import IndexCache
-from strandline.log.log_state import LogState
+from strandline.log.log_state import IndexCache, LogState
 from strandline.log.records import decode_records
 from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
 from strandline.proto.error_codes import ErrorCode

@@ -12,12 +12,11 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from strandline.log.checkpoints import CLEANER_OFFSETS, decode_offsets, encode_offsets
-from strandline.log.cleanable import Cleanable
 from strandline.log.compaction import Compacted, Compaction
 from strandline.log.disk import DiskError, DiskFull, read_file, write_synced
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
-from strandline.log.retention import RetentionClock
+from strandline.log.retention import Cleanable, RetentionClock
 from strandline.log.swap import LogChanged
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError
 from strandline.proto.ids import Offset, TopicPartition

@@ -8,21 +8,19 @@ from collections.abc import Mapping
 import structlog
 
 from strandline.log.partition_log import AppendResult, PartitionLog
-from strandline.proto.ensure import ensure, present
+from strandline.proto.ensure import ensure, next_state, present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
-from strandline.proto.transitions import next_state
 from strandline.replica import frames
 from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.core.roles import TRANSITIONS, RoleEvent
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
-from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, Role
+from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, Role, RoleEvent
 from strandline.replica.subscription import Source, Subscription
 from strandline.replica.waiting import TO_HIGH_WATERMARK, Append, AppendDone, DeletionDone, PendingDeletion, Watchers
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from strandline.proto.transitions import Transitions
+from strandline.proto.ensure import Transitions
 
 
 class RoleKind(Enum):

@@ -23,9 +23,8 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment_name
 from strandline.log.swap import LogChanged
-from strandline.log.tier.keys import log_key, sidecar_key
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
-from strandline.log.tier.store import ObjectStore
+from strandline.log.tier.store import ObjectStore, log_key, sidecar_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
