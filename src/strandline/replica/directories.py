@@ -124,11 +124,6 @@ class Directories:
         """None has room: the broker takes no writes."""
         return all(directory.room.full for directory in self.usable)
 
-    @property
-    def some_full(self) -> bool:
-        """One has no room, or more."""
-        return any(directory.room.full for directory in self.usable)
-
     def set_trace(self, trace: RequestTrace | None) -> None:
         """Note the stages of requests, while somebody asks for it."""
         self.trace = trace

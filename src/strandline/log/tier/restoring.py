@@ -56,11 +56,6 @@ class StoredTopic:
         return [segment for chain in self.chains.values() for segment in chain.segments]
 
     @property
-    def has_losses(self) -> bool:
-        """Something of it cannot be restored that was copied."""
-        return any(chain.losses for chain in self.chains.values())
-
-    @property
     def segment_ids(self) -> set[UUID]:
         """Of all its segments, those that are left out too."""
         names = [segment.name for segment in self.segments]

@@ -115,11 +115,6 @@ class SegmentScan:
         if time_index is not None:
             time_index.end()
 
-    @property
-    def cut_short(self) -> bool:
-        """Nothing whole follows on the last damage."""
-        return bool(self.damaged) and self.damaged[-1].next_offset < 0
-
     def _batch_at(self, position: int) -> tuple[BatchHeader | None, str]:
         """The header of what stands there, and what is wrong with it."""
         try:

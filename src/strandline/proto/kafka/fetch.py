@@ -297,7 +297,8 @@ class PartitionData:
 
     Attributes:
         topic: its name or id, as it was asked for.
-        chunks: runs of whole batches; what a client reads may end with the start of one more. `size` is their bytes.
+        chunks: runs of whole batches, which are written. `size` is their bytes, or those of `records`.
+        records: what was read, a view of what was received; it may end with the start of one more batch.
         aborted: (producer id, first offset) of transactions, for readers of committed records.
         diverging: (leader epoch, end offset) where the leader's log parts from the reader's (KIP-595).
         leader_id, leader_epoch: who leads now (KIP-951), -1 where the answer does not say.
@@ -306,7 +307,7 @@ class PartitionData:
 
     __slots__ = (
         "aborted", "chunks", "diverging", "error", "high_watermark", "last_stable_offset", "leader_epoch", "leader_id",
-        "log_start_offset", "partition", "preferred_replica", "size", "topic",
+        "log_start_offset", "partition", "preferred_replica", "records", "size", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str | UUID, partition: int, error: ErrorCode = ErrorCode.NONE) -> None:
@@ -317,17 +318,13 @@ class PartitionData:
         self.last_stable_offset = -1
         self.log_start_offset = -1
         self.chunks: list[bytes | memoryview] = []
+        self.records = _NO_RECORDS
         self.size = 0
         self.aborted: tuple[tuple[int, int], ...] = ()
         self.diverging: tuple[int, int] | None = None
         self.leader_id = -1
         self.leader_epoch = -1
         self.preferred_replica = -1
-
-    @property
-    def records(self) -> memoryview:
-        """The records of an answer that was read, a view of what was received."""
-        return memoryview(self.chunks[0]) if self.chunks else _NO_RECORDS
 
 
 class FetchResponse(NamedTuple):
@@ -466,7 +463,7 @@ def _read_partition(
         position += INT32.size
     records, position = read_bytes(view, position, flexible)
     if records:
-        result.chunks.append(records)
+        result.records = records
         result.size = len(records)
     if flexible:
         fields, position = read_tags(view, position)
