@@ -38,7 +38,7 @@ FILES_MAX = 40
 DOORS = 2
 """A file should be entered by so many doors at most."""
 
-FILES_WITH_MORE_DOORS_MAX = 10
+FILES_WITH_MORE_DOORS_MAX = 9
 """So many files are entered by more. Lower it when you can."""
 
 SOURCE = Path(strandline.__file__).parent

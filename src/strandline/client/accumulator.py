@@ -450,7 +450,7 @@ class Accumulator:
             else:
                 del self._incomplete[batch.id]
             waiters, self._memory_waiters = self._memory_waiters, deque()
-            oldest = next(iter(self._incomplete), self._last_number + 1)
+            oldest = next(iter(self._incomplete), self._last_number + 1) if self._flushes else 0
             finished = [done for upto, done in self._flushes if oldest > upto]
             if finished:
                 self._flushes = [item for item in self._flushes if oldest <= item[0]]
