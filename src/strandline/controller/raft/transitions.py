@@ -1,6 +1,6 @@
 """The roles of a quorum node, the events that move it between them, and the one table of its transitions.
 
-docs/states.md draws the table; `RaftCore` makes no other move (`proto.transitions.next_state`).
+docs/states.md draws the table; `RaftCore` makes no other move (`proto.ensure.next_state`).
 """
 
 from __future__ import annotations

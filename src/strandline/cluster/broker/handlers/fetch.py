@@ -135,7 +135,12 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """All sessions of a broker.
+    """All sessions of a broker (KIP-227): a client names its partitions once and then only what changed.
+
+    A session is a memory of the wire: which partitions the client fetches, and what the last answers said of each. It
+    belongs to the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. A
+    session that nobody has used for a while makes room for a new one, and where there is no room a fetch is served in
+    full, without a session.
 
     Invariants: at most `slots` sessions; each is found only by the connection that opened it.
     """

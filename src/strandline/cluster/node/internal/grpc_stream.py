@@ -34,7 +34,8 @@ class Violation(Exception):
 
 
 class Inbox:
-    """Messages that have come, and a part of one.
+    """Messages that have come, and a part of one: each is five bytes (compressed or not, length) and its content, in as
+    many frames as its sender liked.
 
     Invariants:
         * what was received and not granted again is at most the window;
