@@ -17,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from strandline.cluster.broker.quorum_description import describe_quorum_handler
+from strandline.cluster.broker.handlers.cluster import describe_quorum_handler
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.bootstrap import read_bootstrap
