@@ -10,7 +10,8 @@ from enum import Enum
 
 from strandline.cluster.groups.classic import group
 from strandline.controller.raft import transitions
-from strandline.proto.ensure import INVARIANTS, E, S, Transitions
+from strandline.proto.ensure import INVARIANTS
+from strandline.proto.transitions import E, S, Transitions
 from strandline.replica import states
 from strandline.replica.states import Role
 

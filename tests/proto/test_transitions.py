@@ -6,8 +6,8 @@ from enum import Enum
 
 import pytest
 
-from strandline.proto.ensure import Transitions, next_state
 from strandline.proto.errors import FatalError
+from strandline.proto.transitions import Transitions, next_state
 
 
 class Door(Enum):

@@ -1,19 +1,12 @@
-"""Safety checks that stop the node (`assert` vanishes under `python -O`, `ensure` does not), and state machines as
-tables.
+"""Safety checks that stop the node: `assert` vanishes under `python -O`, `ensure` does not.
 
 `ensure` is for what can be false only by an error in this code, or by a disk that returned other bytes than were
 written. What a peer, a client or an operator can bring about gets an error of its own (`proto.errors`), which says what
 to do.
-
-A state machine is a table, (state, event) -> state: what is not in it does not happen. States and events are enums. A
-state's value is its name, and a docstring below it says what it means; an event's value is its meaning. docs/states.md
-is generated from the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
 from typing import TypeVar
 
 from strandline.proto.errors import FatalError
@@ -96,19 +89,3 @@ def _broken(invariant: str, facts: dict[str, object]) -> FatalError:
     figures = ", ".join(f"{name}={fact}" for name, fact in facts.items())
     what = f"internal error: {invariant} does not hold: {INVARIANTS[invariant]}"
     return FatalError(what + (f" [{figures}]" if figures else ""))
-
-
-S = TypeVar("S", bound=Enum)
-E = TypeVar("E", bound=Enum)
-
-Transitions = Mapping[tuple[S | None, E], S]
-"""The state that follows from a state and an event; the state None is the one before the first."""
-
-
-def next_state(table: Transitions[S, E], state: S | None, event: E) -> S:
-    """The state that follows.
-
-    Raises:
-        FatalError: the table has no such row (LegalTransition).
-    """
-    return present(table.get((state, event)), "LegalTransition", state=state and state.value, event=event.name)

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 import structlog
 
 from strandline.log.partition_log import AppendResult, PartitionLog
-from strandline.proto.ensure import ensure, next_state, present
+from strandline.proto.ensure import ensure, present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
+from strandline.proto.transitions import next_state
 from strandline.replica import frames
 from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore

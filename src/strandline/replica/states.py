@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from strandline.log.config import LogConfig
 from strandline.log.room import RESERVE_BYTES
-from strandline.proto.ensure import Transitions
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     BrokerEpoch,
@@ -27,6 +26,7 @@ from strandline.proto.ids import (
 )
 from strandline.proto.marks import mark
 from strandline.proto.tier import NO_TIER, Tier
+from strandline.proto.transitions import Transitions
 
 ACKS_ALL = -1
 """Kafka's acks=all: answer when every in-sync replica has the batch."""

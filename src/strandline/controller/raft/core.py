@@ -39,12 +39,13 @@ from strandline.controller.raft.role import Move, Role
 from strandline.controller.raft.transitions import TRANSITIONS, Event, RoleKind
 from strandline.controller.raft.unattached import Unattached
 from strandline.controller.raft.voters import VoterSet
-from strandline.proto.ensure import ensure, next_state, present
+from strandline.proto.ensure import ensure, present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Rng
+from strandline.proto.transitions import next_state
 
 _ROLES: dict[RoleKind, type[Role]] = {
     role.kind: role for role in (Unattached, Prospective, Candidate, Follower, Leader, Resigned, Observer)

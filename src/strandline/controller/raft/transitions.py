@@ -1,13 +1,13 @@
 """The roles of a quorum node, the events that move it between them, and the one table of its transitions.
 
-docs/states.md draws the table; `RaftCore` makes no other move (`proto.ensure.next_state`).
+docs/states.md draws the table; `RaftCore` makes no other move (`proto.transitions.next_state`).
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from strandline.proto.ensure import Transitions
+from strandline.proto.transitions import Transitions
 
 
 class RoleKind(Enum):

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Any
 
 from strandline.cluster.groups.commands import JoinedMember
-from strandline.proto.ensure import Transitions, next_state
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_protocol import subscribed_topics
 from strandline.proto.kafka.group_records import NEVER, GroupValue, MemberValue
+from strandline.proto.transitions import Transitions, next_state
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type whose subscriptions name topics."""
