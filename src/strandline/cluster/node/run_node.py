@@ -176,10 +176,6 @@ def main(arguments: list[str]) -> int:
     return run(config, end_with_input=END_WITH_INPUT in arguments)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def configure_logging(level: str, form: str) -> None:
     """Set up structlog, and the standard library's logging through it, for this process.
 
@@ -209,3 +205,7 @@ def configure_logging(level: str, form: str) -> None:
     logging.basicConfig(level=number, handlers=[handler], force=True)
     # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
     logging.getLogger("grpc").setLevel(logging.CRITICAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
