@@ -46,23 +46,26 @@ class _Room:
         raise AssertionError("the model's disk ran out of room")
 
 
+class _Syncer:
+    """What is marked is synced in steps of the model."""
+
+    def mark(self, log: Any) -> None:
+        log.mark()
+
+
 class _Directory:
     """The one directory; nothing is ever deleted there."""
 
     room = _Room()
+    syncer = _Syncer()
 
 
 class _Directories:
-    """What is marked is synced in steps of the model."""
-
     trace = None
     full = False
 
     def of(self, _: object) -> _Directory:
         return _DIRECTORY
-
-    def mark(self, log: Any) -> None:
-        log.mark()
 
 
 _DIRECTORY = _Directory()

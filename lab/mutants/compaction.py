@@ -14,7 +14,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "what-is-not-synced-supersedes",
         "schedule 73: only what is durable here supersedes",
-        "log.cleanable:find_cleanable",
+        "log.retention:find_cleanable",
         "min(limit_offset, log.durable_offset)",
         "limit_offset",
         f"{_LOG}::test_73_only_what_is_durable_supersedes",
@@ -22,7 +22,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "what-is-not-committed-supersedes",
         "B20: nothing above the high watermark is compacted, or supersedes (schedule 38)",
-        "log.cleanable:find_cleanable",
+        "log.retention:find_cleanable",
         "min(limit_offset, log.durable_offset)",
         "log.durable_offset",
         f"{_REPLICAS}::test_what_is_not_committed_supersedes_nothing",

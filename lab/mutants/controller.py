@@ -280,7 +280,7 @@ BROKERS: tuple[Mutant, ...] = (
     one_change(
         "clean-marker-outlives-the-start",
         "B13: the clean marker is deleted at start",
-        "log.boots:take_clean_mark",
+        "log.lives:take_clean_mark",
         "    disk.unlink(path)\n    disk.sync_dir(directory)",
         "    pass",
         f"{_LOG_DIR}::test_a_clean_stop",
@@ -290,11 +290,11 @@ BROKERS: tuple[Mutant, ...] = (
         "B13: the marker's deletion is durable before logs are loaded (KAFKA-10471)",
         (
             Patch(
-                "log.boots:take_clean_mark",
+                "log.lives:take_clean_mark",
                 "    disk.unlink(path)\n    disk.sync_dir(directory)",
                 "    disk.unlink(path)",
             ),
-            Patch("log.boots:take_clean_mark", "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)", "pass"),
+            Patch("log.lives:take_clean_mark", "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)", "pass"),
         ),
         (f"{_MARKER}::test_b_a_clean_marker_does_not_come_back",),
     ),

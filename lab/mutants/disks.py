@@ -28,7 +28,7 @@ RESTARTS: tuple[Mutant, ...] = (
     one_change(
         "every-boot-is-fresh",
         "A9: what is read in the boot of an earlier process may be in the page cache alone",
-        "log.boots:Boots.fresh",
+        "log.lives:Boots.fresh",
         "return bool(self._now and self._used) and self._now != self._used",
         "return True",
         f"{_SCHEDULE_47}",
@@ -36,7 +36,7 @@ RESTARTS: tuple[Mutant, ...] = (
     one_change(
         "boot-noted-when-all-is-well",
         "A9: a start that failed has used the directory in this boot, too",
-        "log.boots:Boots.note_used",
+        "log.lives:Boots.note_used",
         "if self._now != self._used:",
         "if False:",
         f"{_REWRITING}::test_a_start_of_a_new_boot_that_failed_is_remembered",
@@ -101,7 +101,7 @@ RESTARTS: tuple[Mutant, ...] = (
     one_change(
         "clean-mark-is-only-deleted",
         "B13: a clean mark whose name comes back vouches for nothing",
-        "log.boots:take_clean_mark",
+        "log.lives:take_clean_mark",
         "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)",
         "pass",
         f"{_REWRITING}::test_a_clean_mark_that_comes_back_is_not_believed",
@@ -244,7 +244,7 @@ HANGS: tuple[Mutant, ...] = (
     one_change(
         "a-wait-in-place-has-no-end",
         "B18: the event loop waits in place for a moment, and no longer than its limit",
-        "log.sync_wait:SyncWait.limit_ms",
+        "log.watched_disk:SyncWait.limit_ms",
         "return LIMIT_MS if",
         "return 60_000.0 if",
         f"{_SCHEDULE_58}::test_58_a_sync_hangs_while_the_event_loop_waits_for_it",
@@ -253,7 +253,7 @@ HANGS: tuple[Mutant, ...] = (
     one_change(
         "slow-syncs-are-waited-for",
         "B18: a disk that turned slow is not waited for",
-        "log.sync_wait:SyncWait.took",
+        "log.watched_disk:SyncWait.took",
         "if duration_ms <= LIMIT_MS:",
         "if True:",
         f"{_SCHEDULE_58}::test_58_a_disk_turns_slow_while_it_is_waited_for",
@@ -262,7 +262,7 @@ HANGS: tuple[Mutant, ...] = (
     one_change(
         "waits-take-all-of-the-time",
         "B18: the event loop waits in place for a share of its time",
-        "log.sync_wait:SyncWait.limit_ms",
+        "log.watched_disk:SyncWait.limit_ms",
         "if self._saved_ms >= LIMIT_MS",
         "if True",
         "tests/log/test_sync_wait.py::test_a_busy_loop_waits_for_a_share_of_its_time",

@@ -8,7 +8,7 @@ _HOSTILE = "tests/cluster/node/internal/test_hostile_http2.py"
 _WINDOWS = "tests/cluster/node/internal/test_http2_windows.py"
 _CONNECTION = "cluster.node.internal.http2:Http2Connection"
 _STREAM = "cluster.node.internal.grpc_stream:GrpcStream"
-_INBOX = "cluster.node.internal.inbox:Inbox"
+_INBOX = "cluster.node.internal.grpc_stream:Inbox"
 
 
 def _attack(name: str) -> str:

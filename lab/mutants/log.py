@@ -149,7 +149,7 @@ TABLE: tuple[Mutant, ...] = (
         "start-beyond-the-end",
         "B15: log start: never beyond the log's end",
         "log.partition_log:PartitionLog.delete_records_before",
-        "self.check_range(offset)",
+        "raise self.out_of_range(offset)",
         "pass",
         f"{_TRUNCATION}::test_deleting_from_the_start",
     ),

@@ -54,7 +54,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "rates-without-number",
         "A21: a client of many names takes bounded memory",
-        "cluster.broker.quotas.recent:Recent.use",
+        "cluster.broker.quotas.rate_quota:Recent.use",
         "if len(self._known) > SHARES_MAX:",
         "if False:",
         f"{_RATES}::test_a_client_with_another_name_each_time_takes_no_unbounded_memory",
@@ -62,7 +62,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "idle-shares-stay",
         "A21: a share that nobody used for as long as windows are remembered is forgotten",
-        "cluster.broker.quotas.recent:Recent._forget",
+        "cluster.broker.quotas.rate_quota:Recent._forget",
         "if not self._known[of].is_over(now_ms):",
         "if True:",
         f"{_RATES}::test_a_client_with_another_name_each_time_takes_no_unbounded_memory",
@@ -86,7 +86,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-mute-is-for-ever",
         "A21: a wait ends",
-        "cluster.broker.quotas.muting:Mutes.end_all",
+        "cluster.broker.quotas.client_quotas:Mutes.end_all",
         "self._end(connection)",
         "pass",
         f"{_WIRE}::test_a_fetch_above_the_quota_is_answered_with_nothing",
@@ -176,7 +176,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "debts-are-forgotten",
         "A21: a share that owes is remembered until it owes no more",
-        "cluster.broker.quotas.token_quota:_Taken.is_over",
+        "cluster.broker.quotas.rate_quota:_Taken.is_over",
         "self.bucket.is_full(now_ms) and ",
         "",
         f"{_TOKENS}::test_who_owes_is_remembered_until_it_owes_no_more",
@@ -184,7 +184,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "topics-above-the-quota-are-made",
         "A21: a change of the metadata above the quota is refused",
-        "cluster.broker.quotas.mutations:MutationCharge.admits",
+        "cluster.broker.quotas.client_quotas:MutationCharge.admits",
         "self._strict and self._quota.wait_ms(self._share, now_ms) > 0",
         "False",
         f"{_MUTATIONS}::test_a_topic_above_the_quota_is_refused_and_is_not_made",
@@ -225,7 +225,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "first-uses-are-free",
         "A21: topics that are made by their first use count",
-        "cluster.broker.auto_creation:AutoCreation.create",
+        "cluster.broker.handlers.metadata:AutoCreation.create",
         "if charge.admits(partitions)",
         "if True",
         f"{_MUTATIONS}::test_topics_that_are_made_by_their_first_use_count",

@@ -21,7 +21,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "deleted-epochs-are-rot",
         "B19: of batches wholly below the log start no epoch is known",
-        "log.intact:intact_end",
+        "log.epochs:intact_end",
         "if offset < log_start_offset:",
         "if False:",
         f"{_SURVEY}::test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten",
@@ -53,7 +53,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "leader-epochs-are-believed",
         "B19: a batch is of the leader epoch that the log knows",
-        "log.intact:intact_end",
+        "log.epochs:intact_end",
         "epoch, until = epochs.span_at(max(offset, log_start_offset))",
         "epoch, until = -1, epochs.span_at(max(offset, log_start_offset))[1]",
         f"{_ROT}::test_no_flipped_bit_is_served[150]",

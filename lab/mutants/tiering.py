@@ -11,7 +11,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "local-retention-takes-what-was-not-copied",
         "B22: what is not in the object store stays on the disks",
-        "replica.tier_retention:keep_local",
+        "replica.retention:keep_local",
         "copied_to = tier.end_offset if tier.segments else 0",
         "copied_to = 1 << 62",
         f"{_TESTS}::test_nothing_leaves_the_disks_that_is_not_in_the_store",
@@ -115,7 +115,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "size-of-the-tier-is-not-counted",
         "B22: whole retention counts what is in the store",
-        "replica.tier_retention:expired_start",
+        "replica.retention:expired_start",
         "tier.size_bytes + uncopied_bytes - keep.size_bytes",
         "uncopied_bytes - keep.size_bytes",
         f"{_TESTS}::test_age_and_size_take_whole_segments_from_the_front",

@@ -12,7 +12,7 @@ from strandline.cluster.groups.classic import group
 from strandline.controller.raft import transitions
 from strandline.proto.ensure import INVARIANTS
 from strandline.proto.transitions import E, S, Transitions
-from strandline.replica.core import roles
+from strandline.replica import states
 from strandline.replica.states import Role
 
 
@@ -23,7 +23,7 @@ def quorum_states() -> str:
 
 def replica_states() -> str:
     """The roles of a broker for a partition."""
-    return _machine(roles.TRANSITIONS, Role)
+    return _machine(states.TRANSITIONS, Role)
 
 
 def group_states() -> str:

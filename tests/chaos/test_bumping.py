@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 
 from strandline.chaos.bumping import BumpingSequencer
-from strandline.client.accumulator import Accumulator
-from strandline.client.batches import ProducerBatch
+from strandline.client.accumulator import Accumulator, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import ThreadFutures
 from strandline.proto.error_codes import ErrorCode

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from strandline.cli import audit_sources
 from strandline.cli.audit_sources import AuditFiles
 from strandline.cli.main import main
-from strandline.cluster.node.audit_file import AuditFile
+from strandline.cluster.node.audit_trail import AuditFile
 from strandline.proto.audit import audit_line
 from strandline.proto.system import SystemClock
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.client.batches import OpenRecords
+from strandline.client.accumulator import OpenRecords
 from strandline.client.errors import ClientError
 from strandline.client.futures import Answer, RecordFuture, ThreadFutures, ThreadResults
 from strandline.client.lanes import Memory

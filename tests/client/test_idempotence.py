@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.client.accumulator import PartitionQueue
-from strandline.client.batches import OpenRecords, ProducerBatch
+from strandline.client.accumulator import OpenRecords, PartitionQueue, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import ThreadFutures
 from strandline.client.idempotence import (

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from strandline.controller import api, broker_api, methods, tier_api
+from strandline.controller import api, broker_api, methods
 from strandline.controller.channel import ControllerChannel, Operation
 from strandline.controller.controller import Controller
 from strandline.proto import isr
@@ -23,7 +23,7 @@ from tests.proto.messages.samples import sample
 
 KINDS = [
     kind
-    for module in (api, broker_api, isr, tier_api)
+    for module in (api, broker_api, isr)
     for _, kind in inspect.getmembers(module, dataclasses.is_dataclass)
     if kind.__module__ == module.__name__
 ]

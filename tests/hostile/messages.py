@@ -15,7 +15,7 @@ from strandline.cluster.broker.table import APIS
 from strandline.log.records import Record, build_batch
 from strandline.proto.kafka import schema as walker
 from strandline.proto.kafka.apis import Api
-from strandline.proto.varint import uvarint
+from strandline.proto.kafka.fields import uvarint
 from tests.proto.kafka.samples import kind_of
 
 EVERY_ANSWER = [(api, version) for api, known in SUPPORTED.items() for version in range(known.low, known.high + 1)]

@@ -33,17 +33,21 @@ from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, Pro
 from strandline.proto.kafka import (
     consumer_group_records,
     consumer_protocol,
-    fetch_request,
-    fetch_response,
+    fetch,
     group_records,
     produce,
     schema,
 )
-from strandline.proto.kafka import frames as kafka_frames
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import skip_tags
+from strandline.proto.kafka.fields import (
+    read_client_id,
+    read_correlation_id,
+    read_request_header,
+    read_uvarint,
+    response_body,
+    skip_tags,
+)
 from strandline.proto.scram import SaltedPasswords, ScramClient, ScramCredential, ScramError, ScramMechanism
-from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
 from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION
 from tests.hostile.tls_target import hand_over
@@ -74,7 +78,7 @@ def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
 
 
 PRODUCE = range(produce.FIRST, produce.LAST + 1)
-FETCH = range(fetch_request.FIRST, fetch_request.LAST + 1)
+FETCH = range(fetch.FIRST, fetch.LAST + 1)
 METADATA = range(metadata_api.VERSIONS[0], metadata_api.VERSIONS[1] + 1)
 
 # ---------------------------------------------------------------- requests, in the broker
@@ -84,7 +88,7 @@ def read_request(key: int, version: int, body: bytes) -> Any:
     """As the broker reads it."""
     by_hand: dict[int, Callable[[memoryview, int], Any]] = {
         Api.PRODUCE: produce.read_request,
-        Api.FETCH: fetch_request.read_request,
+        Api.FETCH: fetch.read_request,
         Api.METADATA: metadata_api.read_request,
     }
     return by_hand[key](memoryview(body), version) if key in by_hand else schema.request(Api(key), version).decode(body)
@@ -110,7 +114,7 @@ def read_answer(api: Api, version: int, body: bytes) -> Any:
     """As the client reads it."""
     by_hand: dict[Api, Callable[[memoryview, int], Any]] = {
         Api.PRODUCE: produce.read_response,
-        Api.FETCH: fetch_response.read_response,
+        Api.FETCH: fetch.read_response,
     }
     return by_hand[api](memoryview(body), version) if api in by_hand else schema.response(api, version).decode(body)
 
@@ -123,12 +127,12 @@ def _response(data: bytes) -> None:
 def _headers(data: bytes) -> None:
     """What stands before a message, on either side."""
     flexible, raw = _pick([False, True], data)
-    for read in (kafka_frames.read_request_header, kafka_frames.read_correlation_id):
+    for read in (read_request_header, read_correlation_id):
         try:
             read(memoryview(raw))
         except ProtocolError:
             continue
-    for read_rest in (kafka_frames.read_client_id, kafka_frames.response_body):
+    for read_rest in (read_client_id, response_body):
         try:
             read_rest(memoryview(raw), flexible)
         except ProtocolError:
@@ -354,12 +358,12 @@ def _server_of_scram(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     "request": Target(_request, (ProtocolError,)),
     "produce-request": Target(_of_versions(produce.read_request, PRODUCE), (ProtocolError,)),
-    "fetch-request": Target(_of_versions(fetch_request.read_request, FETCH), (ProtocolError,)),
+    "fetch-request": Target(_of_versions(fetch.read_request, FETCH), (ProtocolError,)),
     "metadata-request": Target(_of_versions(metadata_api.read_request, METADATA), (ProtocolError,)),
     "tagged-fields": Target(lambda data: skip_tags(memoryview(data), 0), (ProtocolError,)),
     "response": Target(_response, (ProtocolError,)),
     "produce-response": Target(_of_versions(produce.read_response, PRODUCE), (ProtocolError,)),
-    "fetch-response": Target(_of_versions(fetch_response.read_response, FETCH), (ProtocolError,)),
+    "fetch-response": Target(_of_versions(fetch.read_response, FETCH), (ProtocolError,)),
     "headers": Target(_headers),
     "members": Target(_members),
     "varint": Target(_varint, (ProtocolError,)),

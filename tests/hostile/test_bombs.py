@@ -18,7 +18,7 @@ from strandline.log.compression import Codec, compress, decompress
 from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.varint import read_uvarint, uvarint
+from strandline.proto.kafka.fields import read_uvarint, uvarint
 from tests.acceptance.helpers import make_topic
 from tests.acceptance.raw import receive_frame
 from tests.hostile.node import MIB, attack, endpoint, frame

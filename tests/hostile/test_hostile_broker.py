@@ -18,7 +18,7 @@ from strandline.client.versions import SUPPORTED
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import Endpoint
 from strandline.proto.kafka.apis import Api
-from strandline.proto.varint import uvarint
+from strandline.proto.kafka.fields import uvarint
 from tests.hostile.messages import EVERY_ANSWER, answer, mutated
 from tests.hostile.node import MIB
 from tests.hostile.targets import read_answer

@@ -10,8 +10,7 @@ from contextlib import suppress
 import pytest
 
 from strandline.cluster.node.dev import DevCluster
-from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX
-from strandline.proto.varint import uvarint
+from strandline.proto.kafka.fields import REQUEST_ELEMENTS_MAX, uvarint
 from tests.acceptance.raw import receive_exactly
 from tests.hostile.node import MIB, attack, endpoint, frame
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from strandline.log.batch import BatchHeader, iter_batches
-from strandline.log.cleanable import Cleanable
 from strandline.log.compaction import Compacted, Compaction
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch
+from strandline.log.retention import Cleanable
 from tests.log.helpers import all_records
 
 NOW_MS = 1_700_000_000_000

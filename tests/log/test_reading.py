@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
-from strandline.log.index_cache import IndexCache
+from strandline.log.log_state import IndexCache
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.promises import LastLife
 from strandline.log.reader import LogRead

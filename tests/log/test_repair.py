@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from strandline.chaos.sim.ports import Ports
 from strandline.cli.main import main
 from strandline.log.batch import parse_header
-from strandline.log.boots import Boots
 from strandline.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import FINDINGS, LogCondition
+from strandline.log.lives import Boots
 from strandline.log.log_dir import LogDir
 from strandline.log.real_disk import RealDisk
 from strandline.log.verify.flaws import AtStart, Flaw, Kind

@@ -12,10 +12,10 @@ import pytest
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
 from strandline.chaos.sim.ports import Ports
-from strandline.log.boots import Boots
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 from strandline.log.config import LogConfig
 from strandline.log.disk import LOCK_FILE, DiskError, DiskFull, File
+from strandline.log.lives import Boots
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import AWAY, ContentAgain, Rewriting, restore_names

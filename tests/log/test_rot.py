@@ -16,7 +16,7 @@ from strandline.log import records as in_use
 from strandline.log import records_python
 from strandline.log.batch import HEADER_SIZE, iter_batches
 from strandline.log.config import LogConfig
-from strandline.log.intact import intact
+from strandline.log.epochs import intact
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.log.sync_wait import FAST_IN_A_ROW, LIMIT_MS, SAVED_MAX_MS, SHARE, SyncWait
+from strandline.log.watched_disk import FAST_IN_A_ROW, LIMIT_MS, SAVED_MAX_MS, SHARE, SyncWait
 from strandline.proto import marks
 
 APART_MS = 10.0

@@ -14,8 +14,7 @@ from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError, DiskPoisoned
 from strandline.log.real_disk import RealDisk
-from strandline.log.sync_wait import FAST_IN_A_ROW, LIMIT_MS
-from strandline.log.watched_disk import BOUNDS_S, LOST_FACTOR, SyncWatch, WatchedDisk
+from strandline.log.watched_disk import BOUNDS_S, FAST_IN_A_ROW, LIMIT_MS, LOST_FACTOR, SyncWatch, WatchedDisk
 from tests.log.helpers import FailingDisk, ManualClock
 
 TIMEOUT_MS = 5_000.0

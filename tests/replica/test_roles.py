@@ -8,8 +8,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.transitions import next_state
 from strandline.replica.core.effects import Judgement, judge_answer
-from strandline.replica.core.roles import TRANSITIONS, RoleEvent
-from strandline.replica.states import Role
+from strandline.replica.states import TRANSITIONS, Role, RoleEvent
 
 
 def test_every_living_role_knows_every_event() -> None:

@@ -11,7 +11,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, Offset
 from strandline.proto.tier import EpochStart, Tier, TierChange, TieredSegment, TierOutcome
-from strandline.replica.tier_retention import expired_start, keep_whole
+from strandline.replica.retention import expired_start, keep_whole
 from tests.replica.helpers import TP
 from tests.replica.tiered import LOG, NOTHING_STAYS, T0, Tiers, play
 from tests.schedules.replication.bench import ONE, THREE, TWO

@@ -38,7 +38,7 @@ RangeReader("127.0.0.1:1").close()
 CLIENTS = " ".join(
     (
         "asyncio.events strandline.client.aio.admin strandline.client.range_reader",
-        "strandline.client.producer_core kio crc32c",
+        "strandline.client.aio.producer kio crc32c",
     )
 )
 
@@ -57,11 +57,11 @@ def test_options_and_columns_need_no_client() -> None:
 
 def test_a_plan_needs_no_records_and_no_producer() -> None:
     """Nor hypothesis, which kio would import wherever it is installed."""
-    left_out(PLAN, "strandline.client.range_reader", "strandline.client.producer_core", "crc32c", "hypothesis")
+    left_out(PLAN, "strandline.client.range_reader", "strandline.client.aio.producer", "crc32c", "hypothesis")
 
 
 def test_a_task_needs_no_admin_and_no_producer() -> None:
-    left_out(TASK, "strandline.client.aio.admin", "strandline.client.producer_core")
+    left_out(TASK, "strandline.client.aio.admin", "strandline.client.aio.producer")
 
 
 def test_a_spark_that_is_too_old_is_told_so() -> None:

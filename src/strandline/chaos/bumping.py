@@ -14,12 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from strandline.client.accumulator import Accumulator, PartitionQueue
+from strandline.client.accumulator import NO_SEQUENCE, Accumulator, PartitionQueue, ProducerBatch
 from strandline.client.aio import Producer
-from strandline.client.batches import NO_SEQUENCE, ProducerBatch
+from strandline.client.aio.producer import ProducerCore
 from strandline.client.config import ProducerConfig
 from strandline.client.idempotence import Sequencer
-from strandline.client.producer_core import ProducerCore
 from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError

@@ -163,10 +163,6 @@ def entries_of(options: Mapping[str, Any]) -> list[AclBinding]:
     return entries
 
 
-def _unless_cluster(kind: ResourceKind, pattern: PatternType) -> PatternType:
-    return PatternType.LITERAL if kind is ResourceKind.CLUSTER else pattern
-
-
 def _what(options: Mapping[str, Any]) -> Iterator[tuple[ResourceKind, str, Operation]]:
     handy = options["producer"] or options["consumer"]
     if handy:

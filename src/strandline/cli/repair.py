@@ -84,8 +84,7 @@ def _rehearse(path: str) -> tuple[Plan, list[Change]]:
 
 def _carry_out(path: str, *, yes: bool) -> tuple[Plan, list[Change], list[str], str]:
     from strandline.log.real_disk import RealDisk
-    from strandline.log.verify.keeping import keep
-    from strandline.log.verify.repair import Repair
+    from strandline.log.verify.repair import Repair, keep
 
     clock = SystemClock()
     with closing(RealDisk()) as disk:

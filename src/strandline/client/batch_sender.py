@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from strandline.client.batches import MadeRecords
+from strandline.client.accumulator import MadeRecords
+from strandline.client.aio.producer import ProducerCore
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import LoopFutures
 from strandline.client.idempotence import SequencesBefore
-from strandline.client.producer_core import ProducerCore
 from strandline.client.session import Session
 from strandline.client.types import Ack
 from strandline.log.batch import Buffer

@@ -27,13 +27,15 @@ from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import Endpoint
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.bounds import RESPONSE_BYTES_MAX
-from strandline.proto.kafka.fields import INT16, INT32, Piece
-from strandline.proto.kafka.frames import (
+from strandline.proto.kafka.fields import (
+    INT16,
+    INT32,
     LENGTH_BYTES,
     OWN_CLIENT,
+    RESPONSE_BYTES_MAX,
     RESPONSE_HEADER_BYTES_MIN,
     Foreign,
+    Piece,
     foreign_protocol,
     read_correlation_id,
     request_head,

@@ -30,14 +30,16 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fetch_request import (
+from strandline.proto.kafka.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     FetchPartition,
     FetchRequest,
+    FetchResponse,
+    PartitionData,
+    read_response,
     write_request,
 )
-from strandline.proto.kafka.fetch_response import FetchResponse, PartitionData, read_response
 
 _TELL_AGAIN_MS = 1_000.0
 """How long a poll waits for others' records before it raises an error that was raised before, and stays."""

@@ -18,8 +18,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from strandline.client.accumulator import PartitionQueue
-from strandline.client.batches import NO_SEQUENCE, ProducerBatch
+from strandline.client.accumulator import NO_SEQUENCE, PartitionQueue, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode

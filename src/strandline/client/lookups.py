@@ -39,9 +39,9 @@ class Lookups:
         """Ask the leaders for the positions that are to come from them, all in one round."""
         wanted: dict[PartitionState, int] = {}
         for state in states:
-            if state.error is not None or state.resolving or self._is_replaced(state):
+            if state.position is not None or state.error is not None or state.resolving or self._is_replaced(state):
                 continue
-            if state.position is None and state.reset_to is None:
+            if state.reset_to is None:
                 self._reset_by_policy(state)
             if state.reset_to is not None:
                 wanted[state] = state.reset_to

@@ -11,13 +11,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Self, Unpack
 
+from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
 from strandline.client.loop_thread import LoopThread, of_parents, refused
 from strandline.client.metadata import TopicView
-from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
 from strandline.client.tasks import log

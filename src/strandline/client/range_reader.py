@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.errors import ClientTimeout, OffsetOutOfRange, TopicReplaced
 from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
+from strandline.client.positions import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
@@ -32,14 +32,15 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fetch_request import (
+from strandline.proto.kafka.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     FetchPartition,
     FetchRequest,
+    PartitionData,
+    read_response,
     write_request,
 )
-from strandline.proto.kafka.fetch_response import PartitionData, read_response
 from strandline.proto.ports import Clock, Rng
 
 _SHORT_LOG_GRACE_MS = 45_000

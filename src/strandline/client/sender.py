@@ -13,8 +13,7 @@ from functools import partial
 from uuid import UUID
 
 from strandline.client import logs
-from strandline.client.accumulator import Accumulator, PartitionQueue
-from strandline.client.batches import ProducerBatch
+from strandline.client.accumulator import Accumulator, PartitionQueue, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
@@ -165,7 +164,7 @@ class Sender:
             leader = self._metadata.leader_of(queue.partition)
             queue.wire_node, queue.wire_epoch = node.node_id, -1 if leader is None else leader[1]
             topics.setdefault(queue.partition.topic, []).append((queue.partition.partition, memoryview(batch.encode())))
-        self._metadata.want(topics)
+        self._metadata.want(list(topics))
         ids = {name: view.topic_id for name in topics if (view := self._metadata.topics.get(name)) is not None}
         all_named = all(ids.get(name) is not None for name in topics)
         try:

@@ -1,4 +1,5 @@
-"""What a broker asks of the active controller for itself, and what it reports: registration, heartbeats, ISR changes.
+"""What a broker asks of the active controller for itself, and what it reports: registration, heartbeats, ISR changes,
+tiers (KIP-405).
 
 Defined and answered as the messages of `api`, which operators and clients ask for.
 """
@@ -25,6 +26,7 @@ from strandline.proto.ids import (
 )
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.messages.fields import Int32, Int64, SInt32, SInt64, UInt32
+from strandline.proto.tier import TierChange, TierOutcome
 
 NO_OFFSET = Offset(-1)
 
@@ -282,3 +284,25 @@ class PingReply:
 
     node_id: Annotated[NodeId, Int32(1)]
     incarnation_id: Annotated[UUID, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTiersRequest:
+    """A broker tells what it has copied to the object store or deletes there, and what of deleted topics is gone.
+
+    Attributes:
+        changes: of partitions that it leads, each once.
+        reaped: deleted topics (`MetadataImage.deleted_tiers`) of which it has found no object any more.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
+    changes: Annotated[tuple[TierChange, ...], 3] = ()
+    reaped: Annotated[tuple[TopicId, ...], 4] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTiersReply:
+    """One outcome a change, in order."""
+
+    outcomes: Annotated[tuple[TierOutcome, ...], 1]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, broker_api, methods, quota_api, scram_api, tier_api
+from strandline.controller import api, broker_api, methods, quota_api, scram_api
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import acls, brokers, configs, elections, isr, quotas, scram, tiers, topics
 from strandline.controller.machine.sessions import NEVER
@@ -306,7 +306,7 @@ class Controller:
         """Set and remove quotas of clients. Raises KafkaError POLICY_VIOLATION."""
         return await self._do(lambda state, _: quotas.alter_client_quotas(state, request))
 
-    async def alter_tiers(self, request: tier_api.AlterTiersRequest) -> tier_api.AlterTiersReply:
+    async def alter_tiers(self, request: broker_api.AlterTiersRequest) -> broker_api.AlterTiersReply:
         """Judge a leader's changes of tiers. Raises KafkaError STALE_BROKER_EPOCH."""
         return await self._do(lambda state, _: tiers.alter_tiers(state, request))
 

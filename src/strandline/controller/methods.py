@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from strandline.controller import api, broker_api, quota_api, scram_api, tier_api
+from strandline.controller import api, broker_api, quota_api, scram_api
 from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -51,7 +51,7 @@ REMOVE_VOTER = _method("RemoveVoter", api.RemoveVoterRequest, api.VoterReply)
 ADD_VOTER = _method("AddVoter", api.AddVoterRequest, api.VoterReply)
 ALTER_SCRAM = _method("AlterScramCredentials", scram_api.AlterScramRequest, scram_api.AlterScramReply)
 ALTER_QUOTAS = _method("AlterClientQuotas", quota_api.AlterQuotasRequest, quota_api.AlterQuotasReply)
-ALTER_TIERS = _method("AlterTiers", tier_api.AlterTiersRequest, tier_api.AlterTiersReply)
+ALTER_TIERS = _method("AlterTiers", broker_api.AlterTiersRequest, broker_api.AlterTiersReply)
 DESCRIBE_REPLICAS = _method("DescribeReplicas", broker_api.DescribeReplicasRequest, broker_api.DescribeReplicasReply)
 
 SESSION = method(_CONTROLLER + "Session", broker_api.Heartbeat, broker_api.HeartbeatReply)

@@ -31,7 +31,6 @@ from functools import partial
 from crc32c import crc32c
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header, verify_crc
-from strandline.log.cleanable import Cleanable
 from strandline.log.cleaned import CleanedSegment, Pace, WhatStays
 from strandline.log.compression import MAX_DECOMPRESSED_BYTES
 from strandline.log.config import BATCH_BYTES_MAX
@@ -39,6 +38,7 @@ from strandline.log.index import ENTRY_BYTES
 from strandline.log.log_state import LogState
 from strandline.log.offset_map import is_compacted, new_offset_map
 from strandline.log.records import left_over, unpacked, unreadable
+from strandline.log.retention import Cleanable
 from strandline.log.segment import RELATIVE_OFFSET_MAX, Segment
 from strandline.log.swap import CLEANED_SUFFIX, LogChanged, Swap, remove
 from strandline.proto.errors import ConfigError, KafkaError

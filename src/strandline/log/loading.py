@@ -12,7 +12,7 @@ from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_meta
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskFull, File, read_file
 from strandline.log.findings import NOTHING_LEFT, Findings, LogCondition, RecoveryFinding
-from strandline.log.index_cache import IndexCache
+from strandline.log.log_state import IndexCache
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import LastLife, Promises
 from strandline.log.recovery import ExaminedLog

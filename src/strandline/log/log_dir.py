@@ -12,7 +12,6 @@ from uuid import UUID
 
 import structlog
 
-from strandline.log.boots import Boots, take_clean_mark
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     LOG_STARTS,
@@ -25,8 +24,7 @@ from strandline.log.checkpoints import (
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
 from strandline.log.findings import Findings, LogCondition
-from strandline.log.index_cache import IndexCache
-from strandline.log.lives import Lives
+from strandline.log.lives import Boots, Lives, take_clean_mark
 from strandline.log.loading import (
     DELETED,
     METADATA_DIRECTORY,
@@ -37,6 +35,7 @@ from strandline.log.loading import (
     aside_stem,
     sync_logs,
 )
+from strandline.log.log_state import IndexCache
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
 from strandline.log.recovery import open_log

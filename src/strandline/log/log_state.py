@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +10,6 @@ from typing import Protocol
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.index_cache import IndexCache
 from strandline.log.producer_state import ProducerStates
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
@@ -19,6 +19,31 @@ from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+INDEX_CACHE_BYTES = 64 << 20
+"""Memory for loaded indexes of closed segments, over all logs of a directory (a full 1 GiB segment's take 5 MB)."""
+
+
+class IndexCache:
+    """Which closed segments have their indexes in memory; the least recently used drop theirs beyond the bound."""
+
+    def __init__(self, max_bytes: int = INDEX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._segments: OrderedDict[Segment, int] = OrderedDict()
+
+    def touch(self, segment: Segment) -> None:
+        """`segment` was read from just now."""
+        self._bytes += segment.index_bytes - self._segments.pop(segment, 0)
+        self._segments[segment] = segment.index_bytes
+        while self._bytes > self._max_bytes and len(self._segments) > 1:
+            old, size = self._segments.popitem(last=False)
+            old.drop_indexes()
+            self._bytes -= size
+
+    def forget(self, segment: Segment) -> None:
+        """`segment` is gone, or is appended to again."""
+        self._bytes -= self._segments.pop(segment, 0)
 
 
 class PendingSwap(Protocol):
@@ -144,16 +169,15 @@ class LogState:
         """The newest leader epoch known: that of the last record, or of an election since."""
         return self.epochs.latest
 
-    def check_range(self, offset: int) -> None:
-        """Raises KafkaError (OFFSET_OUT_OF_RANGE) unless log start <= offset <= log end."""
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                "the log does not hold this offset",
-                offset=offset,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-            )
+    def out_of_range(self, offset: int) -> KafkaError:
+        """The error for an offset that is not in log start <= offset <= log end: OFFSET_OUT_OF_RANGE."""
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            "the log does not hold this offset",
+            offset=offset,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+        )
 
     def begin_segment(self, base_offset: int, now_ms: int) -> None:
         """Make `base_offset` the start of a new active segment."""

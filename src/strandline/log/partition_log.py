@@ -17,13 +17,13 @@ from strandline.log.batch import (
     patch_base_offset_and_epoch,
     patch_log_append_time,
 )
-from strandline.log.cleanable import Cleanable, find_cleanable
 from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
 from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
 from strandline.log.recompression import recompressed
+from strandline.log.retention import Cleanable, find_cleanable
 from strandline.log.rot import Rot
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
@@ -413,7 +413,7 @@ class PartitionLog(LogState):
             StorageError: the disk failed; the log is fenced from now on.
         """
         if offset > self.log_end_offset:
-            self.check_range(offset)
+            raise self.out_of_range(offset)
         if offset > self.log_start_offset:
             try:
                 if offset == self.log_end_offset and self.segments[-1].size and not keep_active:

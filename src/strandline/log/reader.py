@@ -10,9 +10,8 @@ from crc32c import crc32c
 
 from strandline.log.batch import CRC_START, BatchHeader
 from strandline.log.disk import DiskError
-from strandline.log.index_cache import IndexCache
-from strandline.log.intact import intact_end, why_not_intact
-from strandline.log.log_state import LogState
+from strandline.log.epochs import intact_end, why_not_intact
+from strandline.log.log_state import IndexCache, LogState
 from strandline.log.records import decode_records
 from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
 from strandline.proto.error_codes import ErrorCode
@@ -117,7 +116,8 @@ class LogReader:
 
     def _read(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int, pread: Pread) -> LogRead:
         log = self._log
-        log.check_range(offset)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise log.out_of_range(offset)
         limit = min(limit_offset, log.log_end_offset)
         if offset >= limit:
             return LogRead(b"", Offset(offset), Offset(offset))
@@ -146,7 +146,8 @@ class LogReader:
 
     def _read_part(self, offset: int, position: int, max_bytes: int, crc: int, pread: Pread) -> BatchPart:
         log = self._log
-        log.check_range(offset)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise log.out_of_range(offset)
         if offset == log.log_end_offset:
             raise ValueError(f"no batch stands at the log end, {offset}")
         try:

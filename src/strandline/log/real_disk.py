@@ -13,7 +13,6 @@ from functools import partial
 from threading import Event
 from typing import ParamSpec, TypeVar, cast
 
-from strandline.log.compiled_sync import FILES_MAX, CompiledSync
 from strandline.log.disk import DiskError, DiskPoisoned, File
 from strandline.log.real_file import RealFile, pread_all, refused
 from strandline.log.real_lock import RealLock
@@ -26,7 +25,7 @@ from strandline.log.real_sync import (
     sync_error,
     sync_group,
 )
-from strandline.log.sync_thread import SyncThread
+from strandline.log.sync_thread import FILES_MAX, CompiledSync, SyncThread
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,8 +24,7 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, File
 from strandline.log.epoch_recovery import epochs_agree, epochs_from_batches, load_epochs
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.index_cache import IndexCache
-from strandline.log.log_state import LogParts
+from strandline.log.log_state import IndexCache, LogParts
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
 from strandline.log.promises import LastLife

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.log.disk import DiskError
+from strandline.log.epochs import intact_end
 from strandline.log.holes import Hole, Holes
-from strandline.log.intact import intact_end
 from strandline.log.log_state import LogState
 from strandline.log.segment import Segment
 from strandline.proto.error_codes import ErrorCode

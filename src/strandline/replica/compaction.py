@@ -12,12 +12,11 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from strandline.log.checkpoints import CLEANER_OFFSETS, decode_offsets, encode_offsets
-from strandline.log.cleanable import Cleanable
 from strandline.log.compaction import Compacted, Compaction
 from strandline.log.disk import DiskError, DiskFull, read_file, write_synced
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
-from strandline.log.retention import RetentionClock
+from strandline.log.retention import Cleanable, RetentionClock
 from strandline.log.swap import LogChanged
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError
 from strandline.proto.ids import Offset, TopicPartition
@@ -211,7 +210,7 @@ class Compactor:
         """Whether what a segment leaves finds room beside it. Says once that it does not."""
         segment_bytes = min(plog.config.segment_bytes, found.clean_bytes + found.dirty_bytes)
         free = plog.disk.free_bytes(plog.directory)
-        if free >= _ROOM * segment_bytes and not self._shared.directories.of(plog).room.full:
+        if free >= _ROOM * segment_bytes and not self._shared.directories.of(plog.home).room.full:
             self._without_room.discard(plog)
             return True
         if plog not in self._without_room:
@@ -242,12 +241,12 @@ class Compactor:
         try:
             done = await one.run()
             if plog.needs_sync and plog.failure is None:
-                shared.directories.mark(plog)
-            await self._write_checkpoint(shared.directories.of(plog).log_dir)
+                shared.directories.of(plog.home).syncer.mark(plog)
+            await self._write_checkpoint(shared.directories.of(plog.home).log_dir)
         except LogChanged:
             return False
         except DiskFull:
-            shared.directories.of(plog).room.ran_out()
+            shared.directories.of(plog.home).room.ran_out()
             return False
         except StorageError as error:
             if partition.log is plog:  # else the replica was moved

@@ -111,27 +111,18 @@ class Directories:
         """Those that have not failed."""
         return [directory for directory in self.all if not directory.log_dir.failed]
 
-    def of(self, plog: PartitionLog) -> Directory:
-        """The one that a log lies in."""
-        return self._by_path[plog.home]
+    def of(self, home: str) -> Directory:
+        """The one in which a log lies that says so (`LogState.home`)."""
+        return self._by_path[home]
 
     def at(self, path: str) -> Directory | None:
         """The one at a path."""
         return self._by_path.get(path)
 
-    def mark(self, plog: PartitionLog) -> None:
-        """A log was written to: sync it with the next group of its disk. Cheap; call it after every append."""
-        self._by_path[plog.home].syncer.mark(plog)
-
     @property
     def full(self) -> bool:
         """None has room: the broker takes no writes."""
         return all(directory.room.full for directory in self.usable)
-
-    @property
-    def some_full(self) -> bool:
-        """One has no room, or more."""
-        return any(directory.room.full for directory in self.usable)
 
     def set_trace(self, trace: RequestTrace | None) -> None:
         """Note the stages of requests, while somebody asks for it."""

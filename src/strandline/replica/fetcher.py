@@ -310,7 +310,7 @@ class Fetcher:
         self._retry_timer = None
         now_ms = self._shared.clock.monotonic_ms()
         for following in [f for f in self._waiting if f.retry_ms <= now_ms + 1]:
-            if following.without_room and self._shared.directories.of(following.log).room.full:
+            if following.without_room and self._shared.directories.of(following.log.home).room.full:
                 if now_ms >= following.log_start_due_ms:
                     following.log_start_due_ms = now_ms + LOG_START_MS
                     self._ask_for_log_start(following)
@@ -416,7 +416,8 @@ class Fetcher:
         if following.hole is not None:
             self._fill(following, data.batches)
             return
-        if self._shared.directories.of(following.log).room.full:  # the rest is for the metadata log and the checkpoints
+        # The rest is for the metadata log and the checkpoints.
+        if self._shared.directories.of(following.log.home).room.full:
             following.without_room = True
             self._fetch_later(following)
             return

@@ -221,7 +221,7 @@ class Following:
         if shared.directories.trace is not None:
             shared.directories.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:
-            shared.directories.mark(self.log)
+            shared.directories.of(self.log.home).syncer.mark(self.log)
         else:
             self._feed.acknowledge(self)
 
@@ -294,7 +294,7 @@ class Following:
         after = (plog.log_end_offset, plog.latest_epoch)
         name = str(partition.topic_partition)
         log.info("cut a diverging log", partition=name, leader=core.leader, before=before, after=after)
-        self._shared.directories.mark(plog)
+        self._shared.directories.of(plog.home).syncer.mark(plog)
         return after != before
 
     def _report_loss(self, offset: int) -> None:
@@ -310,7 +310,7 @@ class Following:
 
     def _no_room(self) -> None:
         self.without_room = True
-        self._shared.directories.of(self.log).room.ran_out()
+        self._shared.directories.of(self.log.home).room.ran_out()
 
 
 class Pieces:

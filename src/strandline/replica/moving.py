@@ -268,7 +268,7 @@ class Mover:
             self._give_up(move, str(error))
             return
         new = future.finish()
-        source = self._shared.directories.of(current).log_dir
+        source = self._shared.directories.of(current.home).log_dir
         try:
             aside = self._log_dirs.moved(new, move.target, future.unique)
         except NoSpaceLeft:
@@ -328,10 +328,10 @@ def replace_log(shared: Shared, streams: Streams, partition: Partition, new: Par
     if source is not None:
         source.end()
         streams.follow(partition)
-    directory = shared.directories.of(new)
+    directory = shared.directories.of(new.home)
     directory.log_dir.tell({partition.topic_partition: partition.high_watermark})
     directory.checkpoints.write_all()
-    shared.directories.mark(new)
+    directory.syncer.mark(new)
     partition.synced()
     partition.log_start_durable()
     partition.watchers.wake()

@@ -19,10 +19,9 @@ from strandline.replica import frames
 from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.core.roles import TRANSITIONS, RoleEvent
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
-from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, Role
+from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, Role, RoleEvent
 from strandline.replica.subscription import Source, Subscription
 from strandline.replica.waiting import TO_HIGH_WATERMARK, Append, AppendDone, DeletionDone, PendingDeletion, Watchers
 
@@ -220,15 +219,16 @@ class Partition:
             self._refuse(append, batches, error, message)
             return None
         shared, now_ms = self._shared, self._shared.clock.monotonic_ms()
+        directory = shared.directories.of(plog.home)
         if shared.early_refusals:
             shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
         try:
-            wall_ms, room = shared.clock.wall_ms(), not shared.directories.of(plog).room.full
+            wall_ms, room = shared.clock.wall_ms(), not directory.room.full
             result = plog.append_as_leader(batches, core.leader_epoch, wall_ms, has_room=room)
         except KafkaError as failure:
             self._refuse(append, batches, failure.code, failure.message or str(failure))
             if isinstance(failure, NoSpaceLeft):
-                shared.directories.of(plog).room.ran_out()
+                directory.room.ran_out()
             return None
         except StorageError as failure:
             self.fail(str(failure))
@@ -246,7 +246,7 @@ class Partition:
             effects = core.appended(result.next_offset, now_ms)
             self._publish(core, result)
             if shared.config.sync_before_ack:
-                shared.directories.mark(plog)
+                directory.syncer.mark(plog)
             self._carry_out(effects)
         if waits and core.high_watermark < result.next_offset:
             append.wait_in(self.waiting)
@@ -448,12 +448,12 @@ class Partition:
             return
         self.send_high_watermark(log_start_raised=True)
         if self._shared.config.sync_before_ack and plog.needs_sync:
-            self._shared.directories.mark(plog)  # a segment that was begun anew
+            self._shared.directories.of(plog.home).syncer.mark(plog)  # a segment that was begun anew
         self._log_start_raised()
 
     def _log_start_raised(self) -> None:
         if self.log is not None and self.log.durable_log_start_offset < self.log.log_start_offset:
-            self._shared.directories.of(self.log).checkpoints.log_start_raised(self.log_start_durable)
+            self._shared.directories.of(self.log.home).checkpoints.log_start_raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
         """The log start is durable, or a part of the way to it: answer who waited, or tell the leader."""

@@ -157,7 +157,7 @@ class PartitionSet:
             sync_before_ack = self._shared.config.sync_before_ack
             high_watermark = partition.high_watermark
             partition.follow(FollowerCore(state, high_watermark, plog.log_end_offset, sync_before_ack=sync_before_ack))
-            self._shared.directories.mark(plog)
+            self._shared.directories.of(plog.home).syncer.mark(plog)
             self._streams.follow(partition)
 
     def _lead(self, partition: Partition, plog: PartitionLog) -> None:
@@ -188,7 +188,7 @@ class PartitionSet:
         )
         self._channel = self._channel % 0xFFFFFFFF + 1
         partition.lead(core, self._channel)
-        self._shared.directories.mark(plog)
+        self._shared.directories.of(plog.home).syncer.mark(plog)
 
     def _lead_after_all(self, partition: Partition, state: PartitionState) -> None:
         """The log of a leader that had to wait knows its producers; in another epoch that is past."""

@@ -54,7 +54,8 @@ def read(
     limit = _limit(core, log, committed_only)
     try:
         if offset >= limit:
-            log.check_range(offset)
+            if not log.log_start_offset <= offset <= log.log_end_offset:
+                raise log.out_of_range(offset)
             return _outcome(partition, high_watermark, b"", offset)
         found = log.read(offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0)
     except KafkaError as failure:

@@ -1,4 +1,5 @@
-"""The values that the replica manager takes and gives: metadata in, outcomes out.
+"""The values that the replica manager takes and gives: metadata in, outcomes out. And the roles of a broker for a
+partition, with the only ways from one to another, as one table.
 
 They carry no behaviour beyond what their fields imply, import nothing of the network, and may be built by any layer
 above (the node maps the controller's image and replies to them).
@@ -25,6 +26,7 @@ from strandline.proto.ids import (
 )
 from strandline.proto.marks import mark
 from strandline.proto.tier import NO_TIER, Tier
+from strandline.proto.transitions import Transitions
 
 ACKS_ALL = -1
 """Kafka's acks=all: answer when every in-sync replica has the batch."""
@@ -188,7 +190,7 @@ class ReplicaCounters:
 
 
 class Role(Enum):
-    """What this broker is for a partition; `strandline.replica.core.roles` has the legal transitions."""
+    """What this broker is for a partition; `strandline.replica.states` has the legal transitions."""
 
     IDLE = "idle"
     """Hosted, but the metadata name no leader to follow (yet)."""
@@ -267,3 +269,37 @@ class ReplicaConfig:
     def sync_before_ack(self) -> bool:
         """Whether the durable offset counts (flush.policy = ack)."""
         return self.flush_policy == "ack"
+
+
+class RoleEvent(Enum):
+    """What happened to a partition, as far as its role goes."""
+
+    ELECTED = "the metadata name this broker as leader, in a new leader epoch"
+    FOLLOW = "the metadata name another broker as leader, in a new leader epoch"
+    LEADERLESS = "the metadata name no leader"
+    DISK_FAILED = "the log is damaged, or the disk failed under it"
+    DELETED = "the topic is deleted, or this broker is no longer among the replicas"
+
+
+TRANSITIONS: Transitions[Role, RoleEvent] = {
+    (Role.IDLE, RoleEvent.ELECTED): Role.LEADER,
+    (Role.IDLE, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.IDLE, RoleEvent.LEADERLESS): Role.IDLE,
+    (Role.IDLE, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.IDLE, RoleEvent.DELETED): Role.DELETED,
+    (Role.FOLLOWER, RoleEvent.ELECTED): Role.LEADER,
+    (Role.FOLLOWER, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.FOLLOWER, RoleEvent.LEADERLESS): Role.IDLE,
+    (Role.FOLLOWER, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.FOLLOWER, RoleEvent.DELETED): Role.DELETED,
+    (Role.LEADER, RoleEvent.ELECTED): Role.LEADER,
+    (Role.LEADER, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.LEADER, RoleEvent.LEADERLESS): Role.IDLE,
+    (Role.LEADER, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.LEADER, RoleEvent.DELETED): Role.DELETED,
+    (Role.OFFLINE, RoleEvent.ELECTED): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.FOLLOW): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.LEADERLESS): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.DELETED): Role.DELETED,
+}

@@ -22,9 +22,8 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.segment import Segment
 from strandline.log.swap import LogChanged
 from strandline.log.tier.copying import copy_segment
-from strandline.log.tier.keys import log_key, partition_prefix, sidecar_key
 from strandline.log.tier.reading import TierReader
-from strandline.log.tier.store import ObjectStore
+from strandline.log.tier.store import ObjectStore, log_key, partition_prefix, sidecar_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import Offset, TopicPartition

@@ -100,4 +100,4 @@ class Upkeep:
         """flush.policy = replicate: no ack waits for a sync, but a restart shall not have to scan everything."""
         for partition in self._partitions.values():
             if partition.log is not None and partition.log.needs_sync:
-                self._directories.mark(partition.log)
+                self._directories.of(partition.log.home).syncer.mark(partition.log)

@@ -18,10 +18,10 @@ from strandline.cluster.node.dev import DevCluster
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, TopicPartition
-from strandline.proto.kafka import fetch_request
+from strandline.proto.kafka.fetch import FIRST, LAST, TOPIC_ID_SINCE
 from strandline.replica.waiting import Append
 
-VERSIONS = range(fetch_request.FIRST, fetch_request.LAST + 1)
+VERSIONS = range(FIRST, LAST + 1)
 
 
 def append(node: KafkaNode, topic: str, partition: int, *batches: bytes) -> None:
@@ -93,7 +93,7 @@ def test_every_version_reads(tmp_path: Path) -> None:
             await committed(node, "t", 0, 3)
             async with connect(node.listener.endpoint) as client:
                 for version in VERSIONS:
-                    topic = topic_id if version >= fetch_request.TOPIC_ID_SINCE else "t"
+                    topic = topic_id if version >= TOPIC_ID_SINCE else "t"
                     full, empty = await fetched(client, version, topic, {0: 0, 1: 0})
                     assert (full.error_code, full.high_watermark, full.last_stable_offset) == (0, 3, 3)
                     assert sizes(full.records) == [(0, 2), (2, 1)]
@@ -345,7 +345,7 @@ def test_an_incremental_session(tmp_path: Path, version: int) -> None:
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
             topic_id = node.create_topic("t", 3)
-            topic = topic_id if version >= fetch_request.TOPIC_ID_SINCE else "t"
+            topic = topic_id if version >= TOPIC_ID_SINCE else "t"
 
             async def ask(session_id: int, epoch: int, partitions: Any, **options: Any) -> Any:
                 sent = fetch(client, version, topic, partitions, session_id=session_id, session_epoch=epoch, **options)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from strandline.cluster.broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions
+from strandline.cluster.broker.handlers.fetch import EVICTION_MS_MIN, FetchSessions
 from strandline.cluster.broker.parked_fetch import FetchedPartition
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.kafka.fetch_request import FINAL_EPOCH, FetchPartition, PartitionKey
+from strandline.proto.kafka.fetch import FINAL_EPOCH, FetchPartition, PartitionKey
 
 
 class HandClock:

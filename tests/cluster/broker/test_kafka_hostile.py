@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from test_kafka_fetch import append, committed, fetch
 from test_kafka_produce import batch, lonely_topic, produce
 
-from strandline.cluster.broker.config import KIB, MIB, BrokerConfig, ListenerConfig
+from strandline.cluster.broker.config import MIB, BrokerConfig, ListenerConfig
 from strandline.cluster.broker.handlers import produce as produce_api
 from strandline.cluster.broker.handlers.metadata import MetadataHandler
 from strandline.cluster.broker.receive import START_BYTES
@@ -243,7 +243,7 @@ def test_a_client_that_takes_no_answers(tmp_path: Path) -> None:
     """It asks for far more than it reads: the node stops reading it, holds a bounded amount, and serves others."""
 
     async def main() -> None:
-        config = ListenerConfig(write_buffer_bytes=256 * KIB, queued_bytes_max=256 * KIB)
+        config = ListenerConfig(write_buffer_bytes=256 << 10, queued_bytes_max=256 << 10)
         async with kafka_node(tmp_path, listener=config) as node:
             node.create_topic("t")
             append(node, "t", 0, *[batch(bytes(500_000))] * 4)
@@ -264,7 +264,7 @@ def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
     """Back pressure goes away when the client reads: every answer comes, in order."""
 
     async def main() -> None:
-        config = ListenerConfig(write_buffer_bytes=64 * KIB, queued_bytes_max=64 * KIB, requests_in_flight_max=4)
+        config = ListenerConfig(write_buffer_bytes=64 << 10, queued_bytes_max=64 << 10, requests_in_flight_max=4)
         async with kafka_node(tmp_path, listener=config) as node:
             node.create_topic("t")
             append(node, "t", 0, *[batch(bytes(300_000))] * 3)

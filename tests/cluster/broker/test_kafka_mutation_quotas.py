@@ -12,8 +12,8 @@ from kafka_node import KafkaNode, until
 from kafka_wire import KafkaClient, connect
 from quota_case import EVERY_CLIENT, set_quota, waits_ms
 
-from strandline.cluster.broker.charge import STRICT_SINCE
 from strandline.cluster.broker.config import BrokerConfig
+from strandline.cluster.broker.exchange import STRICT_SINCE
 from strandline.controller import api as asked
 from strandline.controller.machine import topics as machine_topics
 from strandline.proto.error_codes import ErrorCode

@@ -20,7 +20,7 @@ from strandline.log.records import decode_records
 from strandline.proto import marks
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
-from strandline.proto.kafka import fetch_request
+from strandline.proto.kafka import fetch
 
 VERSION = 9
 LARGE = random.Random(1).randbytes(150_000).hex().encode()
@@ -151,8 +151,8 @@ def test_a_consumer_from_before_zstd_is_refused(tmp_path: Path) -> None:
             async with connect(node.listener.endpoint) as client:
                 for name in topic_id:
                     assert (await produced(client, VERSION, name, {0: batch(b"x")})).error_code == 0
-                for version in range(fetch_request.FIRST, fetch_request.LAST + 1):
-                    by_id = version >= fetch_request.TOPIC_ID_SINCE
+                for version in range(fetch.FIRST, fetch.LAST + 1):
+                    by_id = version >= fetch.TOPIC_ID_SINCE
                     found = {
                         name: (await fetched(client, version, topic_id[name] if by_id else name, {0: 0}))[0].error_code
                         for name in topic_id

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.cluster.broker.quorum_description import (
+from strandline.cluster.broker.handlers.cluster import (
     describe_quorum_handler,
     described_by_leader,
 )

@@ -22,7 +22,7 @@ from strandline.cluster.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.groups.config import GroupConfig
-from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.machine import COMMITTED, Effects, Now, Write, WriteOutcome
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.cluster.groups.consumer_protocol.pattern import PatternError, TopicPattern
+from strandline.cluster.groups.consumer_protocol.subscriptions import PatternError, TopicPattern
 
 ATOMS = st.sampled_from(("a", "b", "-", r"\.", ".", "[ab]", "[^a]", "[a-c-]", r"\w", r"\D", "^", "$", "(?:)"))
 NAMES = st.text("abc.-1", max_size=7)

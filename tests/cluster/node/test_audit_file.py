@@ -12,7 +12,7 @@ from tests.cluster.node.test_acls import client_of, run
 
 from strandline.client import NewTopic
 from strandline.client.aio import Admin
-from strandline.cluster.node.audit_file import AuditFile
+from strandline.cluster.node.audit_trail import AuditFile
 from strandline.cluster.node.node import Node
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.system import SystemClock

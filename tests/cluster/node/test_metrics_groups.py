@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.runtime import Phase
 from strandline.cluster.node import metrics_groups
 from strandline.proto.ids import TopicPartition

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from strandline.cluster.node.replica_feed import ReplicaFeed, tier_changer, tier_reaper
+from strandline.controller.broker_api import AlterTiersReply, AlterTiersRequest
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
@@ -18,7 +19,6 @@ from strandline.controller.metadata.records import (
     TopicRecord,
 )
 from strandline.controller.metadata.tiers import TieredSegmentRecord, TierStartRecord
-from strandline.controller.tier_api import AlterTiersReply, AlterTiersRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.tier import EpochStart, Tier, TierChange, TieredSegment, TierOutcome
 

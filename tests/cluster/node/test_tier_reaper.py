@@ -12,8 +12,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataVersionRecord, PartitionRecord, TopicRecord
 from strandline.controller.metadata.tiers import TieredSegmentRecord
-from strandline.log.tier.keys import log_key, partition_prefix, sidecar_key
-from strandline.log.tier.store import StoredObject
+from strandline.log.tier.store import StoredObject, log_key, partition_prefix, sidecar_key
 from strandline.proto.errors import StoreError
 from strandline.proto.ids import TopicId
 from strandline.proto.tier import EpochStart, TieredSegment

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api
+from strandline.controller.broker_api import AlterTiersRequest
 from strandline.controller.machine import tiers
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.tier_api import AlterTiersRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.tier import EpochStart, TierChange, TieredSegment
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api
+from strandline.controller.broker_api import AlterTiersRequest
 from strandline.controller.machine import tiers, topics
-from strandline.controller.tier_api import AlterTiersRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.tier import AS_IT_IS, EpochStart, Tier, TierChange, TieredSegment, TierOutcome

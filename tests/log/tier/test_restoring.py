@@ -12,9 +12,9 @@ import pytest
 from crc32c import crc32c
 
 from strandline.log.index import OffsetIndex, TimeIndex
-from strandline.log.tier.keys import partition_prefix, segment_key
 from strandline.log.tier.restoring import Brought, StoredTopic, bring, find_stored_topics, tiers_to_adopt
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar, for_cluster, load_sidecar
+from strandline.log.tier.store import partition_prefix, segment_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from tests.log.tier.stores import chunked

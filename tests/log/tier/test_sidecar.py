@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.log.index import OffsetIndex, TimeIndex
-from strandline.log.tier.keys import log_key, parse_key, partition_prefix, sidecar_key
 from strandline.log.tier.sidecar import (
     HEAD_BYTES,
     PARTS_BYTES_MAX,
@@ -23,6 +22,7 @@ from strandline.log.tier.sidecar import (
     decode_producers,
     encode_sidecar,
 )
+from strandline.log.tier.store import log_key, parse_key, partition_prefix, sidecar_key
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment

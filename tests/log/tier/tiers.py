@@ -14,9 +14,8 @@ from strandline.log.compression import Codec
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch
 from strandline.log.tier.copying import copy_segment
-from strandline.log.tier.keys import partition_prefix
 from strandline.log.tier.reading import TierReader
-from strandline.log.tier.store import ObjectStore, StoredObject
+from strandline.log.tier.store import ObjectStore, StoredObject, partition_prefix
 from strandline.proto.errors import ObjectMissing, StoreError
 from strandline.proto.tier import TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, ManualClock

@@ -16,15 +16,14 @@ from strandline.cluster.broker.handlers import metadata
 from strandline.cluster.broker.table import APIS
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
-from strandline.proto.kafka import fetch_request, produce
+from strandline.proto.kafka import fetch, produce
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import tagged_field
-from strandline.proto.varint import uvarint
+from strandline.proto.kafka.fields import tagged_field, uvarint
 from tests.proto.kafka.samples import instances, kind_of, written_by_kio
 
 READERS: dict[Api, Any] = {
     Api.PRODUCE: produce.read_request,
-    Api.FETCH: fetch_request.read_request,
+    Api.FETCH: fetch.read_request,
     Api.METADATA: metadata.read_request,
 }
 CASES = [(api, version) for api in READERS for version in range(APIS[api].first, APIS[api].last + 1)]
@@ -77,10 +76,10 @@ def expected(api: Api, version: int, message: Any) -> Any:
             getattr(message, "include_cluster_authorized_operations", False),
             getattr(message, "include_topic_authorized_operations", False),
         )
-    replica = message.replica_id if version < fetch_request.REPLICA_STATE_SINCE else message.replica_state.replica_id
+    replica = message.replica_id if version < fetch.REPLICA_STATE_SINCE else message.replica_state.replica_id
 
     def topic_of(topic: Any) -> Any:
-        return (topic.topic_id or ZERO_UUID) if version >= fetch_request.TOPIC_ID_SINCE else topic.topic
+        return (topic.topic_id or ZERO_UUID) if version >= fetch.TOPIC_ID_SINCE else topic.topic
 
     return (
         (replica, message.max_wait // MILLISECOND, message.min_bytes, message.max_bytes),

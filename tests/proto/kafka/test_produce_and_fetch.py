@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import fetch_request, fetch_response, produce, schema
+from strandline.proto.kafka import fetch, produce, schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fetch_request import READ_COMMITTED, FetchPartition, FetchRequest
-from strandline.proto.kafka.fetch_response import PartitionData
+from strandline.proto.kafka.fetch import READ_COMMITTED, FetchPartition, FetchRequest, PartitionData
 from strandline.proto.kafka.fields import Unencodable, tag_section, tagged_field
 from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, ProduceTopic
 from tests.proto.kafka.samples import kind_of, read_by_kio
 
 PRODUCE = range(produce.FIRST, produce.LAST + 1)
-FETCH = range(fetch_request.FIRST, fetch_request.LAST + 1)
+FETCH = range(fetch.FIRST, fetch.LAST + 1)
 ID = UUID(int=77)
 UNKNOWN = tagged_field(99, b"zz")
 
@@ -117,9 +116,7 @@ def wanted_request(version: int, **changes: Any) -> FetchRequest:
 @pytest.mark.parametrize("version", FETCH)
 def test_fetch_requests(version: int) -> None:
     """Partitions are gathered under their topics; what a version has no room for is left out."""
-    told = read_by_kio(
-        kind_of(Api.FETCH, version), bytes(fetch_request.write_request(version, wanted_request(version)))
-    )
+    told = read_by_kio(kind_of(Api.FETCH, version), bytes(fetch.write_request(version, wanted_request(version))))
     assert (told.max_wait.total_seconds(), told.min_bytes, told.max_bytes) == (0.5, 1, 52_428_800)
     assert told.isolation_level == 1
     if version >= 7:
@@ -140,7 +137,7 @@ def test_fetch_requests(version: int) -> None:
 @pytest.mark.parametrize("replica_id", [-1, 3])
 def test_the_request_that_is_written_is_read(version: int, replica_id: int) -> None:
     sent = wanted_request(version, replica_id=replica_id)
-    read = fetch_request.read_request(memoryview(fetch_request.write_request(version, sent)), version)
+    read = fetch.read_request(memoryview(fetch.write_request(version, sent)), version)
     assert read[:3] == sent[:3]
     assert (read.isolation_level, read.replica_id) == (READ_COMMITTED, replica_id)
     assert read.rack == ("rack-a" if version >= 11 else None)
@@ -172,7 +169,7 @@ def fetched(version: int) -> memoryview:
 def test_fetch_responses(version: int) -> None:
     """Records stay a view of what was received."""
     body = fetched(version)
-    told = fetch_response.read_response(body, version)
+    told = fetch.read_response(body, version)
     assert (told.throttle_ms, told.error) == (12, ErrorCode.NONE)
     good, moved = told.partitions
     assert good.topic == (ID if version >= 13 else "orders")
@@ -194,9 +191,9 @@ def test_the_records_that_are_written_are_read(version: int) -> None:
     good.high_watermark, good.last_stable_offset, good.log_start_offset = 50, 45, 3
     good.chunks, good.size, good.aborted = [b"some ", b"bytes"], 10, ((5, 41),)
     other.diverging, other.leader_id, other.leader_epoch = (3, 17), 2, 9
-    for level, aborted in ((READ_COMMITTED, ((5, 41),)), (fetch_request.READ_UNCOMMITTED, ())):
-        parts = fetch_response.write_response(version, [good, other], isolation_level=level, session_id=8)
-        told = fetch_response.read_response(memoryview(b"".join(parts)), version)
+    for level, aborted in ((READ_COMMITTED, ((5, 41),)), (fetch.READ_UNCOMMITTED, ())):
+        parts = fetch.write_response(version, [good, other], isolation_level=level, session_id=8)
+        told = fetch.read_response(memoryview(b"".join(parts)), version)
         read, fenced = told.partitions
         assert (read.topic, bytes(read.records), read.aborted) == (topic, b"some bytes", aborted)
         assert (read.high_watermark, read.last_stable_offset) == (50, 45)
@@ -210,8 +207,8 @@ def test_the_records_that_are_written_are_read(version: int) -> None:
 READERS: list[tuple[Callable[..., Any], Callable[[int], bytes | memoryview], range]] = [
     (produce.read_request, produce_request, PRODUCE),
     (produce.read_response, produce_response, PRODUCE),
-    (fetch_request.read_request, lambda version: fetch_request.write_request(version, wanted_request(version)), FETCH),
-    (fetch_response.read_response, fetched, FETCH),
+    (fetch.read_request, lambda version: fetch.write_request(version, wanted_request(version)), FETCH),
+    (fetch.read_response, fetched, FETCH),
 ]
 
 
@@ -250,4 +247,4 @@ def test_a_version_that_names_by_id_needs_the_id() -> None:
     with pytest.raises(Unencodable, match="needs the id of topic orders"):
         produce.write_request(13, ProduceRequest(-1, 1, None, topics))
     with pytest.raises(Unencodable, match="needs the id of topic orders"):
-        fetch_request.write_request(13, wanted_request(13, partitions=[WANTED[0]._replace(topic_id=None)]))
+        fetch.write_request(13, wanted_request(13, partitions=[WANTED[0]._replace(topic_id=None)]))

@@ -18,8 +18,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX
-from strandline.proto.kafka.fields import Unencodable
+from strandline.proto.kafka.fields import REQUEST_ELEMENTS_MAX, Unencodable
 from tests.proto.kafka.samples import instances, kind_of, plain, read_by_kio, written_by_kio
 
 SERVED = [(served.api, version) for served in APIS.values() for version in range(served.first, served.last + 1)]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from strandline.cluster.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from strandline.cluster.groups.config import GroupConfig
-from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard

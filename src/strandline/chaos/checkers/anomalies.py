@@ -25,10 +25,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from strandline.chaos.checkers.anomaly import Anomaly
 from strandline.chaos.checkers.columns import NONE, Columns
 from strandline.chaos.checkers.groups import committed_offsets
 from strandline.chaos.checkers.history import History
+from strandline.chaos.checkers.invariant import Anomaly
 from strandline.chaos.checkers.order import Analysis
 from strandline.chaos.checkers.order_checks import poll_order, realtime_lag, send_order
 from strandline.chaos.checkers.promises import (

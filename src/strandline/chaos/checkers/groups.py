@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strandline.chaos.checkers.anomaly import Anomaly
 from strandline.chaos.checkers.history import Commit, OffsetRead, Partition, Status
+from strandline.chaos.checkers.invariant import Anomaly
 from strandline.chaos.checkers.order import Analysis
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from strandline.chaos.checkers.anomaly import Anomaly
 from strandline.chaos.checkers.columns import ACKED, FINAL, MAY_REPEAT, NONE, OK, SUBSCRIBED, UNCOMMITTED
+from strandline.chaos.checkers.invariant import Anomaly
 from strandline.chaos.checkers.order import Analysis
 from strandline.chaos.checkers.pages import PAGE_BITS, PAGE_MASK, Pages
 

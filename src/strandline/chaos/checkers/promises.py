@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from strandline.chaos.checkers.anomaly import Anomaly
 from strandline.chaos.checkers.columns import ACKED, FAIL, MAY_REPEAT, NONE, OK, UNCOMMITTED
+from strandline.chaos.checkers.invariant import Anomaly
 from strandline.chaos.checkers.order import READ, READ_FINALLY, Analysis
 
 

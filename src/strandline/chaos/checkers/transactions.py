@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strandline.chaos.checkers.anomaly import Anomaly
 from strandline.chaos.checkers.columns import FAIL, NONE, OK, UNCOMMITTED
 from strandline.chaos.checkers.history import Partition
+from strandline.chaos.checkers.invariant import Anomaly
 from strandline.chaos.checkers.order import READ_COMMITTED, Analysis
 
 Edges = dict[int, set[int]]

@@ -4,19 +4,219 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Self, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, Unpack
 
+from strandline.client.accumulator import Accumulator
 from strandline.client.config import ProducerConfig
-from strandline.client.errors import ClosedError
-from strandline.client.futures import LoopFutures
+from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
+from strandline.client.futures import FutureKind, LoopFutures
+from strandline.client.idempotence import SequencesBefore
+from strandline.client.lanes import Lanes
 from strandline.client.metadata import TopicView
-from strandline.client.producer_core import Headers, Payload, ProducerCore
+from strandline.client.partitioner import StickyPartitioner, partition_of_key
+from strandline.client.sender import Sender
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
 from strandline.client.tasks import log
-from strandline.client.types import Ack
+from strandline.client.types import Ack, Header
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
+from strandline.proto.system import SystemClock
+
+Payload = bytes | bytearray | memoryview
+Headers = Sequence[Header] | Mapping[str, bytes | None]
+
+
+class ProducerCore:
+    """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop.
+
+    A record goes the short way where it can: `lanes[topic].append`. Where that gives None, `try_send` looks at it anew:
+    it opens batches, chooses partitions, and says what is wrong with a record.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        session: Session,
+        kind: FutureKind,
+        *,
+        threaded: bool,
+        before: SequencesBefore | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = session.clock
+        self.metadata = session.metadata
+        self.metadata.drop_idle_topics_after(config.metadata_max_idle_ms)
+        loop = asyncio.get_running_loop()
+        self._call_soon: Callable[..., Any] = loop.call_soon
+        self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
+        self._wake_pending = False
+        self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
+        self.sender = Sender(config, session, self.accumulator, self._wake, before)
+        self._session = session
+        self.lanes: dict[str, Lanes] = {}
+        """Of the topics that were sent to."""
+        self._wall_ms = None if isinstance(self.clock, SystemClock) else self.clock.wall_ms
+        self._sticky: dict[str, StickyPartitioner] = {}
+        self.metadata.subscribe(self._forget_topics)
+
+    def try_send(
+        self,
+        view: TopicView,
+        value: Payload | None,
+        key: Payload | None,
+        headers: Headers,
+        *,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Any | None:
+        """Queue a record; its future, or None while the memory is full.
+
+        Raises:
+            KafkaError: MESSAGE_TOO_LARGE; UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have.
+            TypeError: a key, value or header that is not bytes.
+            ClosedError: the producer was closed.
+        """
+        if value is not None and type(value) is not bytes:
+            value = _as_bytes("value", value)
+        if key is not None and type(key) is not bytes:
+            key = _as_bytes("key", key)
+        pairs = _as_headers(headers) if headers else ()
+        size = self.accumulator.record_size(key, value, pairs)
+        lanes = None if self.config.partitioner is not None else self._lanes_of(view)
+        sticks = False
+        target: TopicPartition | Callable[[], TopicPartition]
+        if partition is not None:
+            target = self._checked(view, partition, None)
+        elif lanes is None:  # a partitioner is asked for every record
+            target = self._checked(view, self._chosen(view, key, value), self.config.partitioner)
+        elif key is not None:
+            target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
+        else:
+            sticks = True
+            target = partial(self._stuck_to, view, lanes)
+        if timestamp_ms is None:
+            timestamp_ms = self.clock.wall_ms()
+        elif timestamp_ms < 0:
+            raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
+        future = self.accumulator.append(target, timestamp_ms, key, value, headers=pairs, lanes=lanes)
+        if sticks and future is not None and lanes is not None:
+            lanes.spend(size)
+        return future
+
+    def _chosen(self, view: TopicView, key: bytes | None, value: bytes | None) -> int:
+        assert self.config.partitioner is not None
+        return self.config.partitioner(view.name, key, value, view.partition_count)
+
+    def _lanes_of(self, view: TopicView) -> Lanes:
+        lanes = self.lanes.get(view.name)
+        if lanes is None or lanes.partitions != view.partition_count:
+            lanes = self.lanes[view.name] = Lanes(view.partition_count, self._wall_ms)
+        return lanes
+
+    def _stuck_to(self, view: TopicView, lanes: Lanes) -> TopicPartition:
+        sticky = self._sticky.get(view.name)
+        if sticky is None:
+            sticky = self._sticky[view.name] = StickyPartitioner(self.config.batch_size, self._session.rng)
+        return TopicPartition(view.name, sticky.choose(view, lanes))
+
+    async def producer_id(self) -> int:
+        """The producer id, -1 without idempotence. Raises KafkaError or ClientTimeout (`max.block.ms`)."""
+        max_block_ms = self.config.max_block_ms
+        try:
+            async with asyncio.timeout(max_block_ms / 1000):
+                return await self.sender.producer_id()
+        except TimeoutError:
+            trouble = self.sender.current_trouble()
+            raise ClientTimeout(f"no producer id within max.block.ms={max_block_ms}", trouble) from None
+
+    def exhausted(self) -> BufferExhausted:
+        """The error of a send that found no room in time."""
+        return BufferExhausted(
+            f"buffer.memory={self.config.buffer_memory} bytes stayed full for max.block.ms={self.config.max_block_ms}; "
+            "the record was not queued",
+            self.sender.current_trouble(),
+        )
+
+    async def wait_for_room(self, deadline_ms: float) -> None:
+        """Return when memory was given back, or the producer closed, by then (monotonic ms). Raises BufferExhausted."""
+        room = asyncio.Event()
+        self.accumulator.when_memory(room.set)
+        left_ms = deadline_ms - self.clock.monotonic_ms()
+        try:
+            async with asyncio.timeout(max(left_ms, 0.0) / 1000):
+                await room.wait()
+        except TimeoutError:
+            raise self.exhausted() from None
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
+        done = asyncio.Event()
+        self.accumulator.start_flush(done.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await done.wait()
+        except TimeoutError:
+            trouble = self.sender.current_trouble()
+            raise ClientTimeout(f"not everything was acknowledged within {timeout_s} s", trouble) from None
+
+    async def close(self) -> None:
+        """Stop at once; what has no acknowledgement yet fails with ClosedError."""
+        await self.sender.close()
+        await self._session.close()
+
+    @staticmethod
+    def _checked(view: TopicView, partition: int, chosen_by: object) -> TopicPartition:
+        if partition not in view.partitions:
+            who = "" if chosen_by is None else f"the partitioner {chosen_by!r} chose it: "
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{who}topic {view.name!r} has partitions 0 to {view.partition_count - 1}",
+                partition=partition,
+            )
+        return TopicPartition(view.name, partition)
+
+    def _forget_topics(self) -> None:
+        for name, lanes in list(self.lanes.items()):
+            view = self.metadata.topics.get(name)
+            if view is None or view.partition_count != lanes.partitions:
+                self.lanes.pop(name, None)
+        for name in [name for name in list(self._sticky) if self.metadata.is_forgotten(name)]:
+            self._sticky.pop(name, None)
+
+    def _wake(self) -> None:
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._call_soon(self._run)
+
+    def _wake_from_append(self) -> None:
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._call_soon_from_append(self._run)
+
+    def _run(self) -> None:
+        self._wake_pending = False
+        self.sender.run()
+
+
+def _as_bytes(what: str, given: Any) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(f"{what} must be bytes or None, not {type(given).__name__}; encode text with .encode()")
+
+
+def _as_headers(headers: Headers) -> tuple[Header, ...]:
+    pairs: Iterable[tuple[str, Any]] = headers.items() if isinstance(headers, Mapping) else headers
+    checked = []
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        checked.append((name, None if content is None else _as_bytes(f"header {name!r}", content)))
+    return tuple(checked)
 
 
 class Producer:

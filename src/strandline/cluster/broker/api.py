@@ -12,8 +12,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from strandline.cluster.broker.charge import Charge
-from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.exchange import Charge, Exchange
 from strandline.cluster.broker.request import RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError

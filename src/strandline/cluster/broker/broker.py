@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from strandline.cluster.broker.api import Handlers
-from strandline.cluster.broker.auto_creation import AutoCreation
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, StaticSetting
 from strandline.cluster.broker.connection_limits import ConnectionLimits
@@ -28,7 +27,7 @@ from strandline.cluster.broker.handlers.fetch import FetchHandler
 from strandline.cluster.broker.handlers.group_admin import GroupAdminHandler
 from strandline.cluster.broker.handlers.group_members import GroupMembersHandler
 from strandline.cluster.broker.handlers.log_dirs import LogDirsHandler
-from strandline.cluster.broker.handlers.metadata import MetadataHandler
+from strandline.cluster.broker.handlers.metadata import AutoCreation, MetadataHandler
 from strandline.cluster.broker.handlers.offset_commit import OffsetCommitHandler
 from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler
 from strandline.cluster.broker.handlers.offsets import OffsetsHandler

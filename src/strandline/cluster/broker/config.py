@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from strandline.controller.metadata.config_key import ConfigType
 
-KIB = 1024
 MIB = 1024 * 1024
 INT_MAX = 2**31 - 1
 

@@ -24,10 +24,12 @@ from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import INT32, Piece, Unencodable
-from strandline.proto.kafka.frames import (
+from strandline.proto.kafka.fields import (
+    INT32,
     LENGTH_BYTES,
     REQUEST_HEADER_BYTES_MIN,
+    Piece,
+    Unencodable,
     read_client_id,
     read_request_header,
 )
@@ -51,24 +53,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_broken",
-        "_charged",
-        "_exchanges",
-        "_flush_scheduled",
-        "_held",
-        "_in",
-        "_processing",
-        "_queued_bytes",
-        "_reason",
-        "_tasks",
-        "_transport",
-        "_write_paused",
-        "bytes_moved",
-        "listener",
-        "peer",
-        "port",
-        "waiting",
-    )
+        "_broken", "_charged", "_exchanges", "_flush_scheduled", "_held", "_in", "_processing", "_queued_bytes",
+        "_reason", "_tasks", "_transport", "_write_paused", "bytes_moved", "listener", "peer", "port", "waiting",
+    )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from strandline.cluster.broker.charge import Charge
+from strandline.cluster.broker.exchange import Charge
 from strandline.cluster.broker.request import Action, Authorizer, RequestContext
 from strandline.proto.acls import CLUSTER
 from strandline.proto.error_codes import ErrorCode

@@ -1,19 +1,58 @@
-"""One request and its place in the order of a connection's answers."""
+"""One request: its place in the order of a connection's answers, and what its client pays for what it changes of the
+metadata (KIP-599).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import inf
+from types import TracebackType
 from typing import Any, Protocol
 
 import structlog
 
-from strandline.cluster.broker.charge import FREE, Charge
 from strandline.cluster.broker.request import RequestContext
-from strandline.proto.kafka.fields import Piece
-from strandline.proto.kafka.frames import response_head
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import Piece, response_head
 
 log = structlog.get_logger("strandline.kafka")
+
+STRICT_SINCE: Mapping[str, int] = {
+    Api.CREATE_TOPICS.title: 6,
+    Api.DELETE_TOPICS.title: 5,
+    Api.CREATE_PARTITIONS.title: 3,
+}
+"""Versions since which an API's clients know THROTTLING_QUOTA_EXCEEDED; from others nothing is refused for a quota."""
+
+
+class Charge:
+    """The changes of one request. This one is free: no quota is for its client.
+
+    The work stands in its `with`; behind that the answer knows how long the client must wait.
+    """
+
+    def admits(self, partitions: int) -> bool:
+        """Count so many before they are made or deleted; or false, and they are not counted: the client has had too
+        much, and its request says so."""
+        return True
+
+    def correct(self, partitions: int) -> None:
+        """So many more were made or deleted than were counted; less than 0: fewer."""
+
+    def settle(self) -> None:
+        """All is done that the client waits for."""
+
+    def __enter__(self) -> Charge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.settle()
+
+
+FREE = Charge()
 
 
 class Connection(Protocol):

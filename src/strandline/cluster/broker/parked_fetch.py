@@ -15,15 +15,14 @@ import structlog
 
 from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.controller.metadata.image import MetadataImage
-from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.kafka.fetch_request import FetchPartition, FetchRequest
-from strandline.proto.kafka.fetch_response import PartitionData
+from strandline.proto.kafka.fetch import FetchPartition, FetchRequest, PartitionData
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReadOutcome
+from strandline.replica.waiting import Deadlines, Ticket
 
 log = structlog.get_logger("strandline.broker")
 

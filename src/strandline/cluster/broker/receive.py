@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.cluster.broker.memory import Account, MemoryBudget
-from strandline.proto.kafka.frames import Foreign, foreign_protocol
+from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 START_BYTES = 16 * 1024
 """First size: enough for every small request. Between small requests a connection has no buffer at all."""

@@ -35,12 +35,12 @@ from strandline.cluster.broker.handlers.scram_credentials import ScramCredential
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler as TopicPartitions
 from strandline.cluster.broker.handlers.topics import TopicsHandler as Topics
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import fetch_request, produce, schema
+from strandline.proto.kafka import fetch, produce, schema
 from strandline.proto.kafka.apis import Api
 
 _ROWS = (
     by_hand(Api.PRODUCE, (produce.FIRST, produce.LAST), Produce, large=True),
-    by_hand(Api.FETCH, (fetch_request.FIRST, fetch_request.LAST), Fetch, large_answer=True),
+    by_hand(Api.FETCH, (fetch.FIRST, fetch.LAST), Fetch, large_answer=True),
     by_hand(Api.METADATA, metadata.VERSIONS, Metadata),
     by_hand(Api.API_VERSIONS, api_versions.VERSIONS, ApiVersions),
     by_hand(Api.SASL_HANDSHAKE, sasl.HANDSHAKE_VERSIONS, SaslHandshake),

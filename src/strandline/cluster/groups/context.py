@@ -1,13 +1,15 @@
-"""What the parts of a group shard share: its groups and offsets, its deadlines, where effects go."""
+"""What the parts of a group shard share: its groups and offsets, its deadlines, where effects go; and what is counted,
+over all shards and their lives.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.cluster.groups.classic.group import Group
 from strandline.cluster.groups.config import UNSTORED_GROUPS_MAX, GroupConfig
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
-from strandline.cluster.groups.counters import GroupCounters
 from strandline.cluster.groups.machine import Outbox
 from strandline.cluster.groups.timers import Timers
 from strandline.proto.error_codes import ErrorCode
@@ -76,3 +78,20 @@ def client_error(error: ErrorCode) -> ErrorCode:
     if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return error
+
+
+@dataclass(slots=True)
+class GroupCounters:
+    """Since the process began.
+
+    Attributes:
+        offset_commits: offsets that were written; expired and deleted ones were taken back.
+        rebalances: generations whose assignment was committed.
+        members_expired: members whose session ended.
+    """
+
+    offset_commits: int = 0
+    offset_expirations: int = 0
+    offset_deletions: int = 0
+    rebalances: int = 0
+    members_expired: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 from strandline.cluster.groups.commands import ForgetTopics
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
-from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.internal_topic import (
     SETTLE_MS,
     CreatesTopics,

@@ -35,7 +35,6 @@ from strandline.cluster.groups.machine import (
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.records import RecordBatchBuilder
-from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import LeaderEpoch, TopicId, TopicPartition
@@ -43,7 +42,7 @@ from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ACKS_ALL
-from strandline.replica.waiting import Append
+from strandline.replica.waiting import Append, Deadlines, Ticket
 
 log = structlog.get_logger("strandline.coordinator")
 

@@ -38,8 +38,7 @@ from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
 from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
-from strandline.cluster.groups.context import ShardContext, client_error
-from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.context import GroupCounters, ShardContext, client_error
 from strandline.cluster.groups.machine import Effects, Now, Write, WriteOutcome
 from strandline.cluster.groups.offsets import OffsetStore
 from strandline.controller.metadata.image import MetadataImage

@@ -1,4 +1,6 @@
-"""Ends the process whose event loop hangs in a call of the disk.
+"""How late the event loop is, and the end of a process whose loop hangs in a call of the disk.
+
+One core does everything in a node, so lateness is its first sign of overload.
 
 Votes and checkpoints are synced on the event loop, and a write may wait for pages that are being written back: on a
 disk that hangs the whole node hangs with them, and cannot even stop itself (schedule 58). To the others it is silent,
@@ -11,12 +13,15 @@ open until then. They are shut down first, so that the others learn of it at onc
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable
 from typing import NoReturn, Protocol
+
+from strandline.proto.ports import Clock
 
 LOOK_S = 0.1
 """A call is looked at so often. Looks are counted and no clock is believed, for the process may have been stopped
@@ -85,3 +90,41 @@ def hang_up() -> None:
                 each.shutdown(socket.SHUT_RDWR)
         except OSError:
             continue
+
+
+INTERVAL_S = 0.5
+
+
+class LoopLag:
+    """Measures how much later than asked a timer runs.
+
+    Attributes:
+        last_ms: of the last timer.
+        max_ms: the largest since `take_max` was last called.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self.last_ms = 0.0
+        self.max_ms = 0.0
+
+    def start(self) -> None:
+        """Begin to measure."""
+        due_ms = self._clock.monotonic_ms() + INTERVAL_S * 1000.0
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._ran, due_ms)
+
+    def stop(self) -> None:
+        """Measure no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def take_max(self) -> float:
+        """The largest lag since the last call."""
+        largest, self.max_ms = self.max_ms, self.last_ms
+        return largest
+
+    def _ran(self, due_ms: float) -> None:
+        self.last_ms = max(0.0, self._clock.monotonic_ms() - due_ms)
+        self.max_ms = max(self.max_ms, self.last_ms)
+        self.start()

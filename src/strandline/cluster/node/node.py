@@ -17,8 +17,9 @@ from functools import partial
 
 import structlog
 
-from strandline.cluster.broker.quorum_description import describe_quorum_handler
+from strandline.cluster.broker.handlers.cluster import describe_quorum_handler
 from strandline.cluster.node.authorization import open_doors
+from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.bootstrap import read_bootstrap
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
@@ -30,7 +31,6 @@ from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.http.trace import TracePage
 from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.internal.internal_tls import SpeaksTls
-from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.tiered import open_tier_store
 from strandline.cluster.node.tls import NodeTls

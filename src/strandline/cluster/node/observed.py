@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.faults.injection import FaultInjection
-from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.tls import NodeTls
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.publisher import ImagePublisher

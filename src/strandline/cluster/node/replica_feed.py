@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from strandline.controller import broker_api, tier_api
+from strandline.controller import broker_api
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -211,7 +211,7 @@ def tier_changer(
     """How leaders ask the active controller to change the tiers of their partitions, each partition once."""
 
     async def change(changes: Sequence[TierChange]) -> list[TierOutcome]:
-        request = tier_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
+        request = broker_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
         reply = await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
         return list(reply.outcomes)
 
@@ -224,7 +224,7 @@ def tier_reaper(
     """How a broker tells the active controller that the objects of deleted topics are gone."""
 
     async def reaped(topic_ids: Sequence[TopicId]) -> None:
-        request = tier_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))
+        request = broker_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))
         await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
 
     return reaped

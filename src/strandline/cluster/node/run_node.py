@@ -1,4 +1,5 @@
-"""Run one node as a process: configuration, signals, the exit code.
+"""Run one node as a process: configuration, signals, the exit code, and logs on standard error (one line an event, as
+key=value pairs or as JSON).
 
 Lean on purpose: what only the command line needs (click, rich) is not imported here, for every node would pay for it.
 """
@@ -10,6 +11,7 @@ import ctypes
 import errno
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -51,8 +53,6 @@ def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
     Returns:
         the process's exit code.
     """
-    from strandline.cluster.node.logging import configure_logging
-
     configure_logging(config.logging_level, config.logging_format)
     try:
         return asyncio.run(_run(config, end_with_input))
@@ -174,6 +174,37 @@ def main(arguments: list[str]) -> int:
         print(f"strandline: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
     return run(config, end_with_input=END_WITH_INPUT in arguments)
+
+
+def configure_logging(level: str, form: str) -> None:
+    """Set up structlog, and the standard library's logging through it, for this process.
+
+    Args:
+        level: debug, info, warning or error.
+        form: "keyvalue" or "json".
+    """
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])
+    )
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from asyncio import sslproto
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, Protocol, cast
 
-from strandline.proto.kafka.frames import Foreign, foreign_protocol
+from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 _Asyncios: Any = sslproto.SSLProtocol
 _State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed knows asyncio's TLS of Python 3.10

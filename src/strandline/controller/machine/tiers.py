@@ -6,6 +6,7 @@ present epoch is heard: one that was deposed may have copied what its successor 
 
 from __future__ import annotations
 
+from strandline.controller.broker_api import AlterTiersReply, AlterTiersRequest
 from strandline.controller.machine.isr import check_leader, once
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
@@ -18,7 +19,6 @@ from strandline.controller.metadata.tiers import (
     place_fault,
     segment_fault,
 )
-from strandline.controller.tier_api import AlterTiersReply, AlterTiersRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, NodeId, Offset, TopicIdPartition

@@ -179,11 +179,6 @@ class MetadataImage:
         info = self.topics.get(topic)
         return None if info is None else info.partitions.get(partition)
 
-    def partition_by_id(self, topic_id: TopicId, partition: int) -> PartitionInfo | None:
-        """The partition by its topic's id, or None."""
-        info = self.topic_by_id.get(topic_id)
-        return None if info is None else info.partitions.get(partition)
-
     @property
     def tiers(self) -> Mapping[TopicIdPartition, Tier]:
         """What of the partitions lies in the object store; those of which nothing does are not in it."""

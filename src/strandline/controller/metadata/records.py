@@ -27,9 +27,9 @@ from strandline.controller.metadata.tiers import (
 from strandline.proto.acls import AclBinding
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
+from strandline.proto.kafka.fields import read_uvarint
 from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
 from strandline.proto.messages.mapper import Mapper, mapper_of
-from strandline.proto.varint import read_uvarint
 
 
 @dataclass(frozen=True, slots=True)

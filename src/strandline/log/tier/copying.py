@@ -17,15 +17,14 @@ from crc32c import crc32c
 from strandline.log.batch import BatchHeader, iter_batches, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.disk import Disk, DiskError, File
+from strandline.log.epochs import intact_end, why_not_intact
 from strandline.log.index import OffsetIndex, TimeIndex
-from strandline.log.intact import intact_end, why_not_intact
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment_name
 from strandline.log.swap import LogChanged
-from strandline.log.tier.keys import log_key, sidecar_key
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
-from strandline.log.tier.store import ObjectStore
+from strandline.log.tier.store import ObjectStore, log_key, sidecar_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset

@@ -16,11 +16,9 @@ from crc32c import crc32c
 
 from strandline.log.batch import parse_header
 from strandline.log.config import BATCH_BYTES_MAX
-from strandline.log.epochs import LeaderEpochs
-from strandline.log.intact import intact_end, why_not_intact
-from strandline.log.tier.keys import LOG_SUFFIX, SIDECAR_SUFFIX, ObjectName, parse_key, segment_key
+from strandline.log.epochs import LeaderEpochs, intact_end, why_not_intact
 from strandline.log.tier.sidecar import SidecarHeader, decode_producers, load_head, load_sidecar
-from strandline.log.tier.store import ObjectStore
+from strandline.log.tier.store import LOG_SUFFIX, SIDECAR_SUFFIX, ObjectName, ObjectStore, parse_key, segment_key
 from strandline.proto.errors import CorruptLogError, KafkaError, ObjectMissing
 
 CHUNK_BYTES = 4 << 20

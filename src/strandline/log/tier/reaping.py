@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from strandline.log.tier.keys import parse_key
-from strandline.log.tier.store import ObjectStore
+from strandline.log.tier.store import ObjectStore, parse_key
 from strandline.proto.errors import StoreError
 from strandline.proto.ids import TopicId
 

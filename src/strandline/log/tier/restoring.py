@@ -1,6 +1,6 @@
 """A topic that is in the object store alone: what there is of it, and its objects for another cluster.
 
-The cluster that wrote it is gone. Its objects say whose they are (`strandline.log.tier.keys`), and no cluster touches
+The cluster that wrote it is gone. Its objects say whose they are (`strandline.log.tier.store`), and no cluster touches
 those of another: a topic that another cluster takes over is copied under that one's id, and what was there stays.
 """
 
@@ -16,9 +16,8 @@ from crc32c import crc32c
 
 from strandline.log.tier.chains import Chain, chain_of
 from strandline.log.tier.inspection import Inspected, Report, StoredSegment, inspect_store
-from strandline.log.tier.keys import ObjectName
 from strandline.log.tier.sidecar import for_cluster
-from strandline.log.tier.store import ObjectStore
+from strandline.log.tier.store import ObjectName, ObjectStore
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import TopicId
@@ -55,11 +54,6 @@ class StoredTopic:
     def segments(self) -> list[StoredSegment]:
         """Of all chains."""
         return [segment for chain in self.chains.values() for segment in chain.segments]
-
-    @property
-    def has_losses(self) -> bool:
-        """Something of it cannot be restored that was copied."""
-        return any(chain.losses for chain in self.chains.values())
 
     @property
     def segment_ids(self) -> set[UUID]:

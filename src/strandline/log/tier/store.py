@@ -1,14 +1,23 @@
-"""The ObjectStore port: the only way to an object store.
+"""The ObjectStore port, the only way to an object store, and the names of objects in it.
 
 `strandline.log.tier.object_store` has the production one; the simulator's double (`strandline.chaos.sim.object_store`)
 is slow, away or refuses as a nemesis has it. `tests/log/tier/test_store_contract.py` holds both to one contract.
+
+A name says enough to tell what an object is when nothing else is left:
+`{cluster_id}/{topic}-{topic_id}/{partition}/{base_offset:020d}-{segment_id}.log`, and `.index` for its sidecar. Ids are
+UUIDs in hexadecimal: a file system that folds letters' case would take two of Kafka's base64 ids for one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
+
+from strandline.proto.ids import TopicId
+from strandline.proto.tier import TieredSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +74,72 @@ class ObjectStore(Protocol):
 
     async def close(self) -> None:
         """Let go of what the store was reached with. Idempotent."""
+
+
+LOG_SUFFIX = ".log"
+SIDECAR_SUFFIX = ".index"
+
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_KEY = re.compile(
+    rf"(?P<cluster_id>[A-Za-z0-9_-]+)/(?P<topic>[A-Za-z0-9._-]+)-(?P<topic_id>{_UUID})/(?P<partition>0|[1-9][0-9]{{0,9}})/"
+    rf"(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{_UUID})(?P<suffix>\.log|\.index)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectName:
+    """What a key names.
+
+    Attributes:
+        suffix: LOG_SUFFIX or SIDECAR_SUFFIX.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    base_offset: int
+    segment_id: UUID
+    suffix: str
+
+    @property
+    def prefix(self) -> str:
+        """Of the partition's objects."""
+        return partition_prefix(self.cluster_id, self.topic, self.topic_id, self.partition)
+
+
+def partition_prefix(cluster_id: str, topic: str, topic_id: TopicId, partition: int) -> str:
+    """What the keys of all objects of a partition begin with, without the `/` behind it."""
+    return f"{cluster_id}/{topic}-{topic_id}/{partition}"
+
+
+def log_key(prefix: str, segment: TieredSegment) -> str:
+    """Of the object that holds the batches of a segment."""
+    return segment_key(prefix, segment.base_offset, segment.segment_id, LOG_SUFFIX)
+
+
+def sidecar_key(prefix: str, segment: TieredSegment) -> str:
+    """Of the object that holds the indexes of a segment (`strandline.log.tier.sidecar`)."""
+    return segment_key(prefix, segment.base_offset, segment.segment_id, SIDECAR_SUFFIX)
+
+
+def segment_key(prefix: str, base_offset: int, segment_id: UUID, suffix: str) -> str:
+    """Of one object of a segment that may not be in the metadata yet."""
+    return f"{prefix}/{base_offset:020d}-{segment_id}{suffix}"
+
+
+def parse_key(key: str) -> ObjectName | None:
+    """What a key names; None for a key that is none of ours."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    found = match.groupdict()
+    return ObjectName(
+        found["cluster_id"],
+        found["topic"],
+        UUID(found["topic_id"]),
+        int(found["partition"]),
+        int(found["base_offset"]),
+        UUID(found["segment_id"]),
+        found["suffix"],
+    )

@@ -24,8 +24,7 @@ from strandline.log.segment import (
 )
 from strandline.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from strandline.log.verify.flaws import Counted, Flaw, FlawList, Kind
-from strandline.log.verify.index_checks import OffsetIndexCheck, TimeIndexCheck
-from strandline.log.verify.segment_scan import SegmentScan
+from strandline.log.verify.segment_scan import OffsetIndexCheck, SegmentScan, TimeIndexCheck
 from strandline.proto.errors import CorruptLogError
 
 LEFT_OVER = {

@@ -1,7 +1,8 @@
 """Doing at once what a start would do, and what no start does: `strandline log repair`.
 
 It is the node's own recovery that cuts, over the real disk or, for a dry run, over one that changes nothing. Besides it
-takes away indexes and producer snapshots that are wrong, so that recovery builds them anew.
+takes away indexes and producer snapshots that are wrong, so that recovery builds them anew. Copies of what is taken
+away are made and synced before anything is changed.
 
 What a repair never does is to let a log vouch for what it lost: a tail that is cut is noted in `recovery-findings`
 before, durably, until the controller knows (schedule 45); checkpoints, the mark of a clean stop and what the metadata
@@ -10,19 +11,23 @@ quorum promised stay as they are; and what would be lost by more than recovery's
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from strandline.log.boots import Boots
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, read_clean_shutdown
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, File
 from strandline.log.findings import Findings
-from strandline.log.index_cache import IndexCache
+from strandline.log.lives import Boots
 from strandline.log.loading import METADATA_DIRECTORY, Loading
+from strandline.log.log_state import IndexCache
+from strandline.log.overlay import Change
 from strandline.log.promises import LastLife, Promises
-from strandline.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from strandline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from strandline.log.verify.flaws import AtStart, Flaw, Kind
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import TopicPartition
@@ -189,3 +194,65 @@ def _reason(error: Exception | None) -> str:
     if isinstance(error, CorruptLogError):
         return error.reason
     return str(error) if error is not None else "it never held anything that was acknowledged"
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def keep(root: str, target: str, changes: Iterable[Change]) -> list[str]:
+    """Make the directory `target` (in `root`, so that files can be linked), and keep in it what `changes` take away: a
+    removed file as it is, the cut end of a segment as NAME.from-POSITION, any other changed file as it was before.
+
+    Returns the names in `target`. Raises OSError: nothing was changed.
+    """
+    kept: list[str] = []
+    Path(target).mkdir()  # never over the copies of another repair
+    for change in changes:
+        if change.before is None or (change.after not in (None, change.before)):
+            continue  # new, or with another name alone
+        source = Path(root) / change.before
+        if change.after is None:
+            kept.append(change.before)
+            copy = _place(target, change.before)
+            try:
+                os.link(source, copy)
+            except OSError:  # a file system without links
+                shutil.copy2(source, copy)
+        elif change.before.endswith(LOG_SUFFIX) and change.bytes_after < change.bytes_before:
+            kept.append(f"{change.before}.from-{change.bytes_after}")
+            copy = _place(target, kept[-1])
+            _copy_from(source, copy, change.bytes_after)
+        else:
+            kept.append(change.before)
+            copy = _place(target, change.before)
+            shutil.copy2(source, copy)
+        _sync(copy)
+    for directory in sorted(_directories(target)):
+        _sync(directory)
+    _sync(Path(root))
+    return kept
+
+
+def _place(target: str, name: str) -> Path:
+    path = Path(target) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _copy_from(source: Path, copy: Path, position: int) -> None:
+    with source.open("rb") as reading, copy.open("wb") as writing:
+        reading.seek(position)
+        shutil.copyfileobj(reading, writing, _CHUNK_BYTES)
+
+
+def _directories(target: str) -> Iterator[Path]:
+    for directory, _, _ in os.walk(target):
+        yield Path(directory)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

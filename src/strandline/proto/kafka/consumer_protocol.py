@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.kafka.bounds import RESPONSE_ELEMENTS_MAX, Elements
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
+    RESPONSE_ELEMENTS_MAX,
+    Elements,
     array_head,
     bytes_head,
     int32_array,

@@ -1,23 +1,126 @@
-"""The pieces of Kafka's messages: integers, strings, arrays, ids and tagged fields, in the old and the flexible format.
+"""The pieces of Kafka's messages: integers, strings, arrays, ids and tagged fields, in the old and the flexible format;
+and what stands before a message on a connection.
 
 Reading functions take (buffer, position) and give the value and the position after it. They raise ProtocolError when
-the bytes are not there or not what they say.
+the bytes are not there or not what they say. A frame bounds the bytes of a message; `Elements` bounds the objects that
+they become.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from enum import Enum
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
-from strandline.proto.kafka.bounds import Elements, check_count, check_size, check_tags
-from strandline.proto.varint import read_uvarint, uvarint
+from strandline.proto.kafka.apis import Api
 
 Buffer = bytes | memoryview
 """What is read."""
+
+REQUEST_ELEMENTS_MAX = 20_000
+"""Array elements of one request, all arrays together. An element may be two bytes long and costs the event loop some
+ten microseconds to read, look up and answer: 4 MiB of them would hold the node for half a minute. Whoever has more
+partitions than this to ask for asks twice."""
+
+RESPONSE_ELEMENTS_MAX = 2_000_000
+"""Array elements of one answer, all arrays together: Metadata of 200,000 partitions with three replicas each has 1.4
+million. An element may be a byte long and become an object of 100 bytes: 256 MiB of them would take the client 25
+GiB; so many take a quarter of one."""
+
+RESPONSE_BYTES_MAX = 256 << 20
+"""No answer may be longer. Kafka's clients have no limit and die of memory when a port speaks something else."""
+
+TAGS_MAX = 64
+"""Tagged fields of one section. Kafka's messages have at most a handful."""
+
+
+class Elements:
+    """What is left of one message's elements."""
+
+    __slots__ = ("_left", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._left = most
+
+    def take(self, count: int) -> None:
+        """`count` more elements are about to be read. Raises ProtocolError beyond the limit."""
+        if count > self._left:
+            raise ProtocolError(f"The message holds more than {self._most} elements")
+        if count > 0:
+            self._left -= count
+
+
+def check_size(size: int, left: int) -> None:
+    """Raises ProtocolError for a field of `size` bytes where only `left` are."""
+    if size > left:
+        raise ProtocolError(f"A field claims {size} bytes, {left} are left")
+
+
+def check_count(count: int, element_bytes_min: int, left: int) -> None:
+    """Raises ProtocolError for an array of more elements than `left` bytes can hold."""
+    if count * element_bytes_min > left:
+        raise ProtocolError(f"An array claims {count} elements, {left} bytes are left")
+
+
+def check_tags(count: int) -> None:
+    """Raises ProtocolError for a section of more tagged fields than any message has."""
+    if count > TAGS_MAX:
+        raise ProtocolError(f"A section claims {count} tagged fields, {TAGS_MAX} are possible")
+
+
+# ---------------------------------------------------------------- varints: unsigned (KIP-482), lowest seven bits first
+
+VALUE_MAX = 2**31 - 1
+"""The protocol's lengths, counts and tags have 31 bits."""
+
+
+def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """The value at `position` and the position after it.
+
+    Raises:
+        ProtocolError: the buffer ends in it, or it is longer than 5 bytes or 31 bits.
+    """
+    try:
+        byte = buffer[position]
+        if byte < 0x80:
+            return byte, position + 1
+        value = byte & 0x7F
+        for shift in (7, 14, 21, 28):
+            position += 1
+            byte = buffer[position]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > VALUE_MAX:
+                    raise ProtocolError(f"A length of {value} is beyond the protocol's 31 bits")
+                return value, position + 1
+    except IndexError:
+        pass
+    raise ProtocolError("A varint does not end")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Append `value`."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def uvarint(value: int) -> bytes:
+    """`value` alone."""
+    if value < 0x80:
+        return value.to_bytes(1, "big")
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    out = bytearray()
+    write_uvarint(out, value)
+    return bytes(out)
+
 
 Piece = bytes | bytearray | memoryview
 """A part of what is sent, as it is."""
@@ -30,6 +133,12 @@ INT64: Final = struct.Struct(">q")
 UUID_BYTES = 16
 NO_TAGS = b"\x00"
 V = TypeVar("V", bytes, memoryview)
+
+TOPIC_BYTES_MIN = 3
+"""A topic with an empty name, no partition and no tagged field takes a byte each."""
+
+LEADER: Final = struct.Struct(">iib")  # who leads now (KIP-951): node id, leader epoch, no tagged fields
+LEADER_KNOWN: Final = struct.Struct(">ii")
 
 NO_FIELDS: Mapping[int, Buffer] = {}
 
@@ -217,3 +326,99 @@ def check_end(buffer: Buffer, position: int, what: str) -> None:
     """Raises ProtocolError for bytes after the end of `what`."""
     if position != len(buffer):
         raise ProtocolError(f"{len(buffer) - position} bytes after the end of {what}")
+
+
+# ---------------------------------------------------------------- frames
+#
+# request    length int32, API key int16, version int16, correlation id int32, client id, tagged fields if flexible
+# answer     length int32, correlation id int32, tagged fields if flexible
+
+OWN_CLIENT = "strandline-python"
+"""How brokers know this project's client (KIP-511); Strandline's tell it who had synced a batch."""
+
+LENGTH_BYTES = 4
+REQUEST_HEADER_BYTES_MIN = 8
+"""API key, version and correlation id."""
+RESPONSE_HEADER_BYTES_MIN = 4
+"""The correlation id."""
+
+_REQUEST = struct.Struct(">ihhi")
+_RESPONSE = struct.Struct(">ii")
+_RESPONSE_FLEXIBLE = struct.Struct(">iib")
+_HEADER = struct.Struct(">hhi")
+
+
+class RequestHeader(NamedTuple):
+    """The part of a request's header that has one format in all versions; `key` may be no `Api`."""
+
+    key: int
+    version: int
+    correlation_id: int
+
+
+def request_head(api: Api, version: int, correlation_id: int, client_id: str, body_bytes: int) -> bytes:
+    """Length and header of a request whose body has so many bytes."""
+    # The client id has the old format even in the flexible header.
+    rest = nullable_string(client_id, False) + (NO_TAGS if api.flexible(version) else b"")
+    size = REQUEST_HEADER_BYTES_MIN + len(rest) + body_bytes
+    return _REQUEST.pack(size, api, version, correlation_id) + rest
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """Of a frame without its length. Raises ProtocolError."""
+    (key, version, correlation_id), _ = read_fixed(frame, 0, _HEADER)
+    return RequestHeader(key, version, correlation_id)
+
+
+def read_client_id(frame: memoryview, flexible: bool) -> tuple[str, int]:
+    """The rest of a request's header: (client id, position of the body). Raises ProtocolError."""
+    client_id, position = read_string(frame, REQUEST_HEADER_BYTES_MIN, False)
+    if flexible:
+        position = skip_tags(frame, position)
+    return client_id or "", position
+
+
+def response_head(correlation_id: int, body_bytes: int, flexible: bool) -> bytes:
+    """Length and header of an answer whose body has so many bytes."""
+    if flexible:
+        return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
+    return _RESPONSE.pack(body_bytes + 4, correlation_id)
+
+
+def read_correlation_id(frame: memoryview) -> int:
+    """Of an answer without its length. Raises ProtocolError."""
+    return read_fixed(frame, 0, INT32)[0][0]
+
+
+def response_body(frame: memoryview, flexible: bool) -> memoryview:
+    """What follows an answer's header. Raises ProtocolError for a header that is broken."""
+    try:
+        return frame[skip_tags(frame, RESPONSE_HEADER_BYTES_MIN) if flexible else RESPONSE_HEADER_BYTES_MIN :]
+    except ProtocolError as error:
+        raise ProtocolError(f"a broken response header: {error}") from error
+
+
+class Foreign(Enum):
+    """Protocols that turn up where Kafka's is spoken: naming them helps more than a frame size of 1.2 GB."""
+
+    HTTP_REQUEST = "an HTTP request"
+    HTTP_RESPONSE = "an HTTP response"
+    TLS = "TLS"
+    SSH = "an SSH client"
+
+
+_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ")
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
+"""An alert and a handshake, of version 3.x."""
+
+
+def foreign_protocol(start: bytes) -> Foreign | None:
+    """What is spoken, by the first four bytes of what should be a frame; None if they say nothing."""
+    head = start[:4]
+    if head in _HTTP_METHODS:
+        return Foreign.HTTP_REQUEST
+    if head == b"HTTP":
+        return Foreign.HTTP_RESPONSE
+    if head[:2] in _TLS_RECORDS:
+        return Foreign.TLS
+    return Foreign.SSH if head == b"SSH-" else None

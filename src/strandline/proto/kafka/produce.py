@@ -15,11 +15,16 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, TopicId
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Elements
 from strandline.proto.kafka.fields import (
     INT32,
+    LEADER,
+    LEADER_KNOWN,
     NO_TAGS,
+    REQUEST_ELEMENTS_MAX,
+    RESPONSE_ELEMENTS_MAX,
+    TOPIC_BYTES_MIN,
     Buffer,
+    Elements,
     Piece,
     Unencodable,
     array_head,
@@ -38,8 +43,8 @@ from strandline.proto.kafka.fields import (
     tagged_field,
     topic_reference,
     unreadable,
+    write_uvarint,
 )
-from strandline.proto.varint import write_uvarint
 
 FIRST, LAST = 3, 13
 FLEXIBLE_SINCE = Api.PRODUCE.flexible_since
@@ -53,15 +58,10 @@ CURRENT_LEADER_TAG = 0
 SYNCED_REPLICAS_TAG = 7001
 """Strandline's own: a compact array of int32, the ids of the replicas that had synced the batch at the ack."""
 
-_TOPIC_BYTES_MIN = 3
-"""A topic with an empty name, no partition and no tagged field takes a byte each."""
-
 _HEAD = struct.Struct(">hi")  # acks, timeout in ms
 _RESULT = struct.Struct(">ihqq")  # partition, error, base offset, append time in ms
 _RESULT_WITH_START = struct.Struct(">ihqqq")  # and log start offset
 _NO_RECORD_ERRORS = (array_head(0, False), array_head(0, True))
-_LEADER = struct.Struct(">iib")  # node id, leader epoch, no tagged fields
-_LEADER_KNOWN = struct.Struct(">ii")
 
 
 class ProduceTopic(NamedTuple):
@@ -175,7 +175,7 @@ def _read_request(view: memoryview, version: int) -> ProduceRequest:
     transactional_id, position = read_string(view, 0, flexible)
     (acks, timeout_ms), position = read_fixed(view, position, _HEAD)
     elements = Elements(REQUEST_ELEMENTS_MAX)
-    count, position = read_count(view, position, _TOPIC_BYTES_MIN, flexible, elements)
+    count, position = read_count(view, position, TOPIC_BYTES_MIN, flexible, elements)
     topics = []
     for _ in range(count):
         name, topic_id, position = read_topic(view, position, by_id, flexible)
@@ -253,7 +253,7 @@ def _write_partition(out: bytearray, result: PartitionResult, version: int, tell
 def _partition_tags(result: PartitionResult, version: int, tell_replicas: bool) -> bytes:
     fields = []
     if version >= LEADER_SINCE and result.leader_id >= 0:
-        fields.append(tagged_field(CURRENT_LEADER_TAG, _LEADER.pack(result.leader_id, result.leader_epoch, 0)))
+        fields.append(tagged_field(CURRENT_LEADER_TAG, LEADER.pack(result.leader_id, result.leader_epoch, 0)))
     if tell_replicas and result.error is ErrorCode.NONE:
         fields.append(tagged_field(SYNCED_REPLICAS_TAG, int32_array(result.synced_replicas or (), True)))
     return tag_section(fields)
@@ -281,7 +281,7 @@ def read_response(buffer: Buffer, version: int) -> ProduceResponse:
 def _read_response(buffer: Buffer, version: int) -> ProduceResponse:
     flexible = version >= FLEXIBLE_SINCE
     elements = Elements(RESPONSE_ELEMENTS_MAX)
-    count, position = read_count(buffer, 0, _TOPIC_BYTES_MIN, flexible, elements)
+    count, position = read_count(buffer, 0, TOPIC_BYTES_MIN, flexible, elements)
     topics: list[tuple[str | UUID, list[PartitionResult]]] = []
     for _ in range(count):
         name, topic_id, position = read_topic(buffer, position, version >= TOPIC_ID_SINCE, flexible)
@@ -337,7 +337,7 @@ def _read_message(buffer: Buffer, position: int, flexible: bool, elements: Eleme
 
 def _take_tags(result: PartitionResult, leader: Buffer | None, replicas: Buffer | None) -> None:
     if leader is not None:
-        (result.leader_id, result.leader_epoch), _ = read_fixed(leader, 0, _LEADER_KNOWN)
+        (result.leader_id, result.leader_epoch), _ = read_fixed(leader, 0, LEADER_KNOWN)
     if replicas is not None:
         count, position = read_count(replicas, 0, 4, True)
         result.synced_replicas = struct.unpack_from(f">{max(count, 0)}i", replicas, position)

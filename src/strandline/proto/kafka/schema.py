@@ -29,25 +29,23 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.bounds import (
-    REQUEST_ELEMENTS_MAX,
-    RESPONSE_ELEMENTS_MAX,
-    Elements,
-    check_count,
-    check_size,
-)
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
+    REQUEST_ELEMENTS_MAX,
+    RESPONSE_ELEMENTS_MAX,
     Buffer,
+    Elements,
     Unencodable,
+    check_count,
     check_end,
+    check_size,
     read_length,
     read_tags,
     text,
     unreadable,
+    write_uvarint,
 )
-from strandline.proto.varint import write_uvarint
 
 Reader = Callable[[Buffer, int, Elements], tuple[Any, int]]
 """(buffer, position, what the message may still hold) -> (value, position after it)."""

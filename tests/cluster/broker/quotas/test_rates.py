@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.cluster.broker.quotas import recent
+from strandline.cluster.broker.quotas import rate_quota
 from strandline.cluster.broker.quotas.limits import Limits
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota
 from strandline.proto.quotas import QuotaEntity
@@ -136,7 +136,7 @@ def test_no_limit_no_memory() -> None:
 
 def test_a_client_with_another_name_each_time_takes_no_unbounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule A21: those of the last windows at most, and of them a bounded number."""
-    monkeypatch.setattr(recent, "SHARES_MAX", 50)
+    monkeypatch.setattr(rate_quota, "SHARES_MAX", 50)
     rates = quota(100, None, "")
     for number in range(1000):
         rates.record("alice", f"id-{number}", 1, number * 1.0)

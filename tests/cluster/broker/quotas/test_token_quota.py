@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.cluster.broker.quotas import recent
+from strandline.cluster.broker.quotas import rate_quota
+from strandline.cluster.broker.quotas.client_quotas import MutationCharge
 from strandline.cluster.broker.quotas.limits import AddressLimits, Share
-from strandline.cluster.broker.quotas.mutations import MutationCharge
-from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX
-from strandline.cluster.broker.quotas.token_quota import TokenQuota
+from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, TokenQuota
 from strandline.proto.quotas import QuotaEntity
 from strandline.proto.rates import TokenBucket, WindowShape
 
@@ -83,7 +82,7 @@ def test_who_owes_is_remembered_until_it_owes_no_more(monkeypatch: pytest.Monkey
     quota.take(later, 1, 120_000.0)
     assert len(quota) == 1
     assert quota.wait_ms(share, 120_000.0) == 0
-    monkeypatch.setattr(recent, "SHARES_MAX", 50)
+    monkeypatch.setattr(rate_quota, "SHARES_MAX", 50)
     for number in range(1000):
         quota.take(Share(QuotaEntity(None, f"id-{number}"), 1), 20, 120_000.0)
         assert len(quota) <= 50

@@ -13,7 +13,7 @@ from tests.ports import free_port
 from strandline.client.aio import Admin, Producer
 from strandline.client.types import NewTopic
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
-from strandline.cluster.node.faults.slow_disk import SlowDisk
+from strandline.cluster.node.faults.injection import SlowDisk
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import system_world

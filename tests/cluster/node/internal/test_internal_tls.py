@@ -20,7 +20,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.internal import guard
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.node.internal.internal_tls import InternalTls
-from strandline.controller import broker_api, methods, tier_api
+from strandline.controller import broker_api, methods
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft import messages as raft
 from strandline.proto.errors import ConfigError
@@ -131,7 +131,7 @@ def requests(node_id: int) -> dict[str, bytes]:
     of_brokers: dict[Any, Any] = {
         methods.REGISTER_BROKER: broker_api.RegisterBrokerRequest(CLUSTER, NodeId(node_id), UUID(int=1), {}, here),
         methods.ALTER_PARTITION: broker_api.AlterPartitionRequest(NodeId(node_id), epoch, ()),
-        methods.ALTER_TIERS: tier_api.AlterTiersRequest(NodeId(node_id), epoch),
+        methods.ALTER_TIERS: broker_api.AlterTiersRequest(NodeId(node_id), epoch),
         APPEND_AUDIT: AppendAuditRequest(NodeId(node_id), 0, b"lines"),
         methods.ALLOCATE_PRODUCER_IDS: broker_api.AllocateProducerIdsRequest(NodeId(node_id), epoch),
     }

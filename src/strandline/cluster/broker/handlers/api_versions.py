@@ -11,8 +11,7 @@ from strandline.controller.metadata.image import SUPPORTED_METADATA_VERSIONS, Me
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.fields import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field
-from strandline.proto.varint import uvarint
+from strandline.proto.kafka.fields import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field, uvarint
 
 FIRST, LAST = VERSIONS = (0, 4)
 FLEXIBLE_SINCE = 3

@@ -1,4 +1,7 @@
-"""DescribeCluster (60), DescribeQuorum (55), and who votes: AddRaftVoter (80), RemoveRaftVoter (81; KIP-853)."""
+"""DescribeCluster (60), DescribeQuorum (55), and who votes: AddRaftVoter (80), RemoveRaftVoter (81; KIP-853).
+
+Only the quorum's leader knows how far the others have come, so that other nodes ask it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import Brokers
-from strandline.cluster.broker.quorum_description import described_by_leader
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
@@ -15,15 +17,23 @@ from strandline.cluster.broker.request import (
     allowed,
     cluster_operations_bits,
 )
+from strandline.controller import methods
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.quorum.api import QuorumDescription, QuorumView, ReplicaDescription
+from strandline.controller.quorum.api import (
+    DescribeQuorumReply,
+    DescribeQuorumRequest,
+    QuorumDescription,
+    QuorumView,
+    ReplicaDescription,
+)
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
-from strandline.proto.ports import Rpc
+from strandline.proto.messages.method import call, handler
+from strandline.proto.ports import Rpc, RpcError, UnaryHandler
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -209,3 +219,47 @@ def _topics(call: Call, quorum: QuorumDescription | None, error: ErrorCode, mess
             partitions.append(_partition(partition.partition_index, quorum if known else None, *fault))
         topics.append(part(topic_name=topic.topic_name, partitions=tuple(partitions)))
     return tuple(topics)
+
+
+async def described_by_leader(quorum: QuorumView, *, node_id: NodeId, rpc: Rpc, timeout_ms: float) -> QuorumDescription:
+    """The quorum as its leader sees it; `node_id` is who asks, and answers itself if it leads.
+
+    Raises:
+        KafkaError: NOT_LEADER_OR_FOLLOWER (retriable, and an error that clients of DescribeQuorum know) while there is
+            no leader or it does not answer.
+    """
+    leader_id = quorum.leader_and_epoch.leader_id
+    if leader_id == node_id:
+        return quorum.describe()
+    endpoint = None if leader_id is None else quorum.endpoint_of(leader_id)
+    if endpoint is None:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the metadata quorum has no leader now")
+    try:
+        reply = await call(rpc, endpoint, methods.DESCRIBE_QUORUM, DescribeQuorumRequest(), timeout_ms=timeout_ms)
+    except (RpcError, ProtocolError) as error:
+        raise KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the quorum's leader, node {leader_id}, does not answer: {error}"
+        ) from error
+    if reply.error is not ErrorCode.NONE:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reply.message)
+    return QuorumDescription(
+        reply.leader_id, reply.epoch, reply.high_watermark, list(reply.voters), list(reply.observers)
+    )
+
+
+def describe_quorum_handler(node_id: NodeId, quorum: QuorumView) -> UnaryHandler:
+    """Serves `methods.DESCRIBE_QUORUM`: what this node knows, if it leads. Every controller mounts it."""
+
+    async def describe(_: DescribeQuorumRequest) -> DescribeQuorumReply:
+        known = quorum.describe()
+        if known.leader_id != node_id:
+            return DescribeQuorumReply(ErrorCode.NOT_CONTROLLER, f"node {node_id} does not lead the metadata quorum")
+        return DescribeQuorumReply(
+            leader_id=node_id,
+            epoch=known.epoch,
+            high_watermark=known.high_watermark,
+            voters=tuple(known.voters),
+            observers=tuple(known.observers),
+        )
+
+    return handler(methods.DESCRIBE_QUORUM, describe)

@@ -31,12 +31,10 @@ from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.recompression import is_slow_to_pack, needs_packing, packed_ahead
 from strandline.proto.acls import Operation
-from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.kafka.fields import NO_TAGS
-from strandline.proto.kafka.frames import OWN_CLIENT
+from strandline.proto.kafka.fields import NO_TAGS, OWN_CLIENT
 from strandline.proto.kafka.produce import (
     LEADER_SINCE,
     PartitionResult,
@@ -48,7 +46,7 @@ from strandline.proto.kafka.produce import (
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.waiting import Append
+from strandline.replica.waiting import Append, Deadlines, Ticket
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""

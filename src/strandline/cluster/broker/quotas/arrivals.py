@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from strandline.cluster.broker.quotas.limits import AddressLimits, Share
-from strandline.cluster.broker.quotas.token_quota import TokenQuota
+from strandline.cluster.broker.quotas.rate_quota import TokenQuota
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.ids import address_of
 from strandline.proto.ports import Clock

@@ -1,23 +1,22 @@
-"""A broker's quotas: requests are measured, answers say how long to wait, connections are muted for so long.
+"""A broker's quotas: requests are measured, answers say how long to wait, connections are muted for so long (KIP-219):
+nothing is read of them meanwhile.
 
 A produce request counts when it has come, and mutes at once: more of them may be on their way behind it. A fetch counts
-by the records in its answer, and the time of any request when it is answered, as Kafka counts both.
+by the records in its answer, and the time of any request when it is answered, as Kafka counts both. What a request may
+change of the metadata is `controller_mutation_rate` (KIP-599, Kafka's ControllerMutationQuota).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Generator, Mapping
 from math import ceil, inf
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from strandline.cluster.broker.charge import FREE, STRICT_SINCE, Charge
-from strandline.cluster.broker.exchange import Connection, Exchange
+from strandline.cluster.broker.exchange import FREE, STRICT_SINCE, Charge, Connection, Exchange
 from strandline.cluster.broker.quotas.arrivals import Arrivals
-from strandline.cluster.broker.quotas.limits import Limits
-from strandline.cluster.broker.quotas.mutations import MutationCharge
-from strandline.cluster.broker.quotas.muting import Mutes
-from strandline.cluster.broker.quotas.rate_quota import RateQuota
-from strandline.cluster.broker.quotas.token_quota import TokenQuota
+from strandline.cluster.broker.quotas.limits import Limits, Share
+from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota, TokenQuota
 from strandline.cluster.broker.request import RequestContext
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api
@@ -206,3 +205,93 @@ class _Timed(Coroutine[Any, Any, None]):
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._work.__await__()
+
+
+class _Mute(NamedTuple):
+    until_ms: float
+    timer: asyncio.TimerHandle
+
+
+class Mutes:
+    """Holds connections, each once, until the longest of its waits is over."""
+
+    def __init__(self) -> None:
+        self._muted: dict[Connection, _Mute] = {}
+
+    def __len__(self) -> int:
+        return len(self._muted)
+
+    def mute(self, connection: Connection, throttle_ms: float, now_ms: float) -> None:
+        """Take no request of it for so long; what is answered leaves."""
+        known = self._muted.get(connection)
+        until_ms = now_ms + throttle_ms
+        if known is not None:
+            if known.until_ms >= until_ms:
+                return
+            known.timer.cancel()
+        else:
+            connection.hold()
+        timer = asyncio.get_running_loop().call_later(throttle_ms / 1000, self._end, connection)
+        self._muted[connection] = _Mute(until_ms, timer)
+
+    def forget(self, connection: Connection) -> None:
+        """It has gone."""
+        known = self._muted.pop(connection, None)
+        if known is not None:
+            known.timer.cancel()
+
+    def end_all(self) -> None:
+        """Let all of them go on: what they waited for has changed."""
+        for connection, mute in list(self._muted.items()):
+            mute.timer.cancel()
+            self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        del self._muted[connection]
+        connection.let_go()
+
+
+class Request(Protocol):
+    """The request that is charged (`strandline.cluster.broker.quotas.client_quotas`)."""
+
+    def mute(self, throttle_ms: float) -> None:
+        """Say in the answer how long to wait, and read nothing of the connection for so long."""
+
+
+class MutationCharge(Charge):
+    """The changes of one request of a client that has a quota.
+
+    A strict one admits nothing while the client owes. Any other admits all, for a client that would not understand the
+    error: then the client waits until it owes nothing. Either lets a change begin that is larger than what is left.
+    """
+
+    def __init__(self, quota: TokenQuota, share: Share, request: Request, clock: Clock, *, strict: bool) -> None:
+        self._quota = quota
+        self._share = share
+        self._request = request
+        self._clock = clock
+        self._strict = strict
+        self._refused = False
+
+    def admits(self, partitions: int) -> bool:
+        if partitions <= 0:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        if self._strict and self._quota.wait_ms(self._share, now_ms) > 0:
+            self._refused = True
+            return False
+        self._quota.take(self._share, partitions, now_ms)
+        return True
+
+    def correct(self, partitions: int) -> None:
+        if partitions:
+            self._quota.take(self._share, partitions, self._clock.monotonic_ms())
+
+    def settle(self) -> None:
+        if self._strict and not self._refused:
+            return
+        now_ms = self._clock.monotonic_ms()
+        throttle_ms = min(self._quota.wait_ms(self._share, now_ms), THROTTLE_MS_MAX)
+        if throttle_ms > 0:
+            self._quota.note_wait(self._share, throttle_ms, now_ms)
+            self._request.mute(throttle_ms)

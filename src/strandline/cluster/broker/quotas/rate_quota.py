@@ -1,15 +1,72 @@
-"""What all clients have taken of one thing lately, within bounded memory. Pure: the time comes in."""
+"""What clients have taken of one thing lately, as rates (all of them together) and as tokens of shares, for what comes
+in bursts (KIP-599, KIP-612). Within bounded memory, and pure: the time comes in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from strandline.cluster.broker.quotas.limits import Limits
-from strandline.cluster.broker.quotas.recent import Recent
+from strandline.cluster.broker.quotas.limits import Limits, Share
 from strandline.proto.quotas import QuotaEntity
-from strandline.proto.rates import Rate, WindowShape
+from strandline.proto.rates import Rate, TokenBucket, WindowShape
+
+SHARES_MAX = 10_000
+"""Shares of one key that are known: of more, those go that were not used for the longest time. A client that has
+another client.id at each request, and a quota for each, makes so many and no more."""
+
+
+class Remembered(Protocol):
+    """What is known of one share."""
+
+    def is_over(self, now_ms: float) -> bool:
+        """Nothing that was taken counts any more: a new one would be as good."""
+
+
+T = TypeVar("T", bound=Remembered)
+
+
+class Recent(Generic[T]):
+    """The shares of one key.
+
+    Invariants: at most `SHARES_MAX`; the one that was used last stands last; none that is over stands first.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._known: dict[QuotaEntity, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def use(self, of: QuotaEntity, now_ms: float) -> T:
+        """What is known of a share, which is used now."""
+        self._forget(now_ms)
+        known = self._known.pop(of, None)
+        if known is None:
+            known = self._make()
+        self._known[of] = known
+        if len(self._known) > SHARES_MAX:
+            del self._known[next(iter(self._known))]
+        return known
+
+    def look(self, of: QuotaEntity) -> T | None:
+        """The same without using it; None: there is nothing to know."""
+        return self._known.get(of)
+
+    def latest_first(self, now_ms: float) -> Iterator[tuple[QuotaEntity, T]]:
+        """All of them."""
+        self._forget(now_ms)
+        yield from reversed(self._known.items())
+
+    def _forget(self, now_ms: float) -> None:
+        while self._known:
+            of = next(iter(self._known))
+            if not self._known[of].is_over(now_ms):
+                return
+            del self._known[of]
+
 
 THROTTLE_MS_MAX = 600_000.0
 """Nobody waits longer: the default of connections.max.idle.ms, after which a connection that is muted is closed."""
@@ -98,3 +155,55 @@ class RateQuota:
             rate.record(-value, now_ms)
             return throttle_ms, False
         return throttle_ms, True
+
+
+class _Taken:
+    """What is known of one share: its tokens, and its rate for the metrics."""
+
+    __slots__ = ("bucket", "rate")
+
+    def __init__(self, shape: WindowShape) -> None:
+        self.bucket = TokenBucket(shape)
+        self.rate = Rate(shape)
+
+    def is_over(self, now_ms: float) -> bool:
+        """Nothing is owed: who owes is remembered until it owes no more, however long that takes."""
+        return self.bucket.is_full(now_ms) and self.rate.is_over(now_ms)
+
+
+class TokenQuota:
+    """The tokens of all shares of one key.
+
+    Attributes:
+        throttles, throttled_ms: how often somebody was told to wait, and how long altogether.
+    """
+
+    def __init__(self, shape: WindowShape) -> None:
+        self._shares = Recent(lambda: _Taken(shape))
+        self.throttles = 0
+        self.throttled_ms = 0.0
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def take(self, share: Share, count: float, now_ms: float) -> None:
+        """So much is taken; less than 0: was not taken after all."""
+        known = self._shares.use(share.of, now_ms)
+        known.bucket.take(count, share.limit, now_ms)
+        known.rate.record(count, now_ms)
+
+    def wait_ms(self, share: Share, now_ms: float) -> float:
+        """How long until the share owes nothing; 0: more may be taken now."""
+        known = self._shares.look(share.of)
+        return 0.0 if known is None else max(-known.bucket.tokens(share.limit, now_ms) / share.limit * 1000, 0.0)
+
+    def note_wait(self, share: Share, throttle_ms: float, now_ms: float) -> None:
+        """Somebody was told to wait so long."""
+        self.throttles += 1
+        self.throttled_ms += throttle_ms
+        self._shares.use(share.of, now_ms).rate.record_throttle(throttle_ms, now_ms)
+
+    def measured(self, now_ms: float) -> Iterator[Measured]:
+        """Each share that was used lately, the latest first."""
+        for of, known in self._shares.latest_first(now_ms):
+            yield Measured.of_rate(of, known.rate, now_ms)

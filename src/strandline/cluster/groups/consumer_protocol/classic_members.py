@@ -24,8 +24,8 @@ from strandline.cluster.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.groups.consumer_protocol.changes import MemberChanges
-from strandline.cluster.groups.consumer_protocol.embedded import assignment_bytes, by_id, subscription_of
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup, Draft
+from strandline.cluster.groups.consumer_protocol.migration import assignment_bytes, by_id, subscription_of
 from strandline.cluster.groups.consumer_protocol.reconcile import pairs
 from strandline.cluster.groups.context import ShardContext
 from strandline.cluster.groups.machine import Now

@@ -7,21 +7,18 @@
 
 Each is one write, so a failover finds the group before it or behind it. A record of a classic group that has members
 and no leader says that it has come down, and was not rebalanced since: the coordinator that loads it goes on with that.
+
+Classic members keep their subscriptions and assignments in their own bytes. Kafka's ConsumerProtocol names topics where
+this protocol has ids: a topic that does not exist (any more) is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from strandline.cluster.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupEvent, GroupState, Member
 from strandline.cluster.groups.classic.rebalance import Rebalancing
-from strandline.cluster.groups.consumer_protocol.embedded import (
-    assignment_bytes,
-    assignment_of,
-    by_id,
-    subscription_of,
-)
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup, Draft
 from strandline.cluster.groups.consumer_protocol.reconcile import Partition, pairs
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
@@ -30,6 +27,7 @@ from strandline.cluster.groups.machine import Now, WriteOutcome
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.ids import TopicId, TopicPartition
 from strandline.proto.kafka.consumer_group_records import (
     Assignment,
     ClassicMember,
@@ -38,8 +36,46 @@ from strandline.proto.kafka.consumer_group_records import (
     MemberInfo,
     sorted_assignment,
 )
+from strandline.proto.kafka.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
 from strandline.proto.kafka.group_records import GroupValue, group_record, read_key
 from strandline.proto.kafka.keyed_record import Record
+
+
+def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
+    """What a member reads and owns, by its favourite assignor; the others say the same. Raises ProtocolError."""
+    return decode_subscription(protocols[0][1])
+
+
+def assignment_of(raw: bytes, image: MetadataImage) -> Assignment:
+    """What a leader assigned. Raises ProtocolError."""
+    return by_id(decode_assignment(raw), image)
+
+
+def by_id(partitions: Iterable[TopicPartition], image: MetadataImage) -> Assignment:
+    """Those partitions that there are."""
+    found: list[tuple[TopicId, int]] = []
+    for name, number in partitions:
+        topic = image.topics.get(name)
+        if topic is not None and number in topic.partitions:
+            found.append((topic.topic_id, number))
+    return sorted_assignment(found)
+
+
+def assignment_bytes(assignment: Mapping[TopicId, tuple[int, ...]], image: MetadataImage) -> bytes:
+    """The assignment that answers a SyncGroup of a member of the classic protocol."""
+    return encode_assignment(
+        [
+            TopicPartition(image.topic_by_id[topic_id].name, number)
+            for topic_id, numbers in assignment.items()
+            if topic_id in image.topic_by_id
+            for number in numbers
+        ]
+    )
 
 
 class Migration:

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
             ready, text = ask(config)
             print(text)  # noqa: T201 - `docker inspect` shows it
             return 0 if ready else EXIT_FAILED
-        from strandline.cluster.node.container.volume import prepare
+        from strandline.cluster.node.container.settings import prepare
 
         prepare(config, os.environ)
     except ConfigError as error:

@@ -1,4 +1,5 @@
-"""Settings of a node in a container: STRANDLINE_ variables, and every one of them must mean something.
+"""A node in a container: its settings, STRANDLINE_ variables of which every one must mean something, and its volume,
+which is formatted when it is empty and held against the cluster's id when it is not.
 
 `strandline node` overlooks a variable that resembles no setting, for it may be another program's. In a container the
 whole environment is written for the node, and a misspelt variable would be a default that nobody chose.
@@ -9,12 +10,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, environment_name, parse_overrides
+from strandline.cluster.node.format import format_directory
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
+from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError
+from strandline.proto.system import system_rng
 
 CLUSTER_ID = f"{ENVIRONMENT_PREFIX}CLUSTER_ID"
 """The id that an unformatted volume is formatted with; a formatted one of another cluster is refused."""
@@ -54,3 +60,33 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
         near = difflib.get_close_matches(variable, known, n=2, cutoff=0.75)
         hint = f"did you mean {' or '.join(near)}?" if near else "docs/configuration.md lists the settings"
         raise ConfigError(variable, environment[variable], f"no setting has this name; {hint}")
+
+
+def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
+    """Make `log.dirs` formatted directories of this node and cluster. Idempotent.
+
+    Formatting by itself is what `strandline node` never does, for a controller that lost its volume would vote twice in
+    one epoch (schedule 26). Here the operator asks for it with a cluster id, and ends it with STRANDLINE_FORMAT=never.
+
+    Raises:
+        ConfigError: it is another node's or another cluster's; it is not formatted, and must not be, or has no id.
+        DiskError, OSError: the volume cannot be written.
+    """
+    policy = environment.get(FORMAT, "missing")
+    if policy not in ("missing", "never"):
+        raise ConfigError(FORMAT, policy, "missing or never")
+    cluster_id = environment.get(CLUSTER_ID, "")
+    disk = RealDisk()
+    if disk.exists(f"{config.data_dir}/{META_PROPERTIES}"):
+        if not cluster_id:
+            return  # the node holds the directory against its own id
+    elif policy == "never":
+        expected = f"a formatted volume; {config.data_dir} is not formatted. Is the right volume mounted there?"
+        raise ConfigError(FORMAT, policy, expected)
+    elif not cluster_id:
+        raise ConfigError(CLUSTER_ID, "", f"the same id for all nodes, to format {config.data_dir} with")
+    if policy == "never":  # another directory that is not formatted stays so, and is offline
+        config = NodeConfig({**config.given, "log.dirs": config.data_dir}, path=config.path)
+    made = format_directory(disk, config, cluster_id=cluster_id, rng=system_rng(), ignore_formatted=True)
+    if not made.already:
+        print(f"strandline: formatted {config.data_dir} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201

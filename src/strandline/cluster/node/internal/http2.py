@@ -34,9 +34,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-from strandline.cluster.node.internal.grpc_stream import GrpcStream, request_headers
-from strandline.cluster.node.internal.h2_setup import h2_connection, name_of
-from strandline.cluster.node.internal.inbox import Violation
+from strandline.cluster.node.internal.grpc_stream import GrpcStream, Violation, request_headers
 from strandline.cluster.node.internal.options import (
     CONNECTION_WINDOW_BYTES,
     CONTROL_FRAME_BYTES_MAX,
@@ -45,6 +43,8 @@ from strandline.cluster.node.internal.options import (
     MESSAGE_BYTES_MAX,
     UNPAID_FRAMES_MAX,
     WRITE_BUFFER_BYTES,
+    h2_connection,
+    name_of,
 )
 from strandline.proto.ports import RpcUnavailable
 

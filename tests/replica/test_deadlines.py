@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from strandline.chaos.sim.loop import SimLoop
-from strandline.proto.deadlines import Deadlines
+from strandline.replica.waiting import Deadlines
 
 
 class LoopClock:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.proto.errors import ProtocolError
-from strandline.proto.varint import VALUE_MAX, read_uvarint, uvarint, write_uvarint
+from strandline.proto.kafka.fields import VALUE_MAX, read_uvarint, uvarint, write_uvarint
 
 
 @given(st.integers(0, VALUE_MAX), st.binary(max_size=3), st.binary(max_size=3))
