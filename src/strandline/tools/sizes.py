@@ -26,7 +26,7 @@ from strandline.client.types import (
     ConfigResource,
     PartitionDescription,
 )
-from strandline.log.room import RESERVE_SHARE
+from strandline.log.room import reserve_of
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
@@ -288,7 +288,7 @@ def _reserve(admin: Admin, node: int, total_bytes: int | None) -> int:
     resource = ConfigResource("broker", str(node))
     values = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
     reserve = int(values.get("log.dir.reserve.bytes") or 0)
-    return reserve if total_bytes is None else int(min(reserve, total_bytes * RESERVE_SHARE))
+    return reserve if total_bytes is None else reserve_of(reserve, total_bytes)
 
 
 _Stored = tuple[int, str, int | None, int | None, list[tuple[TopicPartition, int, int]]]
