@@ -101,7 +101,8 @@ class DiskSize:
 
     Attributes:
         reserve_bytes: with less left the broker writes nothing more for clients; 0: it has none.
-        days_until_full: until then. None: never, or not known; `why` says which.
+        days_until_full: until then; 0: it is full. None: never, or not known.
+        why: which of these; empty where it is a number of days.
     """
 
     node: int
@@ -227,6 +228,8 @@ def days_until_full(usable_bytes: int | None, replicas: Iterable[Growing]) -> tu
     """When replicas have taken what is usable now; with a sentence where there is no such day."""
     if usable_bytes is None:
         return None, "the broker does not say how much room it has"
+    if usable_bytes <= 0:
+        return 0.0, "it is full"
     growing = [one for one in replicas if one.bytes_a_day > 0 and one.bytes_max > one.bytes]
     if not growing:
         return None, "nothing grows"
