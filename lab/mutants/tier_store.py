@@ -27,6 +27,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_CONTRACT}::test_nothing_is_written_below_a_mount_that_is_gone",
     ),
     one_change(
+        "who-looks-makes-a-store",
+        "B23: a directory below a mount that is gone is made no store by a command that only looks",
+        "cli.tier:_inspected",
+        "make=False",
+        "make=True",
+        "tests/cli/test_tier.py::test_who_looks_makes_no_store",
+    ),
+    one_change(
         "rot-goes-to-the-store",
         "B23: each batch is held against its CRC, offsets and leader epoch before it is copied",
         "log.tier.copying:_Reading.survey",

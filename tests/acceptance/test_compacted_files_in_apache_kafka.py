@@ -20,10 +20,11 @@ __all__ = ["compacting"]
 
 
 def test_apache_kafka_reads_our_files(compacting: DevCluster) -> None:
-    """The directory of a compacted partition, put under Apache Kafka's brokers: it recovers it, and its consumers get
-    the same last values; its dump tool finds every batch valid."""
+    """The directory of a compacted partition, put under Apache Kafka's brokers as it is: it recovers it, and its
+    consumers get the same last values. Its dump tool finds every batch valid and the indexes sane, and reads the
+    snapshots of producers."""
     topic = "moved"
-    make_topic(compacting, topic, **COMPACTED)
+    make_topic(compacting, topic, **COMPACTED, index_interval_bytes="256")
     table = send(compacting.bootstrap, topic, 60)
     wait_compacted(compacting, topic, 15 * KEYS)
     stopped = compacting.node_ids[0]
@@ -45,13 +46,24 @@ def test_apache_kafka_reads_our_files(compacting: DevCluster) -> None:
         for node in (1, 2, 3):
             target = kafka._root / f"d{node}" / f"{topic}-0"
             for path in source.iterdir():
-                if path.suffix == ".log":
+                if path.name != "partition.metadata":  # the topic's id is Kafka's own
                     shutil.copyfile(path, target / path.name)
         with closing(kafka_tools(kafka.bootstrap)) as tools:
-            files = ",".join(str(path) for path in sorted(target.glob("*.log")))
-            dumped = tools.run("kafka-dump-log", "--deep-iteration", "--files", files)
-        assert "isvalid: true" in dumped
-        assert "isvalid: false" not in dumped
+
+            def dumped(suffix: str, *options: str) -> str:
+                files = sorted(source.glob(f"*{suffix}"))
+                assert len(files) > 1, "a segment that is closed, and the active one"
+                return tools.run("kafka-dump-log", *options, "--files", ",".join(map(str, files)))
+
+            batches = dumped(".log", "--deep-iteration")
+            assert "isvalid: true" in batches
+            assert "isvalid: false" not in batches
+            for suffix in (".index", ".timeindex"):
+                checked = dumped(suffix, "--index-sanity-check")
+                assert "passed sanity check" in checked
+                sane = checked.count("passed sanity check") + checked.count("is empty")
+                assert sane == len(list(source.glob(f"*{suffix}")))
+            assert "producerId: " in dumped(".snapshot")
         kafka.start()
         wait_ready(kafka.bootstrap)
         eventually(lambda: read(kafka.bootstrap, topic)[0] == table)

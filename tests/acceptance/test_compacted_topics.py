@@ -144,6 +144,40 @@ def test_tombstones_delete_and_go(compacting: DevCluster) -> None:
     assert {key: value for key, value in found.items() if not key.startswith(b"filler")} == table
 
 
+def test_of_a_thousand_updates_the_last_of_each_key_stay(compacting: DevCluster) -> None:
+    """Row S75: 1,000 updates over 10 keys leave 10 values, under the offsets and in the order in which they were
+    written, and a key that was deleted leaves nothing."""
+    topic = "updates"
+    make_topic(compacting, topic, **COMPACTED, delete_retention_ms="1000")
+    producer = Producer({"bootstrap.servers": compacting.bootstrap, "linger.ms": 0})
+    for number in range(1000):
+        producer.produce(topic, b"%d" % number, b"k%d" % (number * 7 % 10), partition=0)
+        if number % 20 == 19:
+            assert producer.flush(20) == 0
+    producer.produce(topic, None, b"k3", partition=0)
+    assert producer.flush(20) == 0
+
+    def left() -> list[tuple[int, bytes | None, bytes | None]]:
+        for number in range(200):  # the segment with the last updates is closed, and what comes is not one of them
+            producer.produce(topic, b"." * 30, b"filler%d" % (number % 3), partition=0)
+        assert producer.flush(20) == 0
+        consumer = Consumer(
+            {"bootstrap.servers": compacting.bootstrap, "group.id": "left", "enable.partition.eof": True}
+        )
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[tuple[int, bytes | None, bytes | None]] = []
+        while (message := consumer.poll(20)) is not None and message.error() is None:
+            key, value, offset = message.key(), message.value(), message.offset()
+            if key is not None and offset is not None and not key.startswith(b"filler"):
+                found.append((offset, key, value))
+        consumer.close()
+        return found
+
+    expected = [(number, b"k%d" % (number * 7 % 10), b"%d" % number) for number in range(990, 1000)]
+    expected = [item for item in expected if item[1] != b"k3"]
+    eventually(lambda: left() == expected, pause_s=1.0)
+
+
 def test_the_offsets_of_groups_stay_in_bounded_space() -> None:
     """`__consumer_offsets` is compacted from the first day: thousands of commits leave a few records, and a new
     coordinator has the last ones."""

@@ -74,6 +74,28 @@ def test_a_store_that_is_whole(tiered: Path) -> None:
     assert "Nothing found that is wrong." in told.stdout
 
 
+def test_nothing_is_no_store_that_is_whole(tiered: Path) -> None:
+    """A topic or a store whose name is mistyped is not "nothing found that is wrong"."""
+    told = run("verify", "--store", f"file://{tiered}", "--topic", "none")
+    assert (told.exit_code, "Nothing found that is wrong" in told.stdout) == (1, False)
+    assert "There is no segment of a topic 'none' in file://" in told.stdout
+    assert run("verify", "--store", f"file://{tiered}", "--topic", "none", "-o", "json").exit_code == 1
+    said = run("list", "--store", f"file://{tiered}", "--topic", "none")
+    assert (said.exit_code, "There is no segment of a topic 'none'" in said.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_who_looks_makes_no_store(tmp_path: Path, command: str) -> None:
+    """A directory below a mount that is gone would be one from then on, and the nodes would write to it."""
+    bare = tmp_path / "bare"
+    for made in (False, True):
+        told = run(command, "--store", f"file://{bare}")
+        assert told.exit_code == 2
+        assert "its mount is gone" in told.stderr
+        assert list(tmp_path.rglob("*")) == [bare] * made
+        bare.mkdir(exist_ok=True)
+
+
 def flaws(root: Path) -> list[dict[str, object]]:
     told = run("verify", "--store", f"file://{root}", "-o", "json")
     found: list[dict[str, object]] = json.loads(told.stdout)["flaws"]

@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 from tests.acceptance.foreign import segment_files, stored_batches
 from tests.client.conftest import eventually
 
+from strandline.cli import doctor
+from strandline.cli.http_listener import Sample
 from strandline.cli.main import main
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.types import PartitionDescription
@@ -173,6 +175,21 @@ def test_rot(node: DevCluster) -> None:
     eventually(lambda: len(said()) == 1)
     refused = run(node, "doctor", "--http", node.http(1), "--producer", expect=2)
     assert "--http is about a live cluster" in refused.stderr
+
+
+def test_doctor_names_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the histogram of syncs, as a node's metrics have it."""
+
+    def slow_node(_node: str, _cacert: str | None) -> tuple[int, Iterator[Sample]]:
+        counts = {"0.05": 80, "0.1": 90, "0.25": 120, "+Inf": 200}
+        buckets = [Sample("strandline_sync_seconds_bucket", {"le": bound}, count) for bound, count in counts.items()]
+        return 7, iter([*buckets, Sample("strandline_sync_in_flight_seconds", {}, 3.0)])
+
+    monkeypatch.setattr(doctor, "metrics_of", slow_node)
+    assert [(one.where, one.setting) for one in doctor._of_metrics("h:1", None)] == [
+        ("broker 7", "a sync has taken 3.0 s by now"),
+        ("broker 7", "110 of 200 syncs took more than 0.1 s"),
+    ]
 
 
 def test_who_has_it() -> None:

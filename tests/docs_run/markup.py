@@ -43,7 +43,7 @@ SESSION, PRINTED, STAYS, PRELUDE, SHOWN, FAILS = "session", "printed", "stays", 
 """Names in a document's namespace: the reader, what the last block printed and nobody has compared yet, what stays
 running, Python before each program, whether the next block `text` is what was printed, whether the next one fails."""
 
-NOT_RUN = frozenset({"text", "json", "proto"})
+NOT_RUN = frozenset({"text", "json", "mermaid", "proto"})
 """Languages of blocks that only show something."""
 
 _LANGUAGE = re.compile(r"(?P<language>[\w+-]*)[ \t]*$\n", re.MULTILINE)

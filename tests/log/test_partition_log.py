@@ -131,6 +131,7 @@ def test_size_limits(disk: FailingDisk, tmp_path: Path) -> None:
         log.append_as_leader(client_batch(1, size=1000), 0, 0)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert caught.value.figures["max_message_bytes"] == 1000
+    assert "max.message.bytes of the topic is 1000" in caught.value.message, "clients get the message alone"
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(memoryview(bytearray(client_batch(1, size=800)) * 2), 0, 0)
     assert caught.value.code is ErrorCode.RECORD_LIST_TOO_LARGE

@@ -132,7 +132,7 @@ def test_the_bound_is_on_what_is_stored_and_on_what_came(disk: FailingDisk, tmp_
     log.config = replace(log.config, max_message_bytes=large)
     assert log.append_as_leader(batch(Codec.GZIP, 20), 0, T0).next_offset == 20
     log.config = replace(log.config, stored_codec=StoredCodec(Codec.GZIP), max_message_bytes=small + 50)
-    with pytest.raises(KafkaError, match=r"larger than max\.message\.bytes"):
+    with pytest.raises(KafkaError, match=r"takes \d+ bytes, and max\.message\.bytes of the topic is"):
         log.append_as_leader(batch(Codec.NONE, 20, sequence=20), 0, T0)
     log.config = replace(log.config, max_message_bytes=1 << 20, segment_bytes=200, stored_codec=StoredCodec(Codec.NONE))
     with pytest.raises(KafkaError) as caught:

@@ -100,7 +100,7 @@ def test_replicas_move_while_the_leader_takes_records(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Kafka's codes."""
 
     async def main() -> None:
@@ -124,6 +124,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
             assert code(TP, there) is ErrorCode.KAFKA_STORAGE_ERROR
             os.rmdir(f"{there}/{TP}")
             broker.replicas.mover.moves.clear()
+            disk = directory.log_dir.disk
+            monkeypatch.setattr(disk, "free_bytes", lambda path: 700 << 10)
+            monkeypatch.setattr(disk, "total_bytes", lambda path: 40 << 20)
+            ask(TP, there)  # the reserve of a small disk is its share, not log.dir.reserve.bytes
+            broker.replicas.mover.moves.clear()
+            monkeypatch.setattr(disk, "free_bytes", lambda path: 600 << 10)
+            assert code(TP, there) is ErrorCode.KAFKA_STORAGE_ERROR
+            monkeypatch.undo()
             if there != broker.path:
                 broker.replicas.directory_failed(there, "broken")
                 assert code(TP, there) is ErrorCode.LOG_DIR_NOT_FOUND

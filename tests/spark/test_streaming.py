@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from strandline.client import Admin, Producer
+from strandline.client import Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import eventually
 from tests.acceptance.topics import create
@@ -103,6 +103,22 @@ def test_topic_to_topic_each_row_once(spark: Any, cluster: DevCluster, tmp_path:
         (checkpoint / "commits" / name).unlink()
     assert sum(each["numInputRows"] for each in run(query)) == 100
     assert keys(spark, cluster.bootstrap, "stream-out") == expected(1000)
+
+
+def test_who_comes_when_production_has_stopped_misses_nothing(spark: Any, cluster: DevCluster, tmp_path: Path) -> None:
+    """Row S69: a group, a batch and a streaming query that begin after the producer has gone read one range."""
+    make(cluster, "late-in", "late-out")
+    fill(cluster.bootstrap, "late-in", range(300))
+    query = copying(spark, cluster.bootstrap, "late-in", "late-out", tmp_path / "checkpoint")
+    assert sum(each["numInputRows"] for each in run(query)) == 300
+    assert keys(spark, cluster.bootstrap, "late-out") == expected(300), "the streaming query"
+    assert keys(spark, cluster.bootstrap, "late-in") == expected(300), "the batch"
+    found: Counter[bytes] = Counter()
+    with Consumer(cluster.bootstrap, group_id="late", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["late-in"])
+        while found.total() < 300:
+            found.update(record.key or b"" for record in consumer.poll(10))
+    assert found == expected(300)
 
 
 _DRIVER = """

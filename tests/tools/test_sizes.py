@@ -46,6 +46,7 @@ def test_days_until_full() -> None:
     assert days_until_full(100, [Growing(50, 10, 150)]) == (10, "")
     assert days_until_full(100, [Growing(50, 0, math.inf), Growing(5, 9, 5)]) == (None, "nothing grows")
     assert days_until_full(None, [free])[0] is None
+    assert days_until_full(0, [Growing(50, 0, math.inf)]) == (0, "it is full"), "whether something grows or not"
 
 
 @pytest.mark.parametrize(

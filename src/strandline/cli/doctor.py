@@ -17,6 +17,7 @@ from strandline.cluster.node.doctor import (
     NO_EFFECT,
     OPEN,
     RISK,
+    SLOW_SYNC_S,
     UNCHECKED,
     Finding,
     judge_config,
@@ -25,6 +26,7 @@ from strandline.cluster.node.doctor import (
     judge_directories,
     judge_producer,
     judge_stores,
+    judge_syncs,
     judge_tier,
 )
 from strandline.proto.system import SystemClock
@@ -132,7 +134,7 @@ def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
     try:
         node_id, read = metrics_of(node, cacert)
     except click.ClickException as error:
-        says = "whether logs of this broker are rotten, cannot be compacted, or wait for an object store"
+        says = "whether logs of this broker are rotten, uncompacted, or wait for an object store, or a disk is slow"
         yield Finding(node, error.message, says, "ask again when it answers", UNCHECKED)
         return
     samples = list(read)
@@ -147,6 +149,14 @@ def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
     }
     offline = [path for path, is_so in directories.get("kafka_log_logmanager_logdirectoryoffline", {}).items() if is_so]
     yield from judge_directories(f"broker {node_id}", offline=offline, full=full)
+    by_bound = {s.labels["le"]: int(s.value) for s in samples if s.name == "strandline_sync_seconds_bucket"}
+    syncs = by_bound.get("+Inf", 0)
+    yield from judge_syncs(
+        f"broker {node_id}",
+        syncs=syncs,
+        slow=syncs - by_bound.get(str(SLOW_SYNC_S), syncs),
+        in_flight_s=values.get("strandline_sync_in_flight_seconds", 0.0),
+    )
     yield from judge_damage(
         f"broker {node_id}",
         rotten=int(values.get("strandline_rotten_replicas", 0)),

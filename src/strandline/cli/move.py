@@ -9,6 +9,7 @@ import click
 
 from strandline.cli.common import CommandFailed, Target, admin_for, output_option, print_json, target_options
 from strandline.cli.name_completion import topic_names
+from strandline.cli.sizes import shown_bytes
 from strandline.client.admin import Admin
 from strandline.client.types import LogDirDescription
 from strandline.proto.error_codes import ErrorCode
@@ -46,7 +47,7 @@ def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, o
         [error] = admin.alter_replica_log_dirs({(topic, partition, broker): path}).values()
         if error is not None:
             words = _WORDS.get(error.code)
-            known = ", ".join(one.path for one in _dirs(admin, broker))
+            known = ", ".join(_named(one) for one in _dirs(admin, broker))
             raise CommandFailed(f"{tp} on broker {broker}: {words or error}; its directories: {known}")
         done = _there(admin, broker, tp, path)
         while not done and not no_wait:
@@ -61,6 +62,12 @@ def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, o
 
 def _dirs(admin: Admin, broker: int) -> list[LogDirDescription]:
     return admin.describe_log_dirs([broker])[broker]
+
+
+def _named(one: LogDirDescription) -> str:
+    if one.error is not None:
+        return f"{one.path} (offline)"
+    return one.path if one.usable_bytes is None else f"{one.path} ({shown_bytes(one.usable_bytes)} free)"
 
 
 def _there(admin: Admin, broker: int, tp: TopicPartition, path: str) -> bool:

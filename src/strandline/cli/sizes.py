@@ -99,7 +99,7 @@ def _show(sizes: Sizes, names: tuple[str, ...]) -> None:
             "?" if disk.total_bytes is None else shown_bytes(disk.total_bytes),
             "?" if disk.usable_bytes is None else shown_bytes(disk.usable_bytes),
             shown_bytes(disk.bytes_a_day),
-            disk.why if disk.days_until_full is None else f"{disk.days_until_full:,.1f} days",
+            disk.why or f"{disk.days_until_full:,.1f} days",
         )
         for disk in sizes.disks
     ]

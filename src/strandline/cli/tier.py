@@ -63,6 +63,10 @@ def list_(output: str, **where: Any) -> None:
     if output == "json":
         print_json(_document(found))
         return
+    if not found.segments:
+        click.echo(_nothing(where))
+        _show_rest(found)
+        return
     rows = [
         (name.cluster_id, name.topic, name.topic_id, name.partition, *_sums(list(segments)))
         for name, segments in _by_partition(found)
@@ -80,7 +84,7 @@ def verify(output: str, **where: Any) -> None:
     """Read every segment in the store: each batch's CRC, offsets and leader epoch, sidecars, and gaps between segments.
 
     Nothing is changed, and the cluster may run meanwhile. Of each object the first damage is shown. Exits 0 when all is
-    well, 1 when something is found.
+    well, 1 when something is found, or no segment is there to be read.
 
     \b
     strandline tier verify --store s3://backup/strandline --topic orders
@@ -93,12 +97,21 @@ def verify(output: str, **where: Any) -> None:
     else:
         for flaw in found.flaws:
             click.echo(f"! {flaw.object}{_place(flaw)}: {flaw.found}")
+        if not found.segments:
+            click.echo(f"! {_nothing(where)}")
         read_bytes = sum(segment.log_bytes for segment in found.segments)
         click.echo(f"{plural(len(found.segments), 'segment')}, {plural(read_bytes, 'byte')} read.")
         _show_rest(found)
-        click.echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")
-    if found.flaws:
+        if found.segments or found.flaws:
+            click.echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")
+    if found.flaws or not found.segments:
         raise SystemExit(FOUND)
+
+
+def _nothing(where: dict[str, Any]) -> str:
+    """A name that is mistyped must not pass for a store that is whole."""
+    of = f" of a topic {where['topic']!r}" if where["topic"] else ""
+    return f"There is no segment{of} in {where['url']}."
 
 
 def _inspected(
@@ -108,7 +121,7 @@ def _inspected(
     from strandline.log.tier.object_store import open_store
 
     async def look() -> Inspected:
-        store = open_store(url, options, timeout_ms=1000 * timeout_s)
+        store = open_store(url, options, timeout_ms=1000 * timeout_s, make=False)
         try:
             return await inspect_store(store, topic=topic, every_byte=every_byte, report=report)
         finally:

@@ -151,7 +151,7 @@ class _Stores:
     def _open(self, where: tuple[str, dict[str, str]]) -> ObjectStore:
         from strandline.log.tier.object_store import open_store
 
-        return open_store(*where, timeout_ms=self._timeout_ms)
+        return open_store(*where, timeout_ms=self._timeout_ms, make=False)
 
     async def find(self, topic: str, report: Any) -> list[StoredTopic]:
         from strandline.log.tier.restoring import find_stored_topics

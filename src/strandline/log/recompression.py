@@ -106,7 +106,8 @@ def _joined(packed: Sequence[bytearray | memoryview], config: LogConfig) -> byte
     if size > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            "the batches, encoded anew, are larger than segment.bytes",
+            f"the batches take {size} bytes as compression.type has them, and segment.bytes of the topic is "
+            f"{config.segment_bytes}: raise that, or lower batch.size of the producer",
             size=size,
             segment_bytes=config.segment_bytes,
         )
@@ -128,8 +129,9 @@ def recompress(batch: memoryview, header: BatchHeader, config: LogConfig, stored
     if size > config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            "the batch is larger than max.message.bytes once it is stored as compression.type has it "
-            f"({stored.codec.name.lower()})",
+            f"the batch takes {size} bytes once it is stored as compression.type has it ({stored.codec.name.lower()}), "
+            f"and max.message.bytes of the topic is {config.max_message_bytes}: raise that, or send smaller batches or "
+            "records",
             size=size,
             max_message_bytes=config.max_message_bytes,
         )

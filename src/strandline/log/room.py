@@ -22,6 +22,11 @@ CALM_MS = 60_000.0
 """A disk that has had room for so long begins anew at `HOLD_MS`."""
 
 
+def reserve_of(reserve_bytes: int, total_bytes: int) -> int:
+    """What log.dir.reserve.bytes holds back on a disk of so many bytes: on a small one its share."""
+    return int(min(reserve_bytes, total_bytes * RESERVE_SHARE))
+
+
 class Room:
     """One disk's. Time and sizes are arguments.
 
@@ -51,7 +56,7 @@ class Room:
 
     def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
         """So much is left; true if the disk is full now and was not, or has room and had none."""
-        reserve_bytes = min(self._reserve_bytes, total_bytes * RESERVE_SHARE)
+        reserve_bytes = reserve_of(self._reserve_bytes, total_bytes)
         if not self.full:
             nothing = free_bytes < reserve_bytes or not free_bytes
             return nothing and self.ran_out(now_ms)

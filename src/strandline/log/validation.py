@@ -37,7 +37,8 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
         if size > config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                "the batch is larger than max.message.bytes",
+                f"the batch takes {size} bytes, and max.message.bytes of the topic is {config.max_message_bytes}: "
+                "raise that, or send smaller batches or records",
                 size=size,
                 max_message_bytes=config.max_message_bytes,
             )
@@ -62,7 +63,8 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
     if end > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            "the batches are larger than segment.bytes",
+            f"the batches take {end} bytes, and segment.bytes of the topic is {config.segment_bytes}: raise that, or "
+            "lower batch.size of the producer",
             size=end,
             segment_bytes=config.segment_bytes,
         )

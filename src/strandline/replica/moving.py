@@ -17,6 +17,7 @@ from strandline.log.future import BROKEN, FutureLog, delete_future
 from strandline.log.log_dir import LogDir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
+from strandline.log.room import reserve_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import TopicPartition
@@ -133,7 +134,9 @@ class Mover:
 
     def _check_room(self, tp: TopicPartition, current: PartitionLog, target: LogDir) -> None:
         try:
-            free = target.disk.free_bytes(target.path) - self._shared.config.disk_reserve_bytes
+            total = target.disk.total_bytes(target.path)
+            reserve = reserve_of(self._shared.config.disk_reserve_bytes, total)
+            free = target.disk.free_bytes(target.path) - reserve
         except DiskError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path}: {error}") from error
         promised = sum(

@@ -26,7 +26,7 @@ from strandline.client.types import (
     ConfigResource,
     PartitionDescription,
 )
-from strandline.log.room import RESERVE_SHARE
+from strandline.log.room import reserve_of
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
@@ -101,7 +101,8 @@ class DiskSize:
 
     Attributes:
         reserve_bytes: with less left the broker writes nothing more for clients; 0: it has none.
-        days_until_full: until then. None: never, or not known; `why` says which.
+        days_until_full: until then; 0: it is full. None: never, or not known.
+        why: which of these; empty where it is a number of days.
     """
 
     node: int
@@ -227,6 +228,8 @@ def days_until_full(usable_bytes: int | None, replicas: Iterable[Growing]) -> tu
     """When replicas have taken what is usable now; with a sentence where there is no such day."""
     if usable_bytes is None:
         return None, "the broker does not say how much room it has"
+    if usable_bytes <= 0:
+        return 0.0, "it is full"
     growing = [one for one in replicas if one.bytes_a_day > 0 and one.bytes_max > one.bytes]
     if not growing:
         return None, "nothing grows"
@@ -288,7 +291,7 @@ def _reserve(admin: Admin, node: int, total_bytes: int | None) -> int:
     resource = ConfigResource("broker", str(node))
     values = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
     reserve = int(values.get("log.dir.reserve.bytes") or 0)
-    return reserve if total_bytes is None else int(min(reserve, total_bytes * RESERVE_SHARE))
+    return reserve if total_bytes is None else reserve_of(reserve, total_bytes)
 
 
 _Stored = tuple[int, str, int | None, int | None, list[tuple[TopicPartition, int, int]]]

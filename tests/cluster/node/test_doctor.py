@@ -10,6 +10,7 @@ from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import PartitionDescription, TopicDescription
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.doctor import (
+    SLOW_SYNC_S,
     Finding,
     judge_config,
     judge_consumer,
@@ -20,9 +21,11 @@ from strandline.cluster.node.doctor import (
     judge_quorum,
     judge_settings,
     judge_stores,
+    judge_syncs,
     judge_tier,
     judge_topic,
 )
+from strandline.log.watched_disk import BOUNDS_S
 
 SAFE = {
     "node.id": "1",
@@ -156,6 +159,15 @@ def test_directories_that_are_offline_or_full() -> None:
         "log directory /c is full: 17 bytes are left",
     ]
     assert not list(judge_directories("broker 1", offline=[], full={}))
+
+
+def test_a_disk_that_is_slow() -> None:
+    """By a broker's metrics; a few slow syncs are nothing, and its first ones neither."""
+    assert SLOW_SYNC_S in BOUNDS_S, "it is read of the histogram"
+    assert settings(judge_syncs("b", syncs=100, slow=6, in_flight_s=0)) == ["6 of 100 syncs took more than 0.1 s"]
+    assert settings(judge_syncs("b", syncs=100, slow=5, in_flight_s=1)) == []
+    assert settings(judge_syncs("b", syncs=99, slow=99, in_flight_s=0)) == []
+    assert settings(judge_syncs("b", syncs=0, slow=0, in_flight_s=1.26)) == ["a sync has taken 1.3 s by now"]
 
 
 def test_a_broker_whose_segments_wait_for_the_store() -> None:

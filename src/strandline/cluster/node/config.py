@@ -228,7 +228,7 @@ NODE_SETTINGS: Mapping[str, Setting[Any]] = {
 def _advice(name: str) -> str:
     known = (*NODE_SETTINGS, *BROKER_CONFIGS)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
-    reason = tier_advice(name)
+    reason = tier_advice(name) or _kafka_only(name, whole=True)
     if near and reason is None:
         return "no setting has this name; did you mean " + " or ".join(near) + "?"
     return (
@@ -305,13 +305,18 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (("replication.quota.",), "this part of Kafka is not served yet"),
     (
-        ("log.cleaner.",),
+        ("log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.buffer.size", "log.cleaner."),
         "compaction is always on and runs in the event loop: there are no threads and no buffers but "
         "log.cleaner.dedupe.buffer.size to set",
     ),
+    (("log.retention.hours", "log.retention.minutes"), "say it in log.retention.ms: 168 hours are 604800000"),
+    (("log.roll.hours", "log.roll.jitter.hours"), "say it in log.roll.ms and log.roll.jitter.ms: an hour is 3600000"),
+    (("log.dir",), "name the directories in log.dirs"),
+    (("log.flush.",), "flush.policy says when records are synced, by default before each acknowledgement"),
+    (("log.preallocate",), "files are allocated ahead of their data in steps that grow with the segment"),
     (
-        ("log.flush.", "log.dir", "log.retention.hours", "log.retention.minutes", "log.roll.hours"),
-        "use flush.policy, log.dirs, log.retention.ms and log.roll.ms, which have one unit each",
+        ("log.message.timestamp.difference.max.ms",),
+        "log.message.timestamp.before.max.ms and .after.max.ms bound a record's time, as in Kafka 4",
     ),
     (
         ("replica.fetch.", "replica.socket.", "replica.high.watermark.", "num.replica.alter"),
@@ -327,9 +332,10 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
 """Settings that Kafka has and Strandline has not, by prefix: named, so that a copied file fails with the reason."""
 
 
-def _kafka_only(name: str) -> str | None:
-    """Why a setting of Kafka has no place here; None for a name that is not known to be Kafka's."""
+def _kafka_only(name: str, *, whole: bool = False) -> str | None:
+    """Why a setting of Kafka has no place here; None for a name that is not known to be Kafka's. `whole`: nor for one
+    that only begins like one, and may be a slip."""
     for prefixes, reason in _NOT_SERVED:
-        if name.startswith(prefixes):
+        if name in prefixes or (not whole and name.startswith(prefixes)):
             return f"Kafka has this setting, Strandline does not: {reason}"
     return None

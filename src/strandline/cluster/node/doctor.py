@@ -22,6 +22,13 @@ PARTITIONS_A_BROKER_MAX = 2000
 FAILING_S_MAX = 60.0
 """A store that was away for less is no finding: what failed is tried again, every 30 s by default."""
 
+SLOW_SYNC_S = 0.1
+"""A bound of the histogram of syncs; a disk of a cloud takes a tenth of it."""
+SLOW_SHARE_MAX, SYNCS_MIN = 0.05, 100
+"""A few slow syncs (a deletion, a neighbour) are no finding, nor is the beginning of a node."""
+IN_FLIGHT_S_MAX = 1.0
+"""A sync under way for longer is told before it ends: the broker's own log warns then, too, by default."""
+
 RISK = "risk"
 NO_EFFECT = "no effect"
 OPEN = "open"
@@ -224,6 +231,21 @@ def judge_directories(where: str, *, offline: Iterable[str], full: Mapping[str, 
             "nothing yet; but its replicas take no writes, and those that no other broker can lead are read only",
             "make room on that disk: strandline topic size shows what takes it",
         )
+
+
+def judge_syncs(where: str, *, syncs: int, slow: int, in_flight_s: float) -> Iterator[Finding]:
+    """What a broker's metrics say of how fast its disks are.
+
+    Args:
+        slow: of its syncs since its start those that took longer than `SLOW_SYNC_S`.
+        in_flight_s: how long the oldest one under way has taken by now.
+    """
+    loses = "nothing; but acknowledgements wait for it, and a sync beyond disk.sync.timeout.ms ends the node"
+    remedy = "look at that disk (iostat -x, SMART) and at what else writes to it; strandline trace shows who waits"
+    if in_flight_s > IN_FLIGHT_S_MAX:
+        yield Finding(where, f"a sync has taken {in_flight_s:.1f} s by now", loses, remedy)
+    if syncs >= SYNCS_MIN and slow > SLOW_SHARE_MAX * syncs:
+        yield Finding(where, f"{slow} of {syncs} syncs took more than {SLOW_SYNC_S} s", loses, remedy)
 
 
 def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ _CLIENT_OPTIONS = frozenset(
 """Options of the HTTP client instead of the store."""
 
 
-def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float) -> ObjectStore:
+def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float, make: bool = True) -> ObjectStore:
     """The store at `url`; nothing is sent to it yet.
 
     Args:
@@ -61,6 +61,8 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float) -> Ob
             not among them, credentials first of all, comes from the environment (`AWS_ACCESS_KEY_ID`, ...) or from the
             machine's own role.
         timeout_ms: within it each call ends; of `put`, each part of the object.
+        make: a directory becomes a store. Nodes do so; who only looks must not: one where a mount is gone, that were
+            made a store, would be written to by the nodes.
 
     Raises:
         ConfigError: the URL or an option cannot stand, or `obstore` is not installed. No option's value is shown.
@@ -70,7 +72,7 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float) -> Ob
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigError(URL_KEY, f"{parts.scheme}://...", f"{URLS}; credentials come by the environment")
     if parts.scheme == "file":
-        return _open_directory(obstore, url, options, timeout_ms)
+        return _open_directory(obstore, url, options, timeout_ms, make)
     if parts.scheme not in ("s3", "gs", "az") or not parts.netloc:
         raise ConfigError(URL_KEY, url, URLS)
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
@@ -108,16 +110,23 @@ def _library() -> ModuleType:
     return obstore
 
 
-def _open_directory(obstore: ModuleType, url: str, options: Mapping[str, str], timeout_ms: float) -> ObjectStore:
+def _open_directory(
+    obstore: ModuleType, url: str, options: Mapping[str, str], timeout_ms: float, make: bool
+) -> ObjectStore:
     parts = urlsplit(url)
     directory = unquote(parts.path).rstrip("/")
     if parts.netloc or not directory:
         raise ConfigError(URL_KEY, url, URLS)
     if options:
         raise ConfigError(OPTIONS_KEY, dict(options), f"nothing: a directory has no {', '.join(options)}")
+    if not make and not os.path.exists(f"{directory}/{_MARKER}"):
+        absent = f"a directory that a node has made a store, by its {_MARKER}; this one has none: its mount is gone, or"
+        absent += " it is another one"
+        raise ConfigError(URL_KEY, url, absent)
     try:
-        os.makedirs(directory, exist_ok=True)
-        _sync_up(directory, _make(f"{directory}/{_MARKER}"))
+        if make:
+            os.makedirs(directory, exist_ok=True)
+            _sync_up(directory, _make(f"{directory}/{_MARKER}"))
         made = obstore.store.LocalStore(directory)
     except (OSError, obstore.exceptions.BaseError) as error:
         raise ConfigError(URL_KEY, url, f"a directory that can be made and read ({_line(error)})") from None
