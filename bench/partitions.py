@@ -7,13 +7,16 @@ and started again. Every load is bounded; the cluster is deleted at the end.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import click
+import psutil
 
+from bench.clusters import rss_mb
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.dev import DevCluster
@@ -31,10 +34,17 @@ TOPIC = "many"
 
 @dataclass(frozen=True)
 class Figures:
-    """Seconds. `leaders_placed_s` and `next_acks_s` count from the kill, the others from the restart."""
+    """Seconds. `leaders_placed_s` and `next_acks_s` count from the kill, `ready_s` and `in_sync_s` from the restart.
+
+    What a node holds, once all partitions have a record: `rss_mb` is the mean of the three, and the two counts of files
+    are the most of one.
+    """
 
     partitions: int
     created_s: float
+    rss_mb: float
+    files: int
+    open_files: int
     leaders_placed_s: float
     next_acks_s: float
     ready_s: float
@@ -60,6 +70,10 @@ def measure(partitions: int, say: Callable[[str], None]) -> Figures:
             _until(lambda: all(len(part.isr) == 3 for part in _describe(admin)), "every partition is in sync")
             created_s = time.perf_counter() - began
             _send_to_all(cluster.bootstrap, partitions)
+        pids = cluster.pids()
+        resident_mb = rss_mb(pids)
+        files = max(_files_below(cluster.data_dir(node)) for node in pids)
+        open_files = max(psutil.Process(pid).num_fds() for pid in pids.values())
         victim = cluster.broker_ids[-1]
         survivors = ",".join(cluster.client(node) for node in cluster.broker_ids if node != victim)
         say(f"SIGKILL of node {victim}")
@@ -78,8 +92,17 @@ def measure(partitions: int, say: Callable[[str], None]) -> Figures:
             _until(lambda: all(len(part.isr) == 3 for part in _describe(admin)), "every replica is in sync again")
             in_sync_s = time.perf_counter() - began
     return Figures(
-        partitions, *(round(each, 2) for each in (created_s, leaders_placed_s, next_acks_s, ready_s, in_sync_s))
+        partitions,
+        round(created_s, 2),
+        round(resident_mb, 1),
+        files,
+        open_files,
+        *(round(each, 2) for each in (leaders_placed_s, next_acks_s, ready_s, in_sync_s)),
     )
+
+
+def _files_below(directory: str) -> int:
+    return sum(len(files) for _, _, files in os.walk(directory))
 
 
 def _describe(admin: Admin) -> tuple[PartitionDescription, ...]:
@@ -111,6 +134,8 @@ def main(partitions: int, output: str) -> None:
     else:
         click.echo(f"{figures.partitions} partitions, 3 replicas each, on three nodes of this machine")
         click.echo(f"created and all in sync      {figures.created_s:7.2f} s")
+        click.echo(f"memory of a node             {figures.rss_mb:7.1f} MB")
+        click.echo(f"files of a node, open ones   {figures.files:7}, {figures.open_files}")
         click.echo(f"kill -9 to all leaders       {figures.leaders_placed_s:7.2f} s  (<= {LEADERS_PLACED_MAX_S:g})")
         click.echo(f"kill -9 to an ack in each    {figures.next_acks_s:7.2f} s")
         click.echo(f"restart to ready             {figures.ready_s:7.2f} s  (<= {READY_MAX_S:g})")
