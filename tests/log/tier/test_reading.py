@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,8 +35,11 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "CHUNK_BYTES", 700)
 
 
-def random_log(disk: FailingDisk, steps: list[tuple[str, Any]], interval_bytes: int, start: int = 0) -> PartitionLog:
-    directory = f"{tempfile.mkdtemp()}/p"
+def random_log(
+    disk: FailingDisk, root: Path, steps: list[tuple[str, Any]], interval_bytes: int, start: int = 0
+) -> PartitionLog:
+    """In a directory of its own: an example is one of many in a test."""
+    directory = f"{tempfile.mkdtemp(dir=root)}/p"
     disk.mkdir(directory)
     config = LogConfig(segment_bytes=6_000, index_interval_bytes=interval_bytes, preallocate_bytes=0)
     log = open_test_log(disk, directory, config=config)
@@ -58,10 +62,10 @@ def records_of(log: PartitionLog, segment: TieredSegment) -> list[Record]:
 @given(steps=appends(), interval=st.sampled_from([0, 300, 4096]), data=st.data())
 @pytest.mark.usefixtures("small_chunks")
 def test_a_read_is_that_of_the_log(
-    disk: FailingDisk, steps: list[tuple[str, Any]], interval: int, data: st.DataObject
+    disk: FailingDisk, tmp_path: Path, steps: list[tuple[str, Any]], interval: int, data: st.DataObject
 ) -> None:
     """At every offset, by any bound of size and offset."""
-    log = random_log(disk, steps, interval, start=data.draw(st.sampled_from([0, 1_000])))
+    log = random_log(disk, tmp_path, steps, interval, start=data.draw(st.sampled_from([0, 1_000])))
     store = MemoryStore()
 
     async def main() -> None:
@@ -90,9 +94,11 @@ def epochs_of(log: PartitionLog, segment: TieredSegment) -> list[tuple[int, int]
 @SLOW
 @given(steps=appends(), data=st.data())
 @pytest.mark.usefixtures("small_chunks")
-def test_a_record_is_found_by_its_time(disk: FailingDisk, steps: list[tuple[str, Any]], data: st.DataObject) -> None:
+def test_a_record_is_found_by_its_time(
+    disk: FailingDisk, tmp_path: Path, steps: list[tuple[str, Any]], data: st.DataObject
+) -> None:
     """The first one that is as young, in the order of offsets; and the youngest of all."""
-    log = random_log(disk, steps, 300)
+    log = random_log(disk, tmp_path, steps, 300)
     store = MemoryStore()
 
     async def main() -> None:
@@ -118,9 +124,11 @@ def test_a_record_is_found_by_its_time(disk: FailingDisk, steps: list[tuple[str,
 @SLOW
 @given(steps=appends(), data=st.data())
 @pytest.mark.usefixtures("small_chunks")
-def test_rot_goes_to_nobody(disk: FailingDisk, steps: list[tuple[str, Any]], data: st.DataObject) -> None:
+def test_rot_goes_to_nobody(
+    disk: FailingDisk, tmp_path: Path, steps: list[tuple[str, Any]], data: st.DataObject
+) -> None:
     """Rule B19: whatever bit of whatever object turns over, a reader gets the bytes that were written, or an error."""
-    log = random_log(disk, steps, 300)
+    log = random_log(disk, tmp_path, steps, 300)
     store = MemoryStore()
 
     async def main() -> None:
