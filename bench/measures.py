@@ -81,6 +81,9 @@ def produce_load(bootstrap: str, topic: str, size: int, count: int, **settings: 
             failed.append(str(error))
 
     producer.list_topics(topic, timeout=10)
+    # One record first: before it asks for its id, librdkafka may wait for half a second by a timer of its own.
+    producer.produce(topic, payload)
+    producer.flush(DEADLINE_S)
     began = time.perf_counter()
     for index in range(count):
         while True:
