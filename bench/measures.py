@@ -113,6 +113,7 @@ def consume_rate(bootstrap: str, topic: str, count: int) -> float:
             "log_level": 0,
             "fetch.message.max.bytes": 1_048_576,
             "queued.max.messages.kbytes": 65_536,
+            "fetch.queue.backoff.ms": 10,  # a second by default, in which nothing is asked for once the queue is full
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
