@@ -278,6 +278,28 @@ def test_a_failed_write_may_be_half_done(seed: int) -> None:
     world.run(scenario())
 
 
+def test_rot_is_gone_with_the_page_that_it_was_in() -> None:
+    """A power cut may take a page and leave the size: zeros are not what had rotted (seed 8001365)."""
+    world = World(1)
+    disk = world.add_machine("n1").disk
+
+    async def main(ports: Ports) -> None:
+        ports.disk.mkdir("/data/t-0")
+        ports.disk.open("/data/t-0/log", create=True).pwrite(b"a" * 100, 0)
+
+    async def scenario() -> None:
+        world.spawn("n1", main)
+        await world.sleep_ms(100)
+        disk.rot("/data/t-0/log", 7, 1)
+        node = disk.names.find("/data/t-0/log")
+        assert isinstance(node, FileNode)
+        node.pages.clear()
+        assert node.size == 100
+        assert not disk.look_for_rot("/data/t-0")
+
+    world.run(scenario())
+
+
 def test_a_new_disk_is_empty_and_rot_stays() -> None:
     """Rot survives syncs and power cuts; a wiped disk has nothing left, and is counted."""
     world = World(1)

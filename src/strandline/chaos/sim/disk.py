@@ -169,7 +169,8 @@ class SimDisk:
         node = self.names.find(path)
         if not isinstance(node, FileNode) or position >= node.size:
             return -1
-        return int(node.pages[position // PAGE_BYTES][position % PAGE_BYTES])
+        page = node.pages.get(position // PAGE_BYTES)
+        return 0 if page is None else int(page[position % PAGE_BYTES])  # a power cut took the page, and left the size
 
     def look_for_rot(self, directory: str) -> bool:
         """Whether any bit that rotted in the directory is still as `rot` left it; else it is judged again."""
