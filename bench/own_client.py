@@ -25,7 +25,7 @@ from bench.measures import (
     one_after_the_other,
     produce_load,
 )
-from bench.paced import PacedLoad
+from bench.paced import SAMPLE_EVERY, open_loop
 from bench.secured import own_settings
 from strandline.client import Ack, Consumer, Producer
 
@@ -36,7 +36,6 @@ PACED_S = 6.0
 PER_S = 5000
 HALF_S = 5.0
 WARM_UP = 200
-SAMPLE_EVERY = 20
 POLL_RECORDS = 10_000
 OURS, THEIRS, TABLES = "ours", "confluent-kafka", "ours as tables of Arrow"
 
@@ -211,7 +210,7 @@ def _at_a_rate(bootstrap: str, topic: str, per_second: int, seconds: float) -> l
 
 
 def _half(bootstrap: str, topic: str, per_second: int, seconds: float) -> list[float]:
-    """As `_half_theirs`, through this project's client."""
+    """As `open_loop`, through this project's client: milliseconds, sorted."""
     value = bytes(1000)
     latencies: list[float] = []
 
@@ -235,15 +234,7 @@ def _half(bootstrap: str, topic: str, per_second: int, seconds: float) -> list[f
 
 
 def _half_theirs(bootstrap: str, topic: str, per_second: int, seconds: float) -> list[float]:
-    """Milliseconds from when a record was due to its ack, of every 20th, under an open loop."""
-    load = PacedLoad(bootstrap, topic, 1000, SAMPLE_EVERY, **{"linger.ms": 1})
-    load.run(per_second, WARM_UP_S)
-    load.acks.clear()
-    load.run(per_second, seconds)
-    load.flush()
-    if load.errors or load.dropped:
-        raise RuntimeError(f"{load.dropped} records dropped, errors: {load.errors[:1]}")
-    return sorted(took * 1000 for _, took in load.acks)
+    return sorted(took * 1000 for took in open_loop(bootstrap, topic, per_second, seconds))
 
 
 def _alone_theirs(bootstrap: str, topic: str, seconds: float) -> list[float]:

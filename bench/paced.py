@@ -13,6 +13,7 @@ from bench.measures import PARTITIONS, WARM_UP_S, Results, producer_settings
 TICK_S = 0.001
 FLUSH_S = 60.0
 NUMBER_BYTES = 8
+SAMPLE_EVERY = 20
 
 
 class PacedLoad:
@@ -86,16 +87,20 @@ def percentile_ms(seconds: list[float], share: float) -> float:
     return sorted(seconds)[int(share * (len(seconds) - 1))] * 1000 if seconds else float("inf")
 
 
-def half_load(cluster: Cluster, results: Results, seconds: float) -> None:
-    """Ack latency at half of the rate that was carried, counted from when a record was due."""
-    carried = results.figures["produce 1000 B, records/s"]
-    load = PacedLoad(cluster.bootstrap, "load-1000", 1000, 20, **{"linger.ms": 1})
-    load.run(carried / 2, WARM_UP_S)
+def open_loop(bootstrap: str, topic: str, per_second: float, seconds: float) -> list[float]:
+    """Seconds from when a record of 1,000 B was due to its ack, of every `SAMPLE_EVERY`-th, once it has warmed up."""
+    load = PacedLoad(bootstrap, topic, 1000, SAMPLE_EVERY, **{"linger.ms": 1})
+    load.run(per_second, WARM_UP_S)
     load.acks.clear()
-    load.run(carried / 2, seconds)
+    load.run(per_second, seconds)
     load.flush()
     if load.errors or load.dropped:
         raise RuntimeError(f"{load.dropped} records dropped, errors: {load.errors[:1]}")
-    times = [took for _, took in load.acks]
+    return [took for _, took in load.acks]
+
+
+def half_load(cluster: Cluster, results: Results, seconds: float) -> None:
+    """Ack latency at half of the rate that was carried, counted from when a record was due."""
+    times = open_loop(cluster.bootstrap, "load-1000", results.figures["produce 1000 B, records/s"] / 2, seconds)
     results.add("ack 1000 B at half the rate carried, p50 ms", percentile_ms(times, 0.5))
     results.add("ack 1000 B at half the rate carried, p99 ms", percentile_ms(times, 0.99))
