@@ -9,7 +9,7 @@ from uuid import UUID
 
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
-from strandline.log.disk import DiskError, DiskFull, File
+from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import LastLife
 from strandline.log.real_disk import RealDisk
@@ -73,6 +73,11 @@ class FailingDisk(RealDisk):
         if self.sync_error is not None:
             raise self.sync_error
         await super().sync(files, directories, wait_ms)
+
+
+async def group_sync(disk: Disk, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+    """A group sync, to its end: for `asyncio.run`, since a sync begins in a loop."""
+    await disk.sync(files, directories, wait_ms)
 
 
 class _FailingFile(RealFile):

@@ -9,6 +9,7 @@ import pytest
 from strandline.log.disk import DiskError, DiskFull, DiskPoisoned, read_file
 from strandline.log.real_sync import NoDescriptor
 from tests.log.disk_bench import Bench, put, refused
+from tests.log.helpers import group_sync
 
 
 @pytest.mark.parametrize("wait_ms", [0.0, 100.0])
@@ -20,14 +21,14 @@ def test_after_a_failed_sync_the_file_refuses(bench: Bench, wait_ms: float) -> N
     file, other = disk.open(path), disk.open(f"{bench.root}/other", create=True)
     file.pwrite(b"b", 0)
     bench.fail("sync")
-    refused(DiskError, lambda: bench.run(disk.sync([file], wait_ms=wait_ms)))
+    refused(DiskError, lambda: bench.run(group_sync(disk, [file], wait_ms=wait_ms)))
     refused(
         DiskError,
         lambda: file.pwrite(b"c", 0),
         lambda: file.truncate(0),
         lambda: file.allocate(0, 10),
         lambda: disk.sync_now([file]),
-        lambda: bench.run(disk.sync([file])),
+        lambda: bench.run(group_sync(disk, [file])),
     )
     assert file.pread(1, 0) == b"b"
     disk.sync_now([other])
@@ -53,7 +54,7 @@ def test_of_a_failed_group_nothing_is_relied_on(bench: Bench) -> None:
     disk = bench.disk
     files = [disk.open(put(bench, name)) for name in "abc"]
     bench.fail("sync")
-    refused(DiskError, lambda: bench.run(disk.sync(files)))
+    refused(DiskError, lambda: bench.run(group_sync(disk, files)))
     for file in files:
         refused(DiskError, lambda file=file: file.pwrite(b"x", 0))  # type: ignore[misc]
 
@@ -64,13 +65,13 @@ def test_a_failed_sync_of_names_ends_all_writing(bench: Bench, how: str) -> None
     disk, root = bench.disk, bench.root
     file = disk.open(put(bench, "f", b"content"))
     bench.fail("dir_sync")
-    sync = {"blocking": lambda: disk.sync_dir(root), "group": lambda: bench.run(disk.sync([], [root]))}
+    sync = {"blocking": lambda: disk.sync_dir(root), "group": lambda: bench.run(group_sync(disk, [], [root]))}
     refused(DiskPoisoned, sync[how])
     refused(
         DiskPoisoned,
         lambda: disk.sync_dir(root),
         lambda: disk.sync_now([file]),
-        lambda: bench.run(disk.sync([file])),
+        lambda: bench.run(group_sync(disk, [file])),
         lambda: file.pwrite(b"x", 0),
         lambda: file.truncate(0),
         lambda: file.allocate(0, 10),

@@ -10,10 +10,9 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from strandline.log.real_disk import RealDisk
 from strandline.log.real_sync import SYNC_MANY, load_syncfs, syncfs_reports_errors
 from strandline.proto.errors import DirectoryInUse
 from tests.log import beneath
-from tests.log.helpers import FailingDisk, failing_call
+from tests.log.helpers import FailingDisk, failing_call, group_sync
 
 
 def test_files(disk: FailingDisk, tmp_path: Path) -> None:
@@ -265,7 +264,7 @@ def test_descriptors_stay_while_a_thread_has_them(tmp_path: Path, monkeypatch: p
         disk.sync_now([file])
         monkeypatch.setattr(os, "fdatasync", held_sync)
         monkeypatch.setattr(os, "pread", held_pread)
-        works: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        works: list[Callable[[], Awaitable[object]]] = [
             lambda: disk.sync([file]),
             lambda: disk.pread_cold(file, 1, 0),
         ]
@@ -317,12 +316,12 @@ def test_many_are_synced_by_their_file_system(tmp_path: Path) -> None:
     names = {file.fd: file.path.rpartition("/")[2] for file in (*many, *few)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda fd: synced.append(names[fd]))
-        asyncio.run(disk.sync([*many, *few], [str(tmp_path)]))
+        asyncio.run(group_sync(disk, [*many, *few], [str(tmp_path)]))
         assert asked == [disk._anchors[many[0].device]]
         assert synced == ["few-0", "few-1"]
         disk._syncfs = None
         synced.clear()
-        asyncio.run(disk.sync([*many, *few]))
+        asyncio.run(group_sync(disk, [*many, *few]))
         assert len(synced) == len(many) + len(few)
     disk.close()
 

@@ -16,7 +16,7 @@ from strandline.log.real_disk import RealDisk
 from strandline.log.real_file import RealFile
 from strandline.log.real_sync import SYNC_MANY
 from tests.log import beneath
-from tests.log.helpers import FailingDisk, failing_call
+from tests.log.helpers import FailingDisk, failing_call, group_sync
 
 
 def test_a_failed_sync_poisons_the_file(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +26,12 @@ def test_a_failed_sync_poisons_the_file(disk: FailingDisk, tmp_path: Path, monke
     file.pwrite(b"x", 0)
     monkeypatch.setattr(os, "fdatasync", failing_call(errno.EIO))
     with pytest.raises(DiskError) as caught, beneath.through_python():
-        asyncio.run(disk.sync([file]))
+        asyncio.run(group_sync(disk, [file]))
     assert caught.value.errno == errno.EIO
     monkeypatch.undo()
     attempts: list[Callable[[], object]] = [
         lambda: disk.sync_now([file]),
-        lambda: asyncio.run(disk.sync([file])),
+        lambda: asyncio.run(group_sync(disk, [file])),
         lambda: file.pwrite(b"y", 0),
         lambda: file.truncate(0),
     ]
@@ -49,9 +49,9 @@ def test_a_failed_sync_of_many_poisons_the_disk(tmp_path: Path) -> None:
     assert disk._syncfs is not None
     disk._syncfs = failing_call(errno.EIO)
     with pytest.raises(DiskPoisoned, match="syncfs"):
-        asyncio.run(disk.sync(files))
+        asyncio.run(group_sync(disk, files))
     attempts: list[Callable[[], object]] = [
-        lambda: asyncio.run(disk.sync(files[:1])),
+        lambda: asyncio.run(group_sync(disk, files[:1])),
         lambda: disk.sync_now(files[:1]),
         lambda: disk.sync_dir(str(tmp_path)),
         lambda: disk.open(f"{tmp_path}/0").pwrite(b"x", 0),
@@ -95,7 +95,7 @@ def test_a_sync_without_room_is_no_full_disk(
     """ENOSPC told by a sync has dropped what it was to write: nothing that a smaller write would mend."""
     syncs: list[Callable[[RealFile], object]] = [
         lambda file: disk.sync_now([file]),
-        lambda file: asyncio.run(disk.sync([file])),
+        lambda file: asyncio.run(group_sync(disk, [file])),
     ]
     for number, sync in enumerate(syncs):
         file = disk.open(f"{tmp_path}/{number}", create=True)
@@ -119,7 +119,7 @@ def test_whatever_the_system_refuses_is_a_disk_error(
     calls: list[tuple[str, Callable[[], object]]] = [
         ("open", lambda: disk.open(file.path)),
         ("open", lambda: disk.sync_dir(path)),
-        ("open", lambda: asyncio.run(disk.sync([], [path]))),
+        ("open", lambda: asyncio.run(group_sync(disk, [], [path]))),
         ("unlink", lambda: asyncio.run(disk.unlink_slowly(file.path))),
         ("stat", lambda: asyncio.run(disk.unlink_slowly(file.path))),
         ("stat", lambda: disk.exists(file.path)),

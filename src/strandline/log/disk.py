@@ -10,7 +10,7 @@ may "succeed" over bytes that are gone (schedule 32).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -129,14 +129,15 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable, blocking. Raises DiskPoisoned when that fails."""
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+    def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """Group sync off the event loop: what was written to `files`, and every entry made in or removed from
-        `directories`, before this call began is durable when it returns.
+        `directories`, before this call is durable when what it returns is done.
 
-        Up to `wait_ms` the event loop may be kept for a small group's end: where it comes by then this returns without
-        a turn of the loop. Few files are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may
-        be relied on. A directory that was deleted meanwhile has nothing left to be synced. The files may be closed
-        before this returns, and the caller may be cancelled: the sync is carried out all the same.
+        Up to `wait_ms` the event loop may be kept for a small group's end: where it comes by then a future is returned
+        that is done. Few files are synced one by one, many at once (syncfs). Raises DiskError, at once or when it is
+        awaited: nothing of it may be relied on. A directory that was deleted meanwhile has nothing left to be synced.
+        The files may be closed before the end, and who awaits it may be cancelled: the sync is carried out all the
+        same.
         """
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:

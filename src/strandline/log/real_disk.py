@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -183,15 +183,26 @@ class RealDisk:
             self.poison = error
             raise
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+    def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """One group sync in a sync thread. Raises DiskError: nothing of the group may be relied on."""
         real = cast("Sequence[RealFile]", files)
+        if directories:
+            return self._sync_with_names(real, directories)
         try:
-            await self._sync_pinned(real, directories, wait_ms)
+            return self._sync_pinned(real, (), wait_ms)
         except NoDescriptor:
             if not self._give_up_idle():
                 raise
-            await self._sync_pinned(real, directories, wait_ms)
+            return self._sync_pinned(real, (), wait_ms)
+
+    async def _sync_with_names(self, files: Sequence[RealFile], directories: Sequence[str]) -> None:
+        """The thread opens the directories: there, too, descriptors may run out."""
+        try:
+            await self._sync_pinned(files, directories, 0.0)
+        except NoDescriptor:
+            if not self._give_up_idle():
+                raise
+            await self._sync_pinned(files, directories, 0.0)
 
     def _sync_pinned(
         self, files: Sequence[RealFile], directories: Sequence[str], wait_ms: float

@@ -14,7 +14,7 @@ from strandline.log.disk import Disk, DiskError, File
 from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace
 from strandline.proto.errors import FatalError
-from strandline.proto.tasks import Report, spawn
+from strandline.proto.tasks import Report
 
 _DISK_FAILED = (DiskError, FileNotFoundError)
 """FileNotFoundError: somebody has taken the log's directory away."""
@@ -45,7 +45,13 @@ class Syncer:
         self._on_fatal = on_fatal
         self._marked: list[PartitionLog] = []
         self._group: list[PartitionLog] = []
-        self._task: asyncio.Task[None] | None = None
+        self._failed: dict[PartitionLog, OSError] = {}
+        """Of the group."""
+        self._syncing: asyncio.Future[None] | None = None
+        """The disk has not answered yet."""
+        self._busy = False
+        """A group is about to begin, or is being synced."""
+        self._idle: asyncio.Future[None] | None = None
         self._broken: Exception | None = None
         self.trace: RequestTrace | None = None
         """Is told when groups begin and end."""
@@ -60,33 +66,47 @@ class Syncer:
                 return
             log.sync_pending = True
             self._marked.append(log)
-            if self._task is None:  # it starts in the next turn of the loop: all that this turn marks goes with it
-                self._task = spawn(self._run(), self._on_fatal)
+            if not self._busy:  # it begins in the next turn of the loop: all that this turn marks goes with it
+                self._busy = True
+                asyncio.get_running_loop().call_soon(self._go_on, None)
 
     async def drain(self) -> None:
         """Return when everything marked so far, and what that entails, has been synced or has failed."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._busy:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle])
 
     def abandon(self) -> None:
         """Sync nothing more, and wait for nothing: the node stops uncleanly, and a sync under way may never end."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.cancel()
         self._break(FatalError("the syncer was given up"))
+        self._rest()
 
-    async def _run(self) -> None:
+    def _go_on(self, answered: asyncio.Future[None] | None) -> None:
+        """End the group that the disk has answered for, if there is one, and begin groups until nothing is marked or
+        the disk answers later. (Callbacks and no task: a lone record would wait for its start and its end.)"""
+        if answered is not self._syncing:
+            return  # it was given up
+        self._syncing = None
         try:
-            while self._marked:
-                await self._sync_group()
-        except asyncio.CancelledError:
-            self._break(FatalError("the syncer was cancelled"))
-            raise
+            if answered is not None:
+                self._end_group(answered)
+            while self._marked and self._syncing is None:
+                self._begin_group()
         except Exception as error:
             self._break(error)
             self._on_fatal(error)
-        finally:
-            self._task = None
+        if self._syncing is None:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._busy = False
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.set_result(None)
 
     def _break(self, error: Exception) -> None:
         """Nothing of what was to be synced counts, and nothing is synced any more."""
@@ -96,9 +116,9 @@ class Syncer:
             log.sync_pending = False
             log.sync_failed(error)
 
-    async def _sync_group(self) -> None:
+    def _begin_group(self) -> None:
         self._group, self._marked = self._marked, []
-        failed: dict[PartitionLog, OSError] = {}
+        failed = self._failed = {}
         files: list[File] = []
         directories: dict[str, None] = {}
         for log in self._group:
@@ -114,11 +134,27 @@ class Syncer:
                 directories.update(dict.fromkeys(log_directories))
         if self.trace is not None:
             self.trace.sync_began(self._group)
+        sync: asyncio.Future[None] | None = None
         if files or directories:
             try:
-                await self._disk.sync(files, list(directories))
+                sync = asyncio.ensure_future(self._disk.sync(files, list(directories)))
             except _DISK_FAILED as error:
-                failed = dict.fromkeys(self._group, error)
+                self._failed = dict.fromkeys(self._group, error)
+        if sync is None or sync.done():
+            self._end_group(sync)
+        else:
+            self._syncing = sync
+            sync.add_done_callback(self._go_on)
+
+    def _end_group(self, sync: asyncio.Future[None] | None) -> None:
+        if sync is not None:
+            if sync.cancelled():
+                raise FatalError("a sync was cancelled, and nobody had asked for it")
+            try:
+                sync.result()
+            except _DISK_FAILED as error:
+                self._failed = dict.fromkeys(self._group, error)
+        failed = self._failed
         synced = self._end([log for log in self._group if log not in failed], failed)
         self._fence(failed)
         self._group = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -157,7 +157,7 @@ class WatchedDisk:
         began = next(iter(self._under_way.values()), None)
         return 0.0 if began is None else self._clock.monotonic_ms() - began
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+    def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """As the disk. Raises DiskError. How long to wait in place is decided here: never behind another sync.
 
         A caller that is cancelled (a node that ends is all that does so) leaves its sync under way: it is carried out
@@ -172,18 +172,33 @@ class WatchedDisk:
         self._under_way[number] = began_ms
         self.on_begin()
         try:
-            await self._disk.sync(files, directories, wait_ms)
-        except asyncio.CancelledError:
-            raise
+            sync = asyncio.ensure_future(self._disk.sync(files, directories, wait_ms))
         except BaseException as error:
-            self._ended(number)
-            if isinstance(error, DiskPoisoned):
-                self._poisoned(error)
+            self._failed(number, error)
             raise
-        took_ms = self._ended(number)
-        if small:
-            self._wait.took(took_ms, wait_ms)
-            self.waited += wait_ms > 0 and took_ms <= wait_ms
+
+        def ended(sync: asyncio.Future[None]) -> None:
+            if sync.cancelled():
+                return
+            error = sync.exception()
+            if error is not None:
+                self._failed(number, error)
+                return
+            took_ms = self._ended(number)
+            if small:
+                self._wait.took(took_ms, wait_ms)
+                self.waited += wait_ms > 0 and took_ms <= wait_ms
+
+        if sync.done():
+            ended(sync)
+        else:
+            sync.add_done_callback(ended)
+        return sync
+
+    def _failed(self, number: int, error: BaseException) -> None:
+        self._ended(number)
+        if isinstance(error, DiskPoisoned):
+            self._poisoned(error)
 
     def _ended(self, number: int) -> float:
         took_ms = self._clock.monotonic_ms() - self._under_way.pop(number)

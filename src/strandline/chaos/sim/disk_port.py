@@ -9,7 +9,7 @@ import contextvars
 import errno
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from strandline.log.real_sync import SYNC_MANY, NoDescriptor
 from strandline.proto.errors import DirectoryInUse
 
 if TYPE_CHECKING:
+    import asyncio
+
     from typing_extensions import Buffer
 
 
@@ -160,7 +162,7 @@ class _Group:
     files: list[tuple[SimFile, int]]
     directories: list[tuple[str, DirNode, list[NameChange]]]
     power_cuts: int
-    done: Any
+    done: asyncio.Future[None]
 
 
 class DiskPort:
@@ -295,7 +297,7 @@ class DiskPort:
         names.complete_sync(covered)
         self._process.stall(self._disk.sync_us(1))
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+    def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         group = self._begin_sync(files, directories)
         duration_us = self._disk.sync_us(len(files) + len(directories))
         wait_us = 0 if directories or len(files) > SYNC_MANY else round(wait_ms * 1000)
@@ -307,7 +309,7 @@ class DiskPort:
             self._process.stall(wait_us)
             self._disk.loop.effects["sync-wait-missed"] += wait_us > 0
             self._later(duration_us, self._sync_done, group)
-        await group.done
+        return group.done
 
     def _begin_sync(self, files: Sequence[File], directories: Sequence[str]) -> _Group:
         names = self._names()
