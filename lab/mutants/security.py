@@ -20,9 +20,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "session-is-checked-once",
         "A18: each heartbeat of a session comes from the node of the certificate",
-        "cluster.node.internal.guard:_CheckedStream.read",
-        "not (self._once and self._checked)",
-        "not self._checked",
+        "cluster.node.internal.guard:_CheckedStream._check",
+        "if self._once and self._checked:",
+        "if self._checked:",
         f"{_INTERNAL}::test_a_session_is_one_nodes_to_its_end",
     ),
     one_change(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcRejected, RpcUnavailable, StreamHandler, UnaryHandler
@@ -37,6 +37,10 @@ class MemoryStream:
         if peer._room is not None and not peer._room.done():
             peer._room.set_result(None)
         return frame
+
+    async def read_all(self, take: Callable[[bytes], None]) -> None:
+        while (frame := await self.read()) is not None:
+            take(frame)
 
     async def write(self, frame: bytes) -> None:
         peer = self.peer

@@ -245,7 +245,7 @@ def test_nothing_acked_is_lost(seed: int) -> None:
     assert history.reads
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5])
+@pytest.mark.parametrize("seed", [1, 5, 12])
 def test_nothing_acked_is_lost_while_replicas_are_throttled(seed: int) -> None:
     """The same under replication quotas (KIP-73): who is behind catches up slowly, and does."""
     before = counts()["replication-throttled-at-the-follower"]

@@ -57,6 +57,15 @@ class Stream(Protocol):
             RpcUnavailable: the connection broke.
         """
 
+    async def read_all(self, take: Callable[[bytes], None]) -> None:
+        """Give `take` each frame from now on, in the turn of the loop in which it comes; returns once the peer has
+        ended its side. `take` may close the stream.
+
+        Raises:
+            RpcUnavailable: the connection broke, or the stream was closed.
+            Exception: whatever `take` raises: it is given nothing more.
+        """
+
     async def write(self, frame: bytes) -> None:
         """Send one frame; returns when the transport will take another (back pressure).
 

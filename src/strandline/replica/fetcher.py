@@ -143,12 +143,10 @@ class Fetcher:
     # The stream
 
     async def _run(self) -> None:
-        config = self._shared.config
         while True:
+            timeout_ms = self._shared.config.connect_timeout_ms
             try:
-                stream = await self._rpc.open_stream(
-                    self._endpoint, STREAM_METHOD, timeout_ms=config.connect_timeout_ms
-                )
+                stream = await self._rpc.open_stream(self._endpoint, STREAM_METHOD, timeout_ms=timeout_ms)
                 try:
                     await self._converse(stream)
                 finally:
@@ -178,11 +176,13 @@ class Fetcher:
             self._fetch(following)
         writer = asyncio.get_running_loop().create_task(self._write(stream))
         try:
-            while (frame := await stream.read()) is not None:
-                self.received_ms = shared.clock.monotonic_ms()
-                frames.read_replies(frame, self)
+            await stream.read_all(self._take)
         finally:
             await end(writer)
+
+    def _take(self, frame: bytes) -> None:
+        self.received_ms = self._shared.clock.monotonic_ms()
+        frames.read_replies(frame, self)
 
     async def _write(self, stream: Stream) -> None:
         try:

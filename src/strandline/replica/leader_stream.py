@@ -81,15 +81,15 @@ class FollowerLink:
         """Serve the stream to its end. `position`: where the first frame goes on after the hello."""
         writer = asyncio.get_running_loop().create_task(self._write())
         try:
-            frame: bytes | None = first_frame
-            while frame is not None and not self.closed:
-                self.now_ms = self.received_ms = self._shared.clock.monotonic_ms()
-                frames.read_requests(frame, self, position)
-                position = 0
-                frame = await self._stream.read()
+            self._take(first_frame, position)
+            await self._stream.read_all(self._take)
         finally:
             self.close()
             await end(writer)
+
+    def _take(self, frame: bytes, position: int = 0) -> None:
+        self.now_ms = self.received_ms = self._shared.clock.monotonic_ms()
+        frames.read_requests(frame, self, position)
 
     async def _write(self) -> None:
         try:

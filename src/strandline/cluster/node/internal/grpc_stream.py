@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
@@ -125,8 +124,6 @@ _FRAME = Struct(">IBI")
 """Length (3 bytes) and kind (DATA is 0), flags, stream."""
 _FRAME_AND_PREFIX = Struct(">IBIBI")
 
-_CONTENT_TYPE = b"application/grpc"
-
 
 class Connection(Protocol):
     """The connection below (`http2`), as its streams use it."""
@@ -164,7 +161,7 @@ class GrpcStream:
 
     __slots__ = (
         "_closed", "_connection", "_ended", "_error", "_h2_stream", "_inbox", "_mid_message", "_reader",
-        "_request_ended", "_responded", "_status", "_writer", "accepted", "id", "name", "on_lost",
+        "_request_ended", "_responded", "_status", "_take", "_writer", "accepted", "id", "name", "on_lost",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, stream_id: int, name: str) -> None:
@@ -174,6 +171,7 @@ class GrpcStream:
         self._h2_stream = connection.h2.streams[stream_id]
         self._inbox = Inbox(connection.message_bytes_max)
         self._reader: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._mid_message = False
         self._request_ended = False
@@ -201,11 +199,9 @@ class GrpcStream:
 
     def on_request(self, headers: Sequence[tuple[bytes, bytes]]) -> str:
         """The method that is asked for; "" when it is no call of gRPC."""
-        found = dict(headers)
-        if found.get(b":method") != b"POST" or not found.get(b"content-type", b"").startswith(_CONTENT_TYPE):
-            return ""
-        method = found[b":path"].decode(errors="replace")
-        self.name = f"{method} from {self.name}"
+        method = status.method_of(headers)
+        if method:
+            self.name = f"{method} from {self.name}"
         return method
 
     def on_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -228,10 +224,12 @@ class GrpcStream:
         except status.CallError as error:
             self._refuse_message(error.code, str(error))
             return
-        if self._inbox.messages:
-            _wake(self._reader)
-        else:
+        if not self._inbox.messages:
             self._grant_consumed()
+        elif self._take is None:
+            _wake(self._reader)
+        elif self._reader is not None and not self._reader.done():  # whoever reads was not cancelled meanwhile
+            self._deliver(self._take, self._reader)
 
     def _refuse_message(self, code: int, words: str) -> None:
         """A message that is not taken ends the call, as gRPC ends it: nothing of it is kept."""
@@ -304,9 +302,34 @@ class GrpcStream:
         self._grant_consumed()
         return message
 
+    async def read_all(self, take: Callable[[bytes], None]) -> None:
+        """As the port. A task that is woken for each message would take another turn of the loop."""
+        while self._inbox.messages:
+            take(self._inbox.take())
+        if not self._closed and self._error is None and not self._ended:
+            self._take, self._reader = take, asyncio.get_running_loop().create_future()
+            self._grant_consumed()
+            try:
+                await self._reader
+            finally:
+                self._take = self._reader = None
+        if self._closed:
+            raise self._gone()
+        if self._error is not None:
+            raise self._error
+
+    def _deliver(self, take: Callable[[bytes], None], reader: asyncio.Future[None]) -> None:
+        try:
+            while self._inbox.messages:
+                take(self._inbox.take())
+        except Exception as error:
+            self._take = None
+            if not reader.done():
+                reader.set_exception(error)
+        self._grant_consumed()
+
     def _grant_consumed(self) -> None:
-        size = self._inbox.to_grant(reader_waits=self._reader is not None, ended=self._ended)
-        if size:
+        if size := self._inbox.to_grant(reader_waits=self._reader is not None, ended=self._ended):
             self._connection.grant(size, 0 if self._ended else self.id)
 
     def _release(self) -> None:
@@ -422,7 +445,7 @@ class GrpcStream:
         if self._closed or self._error is not None:
             return  # it was gone before that
         self._responded = True
-        self._send_headers([(b":status", b"200"), (b"content-type", _CONTENT_TYPE)])
+        self._send_headers(list(status.RESPONSE_HEAD))
 
     def finish(self, code: int = status.OK, words: str = "") -> None:
         """End the call with this status. Idempotent: the first one counts."""
@@ -432,11 +455,8 @@ class GrpcStream:
         if self._mid_message:
             self.reset(ErrorCodes.INTERNAL_ERROR)
         else:
-            trailers = [(b"grpc-status", b"%d" % code)]
-            if words:
-                trailers.append((b"grpc-message", quote(words, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"").encode()))
-            head = [] if self._responded else [(b":status", b"200"), (b"content-type", _CONTENT_TYPE)]
-            self._send_headers(head + trailers, ends=True)
+            head = [] if self._responded else [*status.RESPONSE_HEAD]
+            self._send_headers(head + status.trailers(code, words), ends=True)
             if not self._ended:
                 self.reset(ErrorCodes.NO_ERROR)
         self._release()
@@ -478,15 +498,3 @@ class GrpcStream:
 def _wake(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
-
-
-def request_headers(method: str, authority: str) -> list[tuple[bytes, bytes]]:
-    """The head of a call."""
-    return [
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", method.encode()),
-        (b":authority", authority.encode()),
-        (b"te", b"trailers"),
-        (b"content-type", _CONTENT_TYPE),
-    ]

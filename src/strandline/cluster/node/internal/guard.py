@@ -93,6 +93,9 @@ class Caller(Protocol):
     async def read(self) -> bytes | None:
         """The next frame."""
 
+    async def read_all(self, take: Callable[[bytes], None]) -> None:
+        """Every frame from now on."""
+
     async def write(self, frame: bytes) -> None:
         """Send one."""
 
@@ -178,14 +181,26 @@ class _CheckedStream:
 
     async def read(self) -> bytes | None:
         frame = await self._stream.read()
-        if frame is not None and not (self._once and self._checked):
-            try:
-                self._guard.check(self._method, self._stream, frame, FIRST_FRAME if self._once else EACH_FRAME)
-            except status.CallError as error:
-                self._stream.finish(error.code, str(error))
-                raise RpcUnavailable(f"{self._method} from {self._stream.peer}: {error}") from None
-            self._checked = True
+        if frame is not None:
+            self._check(frame)
         return frame
+
+    async def read_all(self, take: Callable[[bytes], None]) -> None:
+        def take_checked(frame: bytes) -> None:
+            self._check(frame)
+            take(frame)
+
+        await self._stream.read_all(take_checked)
+
+    def _check(self, frame: bytes) -> None:
+        if self._once and self._checked:
+            return
+        try:
+            self._guard.check(self._method, self._stream, frame, FIRST_FRAME if self._once else EACH_FRAME)
+        except status.CallError as error:
+            self._stream.finish(error.code, str(error))
+            raise RpcUnavailable(f"{self._method} from {self._stream.peer}: {error}") from None
+        self._checked = True
 
     async def write(self, frame: bytes) -> None:
         await self._stream.write(frame)

@@ -34,7 +34,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-from strandline.cluster.node.internal.grpc_stream import GrpcStream, Violation, request_headers
+from strandline.cluster.node.internal.grpc_stream import GrpcStream, Violation
 from strandline.cluster.node.internal.options import (
     CONNECTION_WINDOW_BYTES,
     CONTROL_FRAME_BYTES_MAX,
@@ -46,6 +46,7 @@ from strandline.cluster.node.internal.options import (
     h2_connection,
     name_of,
 )
+from strandline.cluster.node.internal.status import request_head
 from strandline.proto.ports import RpcUnavailable
 
 log = structlog.get_logger("strandline.internal")
@@ -360,7 +361,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                 raise reason
         try:
             stream_id = self.h2.get_next_available_stream_id()
-            self.h2.send_headers(stream_id, request_headers(method, where))
+            self.h2.send_headers(stream_id, request_head(method, where))
         except H2Error as error:
             self.leaving = RpcUnavailable(f"{method} at {where}: no further stream on this connection: {error}")
             raise self.leaving from None

@@ -1,8 +1,9 @@
-"""gRPC's status codes, and what they mean to a caller of the Rpc port."""
+"""gRPC's headers and status codes, and what these mean to a caller of the Rpc port."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from urllib.parse import quote, unquote
 
 from strandline.proto.ports import RpcError, RpcRejected, RpcTimeout, RpcUnavailable
 
@@ -15,11 +16,41 @@ _BROKEN = frozenset({CANCELLED, INTERNAL, UNAVAILABLE})
 _HTTP_BROKEN = frozenset({b"429", b"502", b"503", b"504"})
 """HTTP statuses that gRPC takes for UNAVAILABLE (doc/http-grpc-status-mapping.md of gRPC)."""
 
+_CONTENT_TYPE = b"application/grpc"
+RESPONSE_HEAD = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE))
+"""Before the first message of an answer."""
+
+
+def request_head(method: str, authority: str) -> list[tuple[bytes, bytes]]:
+    """What a call begins with."""
+    return [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", method.encode()),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", _CONTENT_TYPE),
+    ]
+
+
+def method_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The method that a request asks for; "" when it is no call of gRPC."""
+    found: dict[bytes, bytes] = dict(headers)
+    if found.get(b":method") != b"POST" or not found.get(b"content-type", b"").startswith(_CONTENT_TYPE):
+        return ""
+    return found[b":path"].decode(errors="replace")
+
+
+def trailers(code: int, words: str) -> list[tuple[bytes, bytes]]:
+    """What a call ends with: a status, and words for it."""
+    found = [(b"grpc-status", b"%d" % code)]
+    if words:
+        found.append((b"grpc-message", quote(words, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"").encode()))
+    return found
+
 
 def status_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
     """The status and its words that a response's headers or trailers carry, if they do."""
-    from urllib.parse import unquote  # only calls that fail have words
-
     found: dict[bytes, bytes] = dict(headers)
     http = found.get(b":status", b"200")
     if http != b"200":
