@@ -233,24 +233,25 @@ class FollowerLink:
 
     # Data
 
-    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> bool:
-        """Whether an entry with these just appended batches shall be queued for this subscription: it is at the end of
-        the log and has credit, they are no more than two chunks, and if it is throttled the quota has room. If not, it
-        catches up from the log later."""
+    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> deque[bytes] | None:
+        """The queue into which an entry with these just appended batches is to be put, now, for this subscription: it
+        is at the end of the log and has credit, they are no more than two chunks, and if it is throttled the quota has
+        room. If not, None: it catches up from the log later."""
         if subscription.lagging:
-            return False
+            return None
         if self._credit <= 0 or subscription.next_offset != base_offset or size > self._entry_bytes_max:
             self._catch_up.add(subscription)
-            return False
+            return None
         if self._is_throttled(subscription):
             if not self._shared.leader_throttle.has_room:
                 self._catch_up.add(subscription)
-                return False
+                return None
             self._shared.leader_throttle.take(size)
         self._credit -= size
         self.bytes_out += size
         subscription.next_offset = next_offset
-        return True
+        self._signal.set()
+        return self._queue
 
     def _next_frame(self) -> bytes | None:
         """What was queued, up to the size of a frame; with lagging subscriptions, every other frame reads a chunk for

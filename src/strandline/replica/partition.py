@@ -275,7 +275,8 @@ class Partition:
         them; the receive buffer is the caller's again when this returns."""
         size, piece = len(result.data), b""
         for subscription in self.subscriptions.values():
-            if subscription.link.offer(subscription, result.base_offset, result.next_offset, size):
+            queue = subscription.link.offer(subscription, result.base_offset, result.next_offset, size)
+            if queue is not None:
                 if not piece:
                     header = frames.pack_data_header(
                         self.channel,
@@ -287,7 +288,7 @@ class Partition:
                     )
                     piece = b"".join((header, result.data))
                 subscription.sent_high_watermark = core.high_watermark
-                subscription.link.push(piece)
+                queue.append(piece)
 
     # Leading: what happened to followers, metadata and time
 

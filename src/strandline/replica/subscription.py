@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol
 
 from strandline.log.partition_log import PartitionLog
@@ -17,8 +18,8 @@ class Link(Protocol):
     @property
     def node_id(self) -> NodeId: ...
 
-    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> bool:
-        """Whether an entry with these just appended batches shall be pushed for this subscription."""
+    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> deque[bytes] | None:
+        """The queue for an entry with these just appended batches, or None: it shall get none."""
 
     def push(self, piece: bytes) -> None:
         """Queue one entry."""
