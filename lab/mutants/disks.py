@@ -165,8 +165,8 @@ TASKS: tuple[Mutant, ...] = (
         "sync-cancelled-by-nobody",
         "A9: what was to be synced by a sync that was cancelled is fenced, and that is fatal",
         "log.syncer:Syncer._end_group",
-        "if sync.cancelled():",
-        "if sync.cancelled() and False:",
+        'raise FatalError("a sync was cancelled, and nobody had asked for it")',
+        "return",
         f"{_SYNCER}::test_a_syncer_that_is_cancelled_by_nobody_is_fatal",
     ),
     one_change(

@@ -159,13 +159,15 @@ def test_metadata_that_are_behind_are_waited_for() -> None:
 
 
 def test_what_was_deleted_before_it_was_copied_is_not_waited_for() -> None:
-    """The metadata say that it was deleted."""
+    """The metadata say that it was deleted, once the topic is tiered."""
 
     async def scenario(bench: Tiers) -> None:
+        bench.controller.change(TP, log_config=replace(NOTHING_STAYS, remote_storage=False))
         await bench.fill(2)
         answered: list[ErrorCode] = []
         bench.delete(2, lambda error, *_: answered.append(error))
         await bench.until(lambda: answered)
+        bench.controller.change(TP, log_config=NOTHING_STAYS)
         await bench.fill(1)
         await bench.leave_out(3)
         bench.world.machines["n3"].disk.wipe()

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID
 
+import pytest
+
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, Offset
@@ -177,13 +179,75 @@ def test_a_tier_begins_where_its_first_records_were_deleted() -> None:
         await bench.fill(4)
         answered: list[ErrorCode] = []
         bench.delete(2, lambda error, *_: answered.append(error))
-        await bench.until(lambda: answered)
         await bench.fill(20)
+        await bench.until(lambda: answered)
         await bench.copied()
         assert (bench.tier.start_offset, bench.tier.segments[0].base_offset) == (2, 0)
         assert bench.status(1).log_start_offset == 2
         assert await bench.consume(1, 2) == bench.values_from(2)
         assert (await bench.ask(1, 1)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_deleted_while_it_is_copied_stays_deleted(first: bool) -> None:
+    """Schedule 90: a segment is in the store, and the metadata hear of it after a client has deleted its records."""
+
+    async def scenario(bench: Tiers) -> None:
+        if not first:
+            await bench.fill(10)
+            await bench.copied()
+        alter, answered = bench.controller.alter_tiers, list[tuple[ErrorCode, int]]()
+        end, lost = int(bench.tier.end_offset), list[Sequence[TierChange]]()
+
+        def additions_later(node: NodeId, changes: Sequence[TierChange]) -> list[TierOutcome]:
+            if any(change.add for change in changes) != bool(answered):
+                lost.append(changes)
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "lost")
+            return alter(node, changes)
+
+        bench.controller.alter_tiers = additions_later  # type: ignore[method-assign]
+        await bench.fill(10)
+        await bench.until(lambda: lost)
+        bench.delete(end + 2, lambda error, _, low: answered.append((error, low)))
+        await bench.until(lambda: answered)
+        assert answered == [(ErrorCode.NONE, end + 2)]
+        await bench.copied()
+        assert bench.tier.segments
+        assert bench.status(1).log_start_offset == end + 2
+        assert (await bench.ask(1, end + 1)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert await bench.consume(1, end + 2) == bench.values_from(end + 2)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_log_start_never_goes_back_into_what_is_added(known: bool) -> None:
+    """Retention has taken the front of what is to be added, whether the metadata heard of that or not."""
+
+    async def scenario(bench: Tiers) -> None:
+        await bench.fill(10)
+        await bench.copied()
+        alter, held = bench.controller.alter_tiers, [True]
+        end = int(bench.tier.end_offset)
+
+        def later(node: NodeId, changes: Sequence[TierChange]) -> list[TierOutcome]:
+            adds = any(change.add for change in changes)
+            if held[0] or not (adds or known):
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "lost")
+            return alter(node, changes)
+
+        bench.store.faults.away = True
+        bench.controller.alter_tiers = later  # type: ignore[method-assign]
+        await bench.fill(10)
+        bench.broker(1).run(lambda manager: manager._partitions[TP].raise_log_start(end + 2))
+        await bench.until(lambda: bench.log(1).log_start_offset == end + 2)
+        bench.store.heal()
+        held[0] = False
+        await bench.copied()
+        assert bench.status(1).log_start_offset == end + 2
+        assert await bench.consume(1, end + 2) == bench.values_from(end + 2)
 
     play(scenario)
 

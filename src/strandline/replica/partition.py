@@ -471,7 +471,9 @@ class Partition:
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return
-        low_watermark = self.state.tier.log_start(core.deleted_everywhere(plog.durable_log_start_offset))
+        low_watermark = core.deleted_everywhere(plog.durable_log_start_offset)
+        if self.state.log_config.remote_storage:  # what is not in the tier may be on its way (schedule 90)
+            low_watermark = min(low_watermark, self.state.tier.start_offset)
         for deletion in self.deletions:
             if deletion.offset <= low_watermark:
                 core.deleted_before = max(core.deleted_before, deletion.offset)

@@ -82,7 +82,7 @@ class _Copied(NamedTuple):
     """What is in the store and has to be added to the metadata.
 
     Attributes:
-        start_offset: where the tier begins with it; AS_IT_IS: there is one.
+        start_offset: where the tier begins with it; AS_IT_IS: where it did.
         begun_ms: when its copy was begun (monotonic).
     """
 
@@ -175,9 +175,9 @@ class Tiering:
         self._starts[partition] = max(offset, self._starts.get(partition, 0))
 
     def _raise_for_deletions(self, partition: Partition, tier: Tier) -> None:
-        """Clients have deleted records that the tier has, or what is left on the disks lies beyond all that it has: so
-        the metadata say of everything below a log's start whether it was deleted (rule B24)."""
-        wanted = [deletion.offset for deletion in partition.deletions] if tier.segments else []
+        """Clients have deleted records, or what is left on the disks lies beyond all that the tier has: so the metadata
+        say of everything below a log's start whether it was deleted (rule B24)."""
+        wanted = [deletion.offset for deletion in partition.deletions]
         plog = partition.log
         if plog is not None and plog.log_start_offset > tier.end_offset:
             wanted.append(plog.log_start_offset)
@@ -265,7 +265,9 @@ class Tiering:
             limiter=self._pace,
             start_offset=piece.start_offset,
         )
-        start = max(plog.log_start_offset, segment.base_offset) if piece.is_first else AS_IT_IS
+        # What is copied lies beyond the tier, so nothing but a deletion has taken the log's start into it.
+        deleted = plog.log_start_offset > segment.base_offset
+        start = max(plog.log_start_offset, segment.base_offset) if piece.is_first or deleted else AS_IT_IS
         return _Copied(core, segment, start, begun_ms)
 
     async def _add(self, partition: Partition, copied: _Copied) -> bool:
