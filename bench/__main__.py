@@ -20,6 +20,7 @@ from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, end_as_aske
 from bench.codec import codec_rates
 from bench.driven import HALF_LOAD_S, DrivenCluster, measure_driven
 from bench.fetched import Unavailable
+from bench.floor import WAYS, floor_figures
 from bench.groups import group_figures
 from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
@@ -172,8 +173,12 @@ PEERS: dict[str, dict[str, Contend]] = {
     "kafka": {KafkaCluster.name: _speaks_kafka(KafkaCluster)},
     "nats": {nats_name(sync_always=sync): _driven(partial(NatsCluster, sync_always=sync)) for sync in (True, False)},
     "rabbitmq": {RabbitCluster.name: _driven(RabbitCluster)},
+    "floor": {name: partial(floor_figures, way) for name, way in WAYS.items()},
 }
 """Each peer's columns of the table."""
+
+SYSTEMS = [peer for peer in PEERS if peer != "floor"]
+"""Measured unless others are named: the floor is no system, and has five columns."""
 
 
 def median(values: Iterable[float]) -> float:
@@ -183,7 +188,12 @@ def median(values: Iterable[float]) -> float:
 
 
 @click.command(help=__doc__)
-@click.option("--peers", default=",".join(PEERS), show_default=True, help="Measured in the same run; or none.")
+@click.option(
+    "--peers",
+    default=",".join(SYSTEMS),
+    show_default=True,
+    help="Measured in the same run; floor: the least for a lone record; or none.",
+)
 @click.option("--only", multiple=True, type=click.Choice(GROUPS), help="Measure these groups alone.")
 @click.option("--scale", default=1.0, show_default=True, help="Multiplies the length of every load.")
 @click.option("--security", type=click.Choice(LEVELS), default="none", show_default=True,
@@ -251,11 +261,13 @@ def show(medians: dict[str, dict[str, float]], runs: dict[str, list[dict[str, fl
     if targets:
         table.add_column("aim", justify="right")
         table.add_column("kept")
-    for key, value in medians[names[0]].items():
+    for key in dict.fromkeys(key for name in names for key in medians[name]):
+        value = medians[names[0]].get(key)
         row = [key, *(with_spread([run[key] for run in runs[name] if key in run]) for name in names)]
         if len(names) > 1:
-            row.append(f"{value / medians[names[1]][key]:.2f}" if medians[names[1]].get(key) else "")
-        if key in targets:
+            theirs = medians[names[1]].get(key)
+            row.append(f"{value / theirs:.2f}" if theirs and value is not None else "")
+        if key in targets and value is not None:
             sign, bound = targets[key]
             kept = value <= bound if sign == "<=" else value >= bound
             row += [f"{sign} {bound:,g}", "yes" if kept else "NO"]

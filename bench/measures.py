@@ -210,21 +210,20 @@ def latency(cluster: Cluster, results: Results, seconds: float) -> None:
     for rate in RATES:
         before = cpu_seconds(pids)
         times = ack_latency(cluster.bootstrap, "latency", rate, seconds)
-        spent = cpu_seconds(pids) - before
-        results.add(f"ack 1 KB at {rate}/s, p50 ms", times[len(times) // 2])
-        results.add(f"ack 1 KB at {rate}/s, p99 ms", times[int(len(times) * 0.99)])
-        results.add(f"ack 1 KB at {rate}/s, CPU a node, ms a record", _each(spent, pids, rate * (seconds + WARM_UP_S)))
+        add_acks(results, f"ack 1 KB at {rate}/s", times, rate * (seconds + WARM_UP_S), pids, before)
     before = cpu_seconds(pids)
     times, count = one_after_the_other(cluster.bootstrap, "latency", seconds)
-    spent = cpu_seconds(pids) - before
-    results.add("ack 1 KB, one after the other, p50 ms", times[len(times) // 2])
-    results.add("ack 1 KB, one after the other, p99 ms", times[int(len(times) * 0.99)])
-    results.add("ack 1 KB, one after the other, CPU a node, ms a record", _each(spent, pids, count))
+    add_acks(results, "ack 1 KB, one after the other", times, count, pids, before)
 
 
-def _each(cpu_s: float, pids: dict[int, int], records: float) -> float:
-    """Milliseconds of CPU that a record cost a node."""
-    return cpu_s * 1000 / len(pids) / records
+def add_acks(
+    results: Results, name: str, times: list[float], count: float, pids: dict[int, int], cpu_before_s: float
+) -> None:
+    """Percentiles of sorted milliseconds, and what each of `count` records has cost a node since `cpu_before_s`."""
+    spent = cpu_seconds(pids) - cpu_before_s
+    results.add(f"{name}, p50 ms", times[len(times) // 2])
+    results.add(f"{name}, p99 ms", times[int(len(times) * 0.99)])
+    results.add(f"{name}, CPU a node, ms a record", spent * 1000 / len(pids) / count)
 
 
 def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 1024) -> tuple[list[float], int]:

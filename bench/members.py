@@ -72,7 +72,7 @@ def processes(work: Callable[..., None], count: int, *arguments: object) -> Iter
 def told(member: Connection) -> Any:
     """What a member says next. Raises TimeoutError."""
     if not member.poll(3 * WAIT_S):
-        raise TimeoutError("a member of the group says nothing")
+        raise TimeoutError("a process that was started says nothing")
     return member.recv()
 
 
