@@ -431,7 +431,7 @@ LOG: tuple[Mutant, ...] = (
     one_change(
         "deleted-partition-is-missed",
         "schedule 48: what was deleted by order is not missed",
-        "log.log_dir:LogDir.delete_aside",
+        "log.log_dir:LogDir._settle",
         "self.write_forgotten()",
         "pass",
         f"{_FINDINGS}::test_struck_anywhere_a_deletion_is_no_loss",

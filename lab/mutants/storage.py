@@ -6,6 +6,9 @@ from lab.mutants.mutant import Mutant, Patch, one_change
 
 _SCHEDULES = "tests/schedules/quorum/test_storage.py"
 _PACKED = "tests/log/test_recompression.py"
+_MAKING = "tests/replica/test_making.py"
+_SET = "replica.partition_set:PartitionSet"
+_LOG_DIR = "tests/log/test_log_dir.py"
 _PACKING = "tests/cluster/broker/test_kafka_packing.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -89,5 +92,70 @@ TABLE: tuple[Mutant, ...] = (
         "seen.add(tp)",
         "pass",
         f"{_PACKING}::test_a_partition_that_stands_in_a_request_twice",
+    ),
+    one_change(
+        "all-logs-are-made-in-one-turn",
+        "B26: a turn of the event loop makes new logs for 20 ms",
+        f"{_SET}._make_some",
+        "now_ms + MAKING_MS",
+        "float('inf')",
+        f"{_MAKING}::test_many_logs_are_made_in_many_turns",
+        "tests/chaos/test_slow_names.py::test_a_topic_of_many_partitions_leaves_the_quorum_its_leader",
+    ),
+    one_change(
+        "each-delta-has-a-turns-time",
+        "B26: all deltas of one turn share that time",
+        f"{_SET}._make_some",
+        "elif now_ms >= self._making_until_ms:",
+        "elif False:",
+        f"{_MAKING}::test_deltas_of_one_turn_share_its_time",
+    ),
+    one_change(
+        "logs-are-made-faster-than-synced",
+        "B26: the next logs wait until a sync of the last ones has begun",
+        f"{_SET}._make_others",
+        "if not any(plog.sync_pending for plog in self._last_made):",
+        "if True:",
+        f"{_MAKING}::test_what_was_made_is_synced_before_more_is",
+    ),
+    one_change(
+        "what-is-deleted-is-made-all-the-same",
+        "B26: a partition that is deleted, or moved, waits for its log no more",
+        f"{_SET}._host_no_more",
+        "self._unmade.pop(name, None)",
+        "None",
+        f"{_MAKING}::test_what_changes_before_the_log_is_made_counts_for_it",
+    ),
+    one_change(
+        "logs-are-made-after-the-end",
+        "B26: nothing is made once the replicas are closed",
+        f"{_SET}._make_logs",
+        "and not self._stopped:",
+        "and True:",
+        f"{_MAKING}::test_nothing_is_made_once_the_replicas_are_closed",
+    ),
+    one_change(
+        "late-partitions-have-no-coordinator",
+        "B26: a coordinator hears of a partition that is hosted after its metadata",
+        f"{_SET}._make_some",
+        "self.on_hosted(name)",
+        "pass",
+        "tests/chaos/test_slow_names.py::test_the_coordinators_of_partitions_that_are_made_late",
+    ),
+    one_change(
+        "all-logs-are-taken-out-in-one-turn",
+        "B26: of logs that are deleted one is renamed aside in a turn",
+        "log.log_dir:LogDir.delete",
+        "await asyncio.sleep(0)",
+        "pass",
+        f"{_LOG_DIR}::test_many_deletions_share_turns_and_syncs",
+    ),
+    one_change(
+        "each-deletion-is-synced-in-the-loop",
+        "B26: the names of deleted logs are synced off the loop",
+        "log.log_dir:LogDir._settle",
+        "await self.disk.sync((), (self.path,))",
+        "self.disk.sync_dir(self.path)",
+        f"{_MAKING}::test_many_logs_are_deleted_in_many_turns",
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -11,7 +11,7 @@ import pytest
 
 from strandline.log.checkpoints import RECOVERY_POINTS, encode_offsets
 from strandline.log.config import LogConfig
-from strandline.log.disk import DiskError
+from strandline.log.disk import DiskError, File
 from strandline.log.log_dir import LogDir, format_log_dir, read_meta_properties
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
@@ -396,3 +396,41 @@ def test_hundreds_of_logs_open_in_one_sync(disk: FailingDisk, tmp_path: Path) ->
         fill(log_dir.logs[tp], 1)
         assert len(all_records(log_dir.logs[tp])) == 3
     log_dir.close(1)
+
+
+def test_many_deletions_share_turns_and_syncs(disk: FailingDisk, tmp_path: Path) -> None:
+    """Rule B26. A deleted topic may have thousands of partitions: each is taken out in a turn of its own, and one sync
+    is under way at a time, for all that were taken out since the one before began."""
+    log_dir = opened(disk, formatted(disk, tmp_path))
+    tps = [TopicPartition("many", number) for number in range(50)]
+    for tp in tps:
+        log_dir.create(tp, TOPIC_ID).sync_now()
+    taken_out: list[int] = []
+    syncs: list[tuple[str, ...]] = []
+    take_out, sync = log_dir.take_out, disk.sync
+
+    async def delete_all() -> None:
+        turn = 0
+
+        def noted(tp: TopicPartition, name: str) -> None:
+            taken_out.append(turn)
+            take_out(tp, name)
+
+        async def noted_sync(files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+            syncs.append(tuple(directories))
+            await sync(files, directories, wait_ms)
+            await asyncio.sleep(0.005)
+
+        log_dir.take_out = noted  # type: ignore[method-assign]
+        disk.sync = noted_sync  # type: ignore[method-assign]
+        deleting = asyncio.gather(*(log_dir.delete(tp) for tp in tps))
+        while not deleting.done():
+            turn += 1
+            await asyncio.sleep(0)
+        await deleting
+
+    asyncio.run(delete_all())
+    assert len(set(taken_out)) == len(taken_out) == 50
+    assert set(syncs) == {(log_dir.path,)}
+    assert len(syncs) <= 5
+    assert not [entry for entry in Path(log_dir.path).iterdir() if entry.is_dir()]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.proto.errors import FatalError
-from strandline.proto.tasks import shared, spawn
+from strandline.proto.tasks import Together, shared, spawn
 
 
 async def returns() -> None:
@@ -97,3 +97,33 @@ def test_shared_work_goes_on_without_a_caller_and_its_failure_is_told_to_the_oth
 
     asyncio.run(main())
     assert not unhandled
+
+
+def test_work_that_is_done_together() -> None:
+    """A run serves those who asked before it began, each of whom hears of its failure; who asks meanwhile has the next.
+    One who gives up ends it for nobody."""
+    began: list[int] = []
+    ends: list[asyncio.Future[None]] = []
+
+    async def work() -> None:
+        began.append(len(ends))
+        ends.append(asyncio.get_running_loop().create_future())
+        await ends[-1]
+
+    async def ask_all() -> list[Any]:
+        together = Together(work)
+        first = [asyncio.create_task(together()) for _ in range(3)]
+        while not began:
+            await asyncio.sleep(0)
+        second = [asyncio.create_task(together()) for _ in range(2)]
+        await asyncio.sleep(0)
+        second[0].cancel()
+        ends[0].set_exception(ValueError("the first run failed"))
+        while len(began) == 1:
+            await asyncio.sleep(0)
+        ends[1].set_result(None)
+        return await asyncio.gather(*first, *second, return_exceptions=True)
+
+    outcomes = [type(outcome) for outcome in asyncio.run(ask_all())]
+    assert outcomes == [ValueError] * 3 + [asyncio.CancelledError, type(None)]
+    assert began == [0, 1]

@@ -124,6 +124,8 @@ class ScenarioOptions:
         # A generator of its own: what is drawn besides stays as it is.
         node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
+        # In some, disks take long to make files: a few partitions are more than a turn of the event loop makes.
+        disk.name_us = split(seed, "slow names").choice((0, 0, 0, 400, 4_000))
         # Half of the runs look for rot where nobody reads; in the others what rots is met by readers, or by nobody.
         node["log.scrub.interval.ms"] = split(seed, "scrub").choice(("1500", "604800000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))

@@ -163,6 +163,13 @@ def read_file(disk: Disk, path: str) -> bytes:
         file.close()
 
 
+async def delete_directory(disk: Disk, path: str) -> None:
+    """Delete a directory and the files in it, which may be large. Raises DiskError, FileNotFoundError."""
+    for entry in disk.listdir(path):
+        await disk.unlink_slowly(f"{path}/{entry}")
+    disk.rmdir(path)
+
+
 def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
     """Replace a small file so that a crash at any instant leaves the old content or the new, and never a mix.
 

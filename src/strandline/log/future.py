@@ -148,12 +148,5 @@ class FutureLog:
         return self._name
 
 
-async def delete_future(log_dir: LogDir, name: str) -> None:
-    """Take a copy of which nothing came off the disk. Raises DiskError, FileNotFoundError."""
-    for entry in log_dir.disk.listdir(f"{log_dir.path}/{name}"):
-        await log_dir.disk.unlink_slowly(f"{log_dir.path}/{name}/{entry}")
-    log_dir.disk.rmdir(f"{log_dir.path}/{name}")
-
-
 BROKEN = (StorageError, DiskError, CorruptLogError, FileNotFoundError)
 """What ends a copy: its disk, or that of the log it is made of."""

@@ -22,7 +22,7 @@ from strandline.log.checkpoints import (
     encode_partition_metadata,
 )
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
+from strandline.log.disk import Disk, DiskError, DiskFull, File, delete_directory, read_file, write_file_durably
 from strandline.log.findings import Findings, LogCondition
 from strandline.log.lives import Boots, Lives, take_clean_mark
 from strandline.log.loading import (
@@ -44,7 +44,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, NoSpaceLeft, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, Offset, TopicId, TopicPartition
 from strandline.proto.ports import Clock
-from strandline.proto.tasks import Report, spawn
+from strandline.proto.tasks import Report, Together, spawn
 
 logger = structlog.get_logger("strandline.log")
 
@@ -113,6 +113,8 @@ class LogDir:
         self.cache = IndexCache()
         self._promises: Promises
         self._deletions: dict[asyncio.Task[None], PartitionLog] = {}
+        self._taking_out, self._unlinking = asyncio.Lock(), asyncio.Lock()
+        self._settled = Together(self._settle)
         self.on_fatal: Report = _raise
         """Told of what nobody foresaw, after which nothing here can be relied on."""
         self.fresh_boot = False
@@ -287,26 +289,27 @@ class LogDir:
             logger.warning("no room to write down a log start; the next checkpoint has it", log=str(log))
 
     async def delete(self, tp: TopicPartition) -> None:
-        """Take the log out at once (its name durably, so that it does not come back) and its bytes off the disk slowly.
-
-        Raises DiskError.
-        """
-        if tp not in self.logs and tp not in self.offline:
-            return
-        log = self.logs.get(tp)
-        unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
-        name = aside_name(tp, unique, DELETED)
-        self.take_out(tp, name)
+        """Take a log out, durably, so that it does not come back, then its bytes off the disk. Raises DiskError."""
+        async with self._taking_out:
+            if tp not in self.logs and tp not in self.offline:
+                return
+            log = self.logs.get(tp)
+            unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
+            name = aside_name(tp, unique, DELETED)
+            self.take_out(tp, name)
+            await asyncio.sleep(0)  # a topic may have thousands: each in a turn of the loop of its own
         await self.delete_aside(name)
 
     async def delete_aside(self, name: str) -> None:
         """Take the directory of a log that was taken out off the disk. Raises DiskError."""
-        self.disk.sync_dir(self.path)
-        await asyncio.sleep(0)  # one write serves all deletions of a turn
+        await self._settled()
+        async with self._unlinking:
+            await delete_directory(self.disk, f"{self.path}/{name}")
+
+    async def _settle(self) -> None:
+        """The logs that were taken out do not come back, nor are they missed. Raises DiskError."""
+        await self.disk.sync((), (self.path,))
         self.write_forgotten()
-        for entry in self.disk.listdir(f"{self.path}/{name}"):
-            await self.disk.unlink_slowly(f"{self.path}/{name}/{entry}")
-        self.disk.rmdir(f"{self.path}/{name}")
 
     def take_out(self, tp: TopicPartition, name: str) -> None:
         """Close a log and rename its directory to `name`, not durably yet; nothing is remembered of it, which
@@ -339,9 +342,7 @@ class LogDir:
         """Take what was set aside of a partition off the disk: its replica is whole again. Raises DiskError."""
         for name in self.disk.listdir(self.path):
             if name.endswith(ROTTEN) and name.rpartition(".")[0] == aside_stem(tp):
-                for entry in self.disk.listdir(f"{self.path}/{name}"):
-                    await self.disk.unlink_slowly(f"{self.path}/{name}/{entry}")
-                self.disk.rmdir(f"{self.path}/{name}")
+                await delete_directory(self.disk, f"{self.path}/{name}")
                 logger.info("a damaged log that was set aside is removed: its replica is in sync", directory=name)
 
     def write_forgotten(self) -> None:

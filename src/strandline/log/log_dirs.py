@@ -257,7 +257,7 @@ class LogDirs:
         """
         rooms = {log_dir: self._room(log_dir) for log_dir in self._candidates()}
         for tp, topic_id in wanted:
-            takes = [log_dir for log_dir in rooms if not log_dir.disk.exists(f"{log_dir.path}/{tp}")] or [self.first]
+            takes = [one for one in rooms if len(rooms) == 1 or not one.disk.exists(f"{one.path}/{tp}")] or [self.first]
             best = max(takes, key=lambda log_dir: (rooms[log_dir], -len(log_dir.logs), -self.dirs.index(log_dir)))
             rooms[best] -= best.default_config.segment_bytes
             self._chosen[tp] = best
@@ -362,7 +362,7 @@ class LogDirs:
     async def delete(self, tp: TopicPartition) -> None:
         """As `LogDir.delete`. What lies in a directory that is offline goes as a stray once that is back."""
         log_dir = self.dir_of(tp)
-        self._forget(tp)
+        self.forget(tp)
         if log_dir is not None:
             await log_dir.delete(tp)
 
@@ -370,9 +370,10 @@ class LogDirs:
         """Of what is away or lost, that which is not assigned to this node any more."""
         for tp, place in list(self._whereabouts.replicas.items()):
             if assigned.get(tp) != place.topic_id and place.directory_id not in self._by_id:
-                self._forget(tp)
+                self.forget(tp)
 
-    def _forget(self, tp: TopicPartition) -> None:
+    def forget(self, tp: TopicPartition) -> None:
+        """Nothing of it is to lie here; where it was, or was to be made, counts no more."""
         self._away.pop(tp, None)
         self._chosen.pop(tp, None)
         self._whereabouts.put(tp, None)

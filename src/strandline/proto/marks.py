@@ -72,6 +72,7 @@ MARKS: dict[str, str] = {
     "cut-without-room": "a log could not be cut yet: there was no room to lower the checkpoints",
     "checkpoint-overtaken": "a checkpoint was gathered anew: what it said was taken back while it was being synced",
     "batch-packed-off-the-loop": "a batch of another codec than its topic's was packed anew in a thread",
+    "logs-made-in-turns": "there were more logs to make than a turn of the event loop has time for",
     "log-made-with-room": "a replica whose log could not be made on a full disk got one, without a restart",
     "replica-rotten": "a broker said that a replica has rotted, or is whole again",
     "replica-unserved": "a broker said that it cannot serve a replica, which left the ISR",

@@ -84,6 +84,26 @@ async def shared(work: asyncio.Future[T]) -> T:
     return work.result()
 
 
+class Together:
+    """Work that serves all who ask for it before it begins. One run at a time: who asks meanwhile has the next one."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._running = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        """Return when a run that began after this call has ended. Raises what it raises."""
+        if self._next is None:
+            self._next = spawn(self._run(), lambda error: None)  # those who wait hear of it
+        await shared(self._next)
+
+    async def _run(self) -> None:
+        async with self._running:
+            self._next = None
+            await self._work()
+
+
 async def end(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait for its end.
 

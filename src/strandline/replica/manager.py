@@ -154,7 +154,7 @@ class ReplicaManager:
         shared.rot.stop()
         self._scrub.stop()
         ending: list[asyncio.Task[Any]] = [*self._streams.stop(), *self.compactor.stop(), *self.tier_reads.stop()]
-        ending += [*self.mover.stop(), *shared.beginnings.stop()]
+        ending += [*self.mover.stop(), *shared.beginnings.stop(), *self._set.stop_making()]
         if self.tiering is not None:
             ending += self.tiering.stop()
         self.leader_throttle.stop()
@@ -218,6 +218,8 @@ class ReplicaManager:
     ) -> None:
         """Committed metadata changed, in the order of their offsets.
 
+        Logs that are made for them may come later (`PartitionSet`, `on_hosted`); until then `partition` has nothing.
+
         Args:
             changes: every partition that changed and has, or had, a replica here. The first call names all of them.
             deleted: partitions of deleted topics.
@@ -228,6 +230,11 @@ class ReplicaManager:
         self._streams.drop_idle()
         self.leader_throttle.wake()  # topics may list others now
         self.follower_throttle.wake()
+
+    def on_hosted(self, hosted: Callable[[TopicPartition], None]) -> None:
+        """Call `hosted` with each partition that is hosted only after `apply` has returned: there were many logs to
+        make, or an older one to delete."""
+        self._set.on_hosted = hosted
 
     def set_throttled_rates(self, leader: int, follower: int) -> None:
         """What this broker may send to throttled replicas, and fetch for its own, in bytes a second (KIP-73)."""

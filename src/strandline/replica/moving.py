@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from strandline.log.disk import DiskError
-from strandline.log.future import BROKEN, FutureLog, delete_future
+from strandline.log.disk import DiskError, delete_directory
+from strandline.log.future import BROKEN, FutureLog
 from strandline.log.log_dir import LogDir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
@@ -342,6 +342,6 @@ def replace_log(shared: Shared, streams: Streams, partition: Partition, new: Par
 
 async def _delete(log_dir: LogDir, name: str, *, moved: bool) -> None:
     try:
-        await (log_dir.delete_aside(name) if moved else delete_future(log_dir, name))
+        await (log_dir.delete_aside(name) if moved else delete_directory(log_dir.disk, f"{log_dir.path}/{name}"))
     except (DiskError, FileNotFoundError) as error:
         log.warning("a directory that counts no more stays until the next start", directory=name, error=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -25,13 +25,29 @@ from strandline.replica.streams import Streams
 
 log = structlog.get_logger("strandline.replica")
 
+MAKING_MS = 20.0
+"""New logs are made for so long in a turn of the loop. Votes and heartbeats wait meanwhile: an election timeout is
+1,000 ms or more. A log is three names; a disk that takes 0.4 ms for each makes 17 logs in that time, one that takes
+0.02 ms some hundred."""
+
+RESTING_MS = 10.0
+"""So long the loop belongs to others before more are made: an answer takes several turns."""
+
 
 class PartitionSet:
     """Applies metadata, in order. Only a new leader epoch restarts anything (KAFKA-13790).
 
+    Logs that are there are opened and led or followed at once. Those that have to be made are made as many as a turn of
+    the loop has time for, in the order of the metadata. A partition whose turn has not come is not hosted: whoever asks
+    for it is refused with what may be tried again (`NOT_HOSTED`), and the metadata that come meanwhile replace those
+    that it waits with.
+
     Invariants:
     - a partition is in `partitions` and in `by_id`, or in neither;
+    - a name is in one of `partitions`, `_unmade` and `_deletions` at most;
     - no log is opened for a name while an older topic's log of that name is being deleted;
+    - more logs are made only once a sync of the last ones has begun: so group syncs stay small, for acks wait for them,
+      and few files wait for one with their descriptors;
     - what is in `_without_log` is offline for lack of room alone;
     - a damaged log that was set aside stays on the disk until its replica is in the ISR again.
     """
@@ -43,7 +59,14 @@ class PartitionSet:
         self._shared = shared
         self._log_dirs = log_dirs
         self._streams = streams
+        self.on_hosted: Callable[[TopicPartition], None] | None = None
+        """See `ReplicaManager.on_hosted`."""
         self._channel = 0
+        self._unmade: dict[TopicPartition, PartitionState] = {}
+        self._maker: asyncio.Task[None] | None = None
+        self._making_until_ms: float | None = None
+        self._last_made: list[PartitionLog] = []
+        self._stopped = False
         self._deletions: dict[TopicPartition, asyncio.Task[None]] = {}
         self._awaiting_deletion: dict[TopicPartition, PartitionState] = {}
         self._without_log: dict[Partition, None] = {}
@@ -68,15 +91,15 @@ class PartitionSet:
             partition = self.by_id.get((topic_id, number))
             if partition is not None:
                 self._delete(partition)
-            self._awaiting_deletion = {
-                name: state
-                for name, state in self._awaiting_deletion.items()
-                if state.topic_id_partition != (topic_id, number)
-            }
+        gone = set(deleted)
+        for state in [*self._awaiting_deletion.values(), *self._unmade.values()] if gone else ():
+            if state.topic_id_partition in gone:
+                self._host_no_more(state.topic_partition)
         self._choose_directories(changes)
         for state in changes:
             self.packs_anew = self.packs_anew or state.log_config.stored_codec is not None
             self._apply(state)
+        self._make_logs()
         if brokers_changed:
             now_ms = self._shared.clock.monotonic_ms()
             for partition in list(self.partitions.values()):
@@ -87,6 +110,7 @@ class PartitionSet:
         """Of the logs that will be made: one write for all of them."""
         names = {state.topic_partition: state.topic_id for state in changes if self._shared.node_id in state.replicas}
         new = [tp for tp in names if tp not in self.partitions and tp not in self._deletions]
+        new = [tp for tp in new if tp not in self._unmade or self._unmade[tp].topic_id != names[tp]]
         try:
             self._log_dirs.choose(
                 (tp, names[tp])
@@ -95,6 +119,19 @@ class PartitionSet:
             )
         except (KafkaError, StorageError) as error:  # each that is made meets the same, and is offline by it
             log.warning("no directory can be chosen for new replicas", error=str(error))
+
+    def is_assigned(self, wanted: TopicIdPartition) -> bool:
+        """By the metadata it is hosted here, or will be once its log can be made."""
+        waiting = (*self._unmade.values(), *self._awaiting_deletion.values())
+        return wanted in self.by_id or any(state.topic_id_partition == wanted for state in waiting)
+
+    def stop_making(self) -> list[asyncio.Task[None]]:
+        """Make no more logs; the task that ends now. The next start makes what is missing."""
+        self._stopped = True
+        if self._maker is None:
+            return []
+        self._maker.cancel()
+        return [self._maker]
 
     def abandon_deletions(self) -> None:
         """Leave on the disk what is not deleted yet: the next start deletes it."""
@@ -115,7 +152,7 @@ class PartitionSet:
             self._delete(partition)
             partition = None
         if self._shared.node_id not in state.replicas:
-            self._awaiting_deletion.pop(name, None)
+            self._host_no_more(name)
             if partition is not None:
                 self._delete(partition)
             return
@@ -123,6 +160,9 @@ class PartitionSet:
             self._awaiting_deletion[name] = state
             return
         if partition is None:
+            if self._log_dirs.log_of(name) is None and self._log_dirs.damage_of(name) is None:
+                self._unmade[name] = state  # `_make_logs` has to follow
+                return
             partition = self._host_partition(state)
             if partition is None:
                 return
@@ -245,12 +285,68 @@ class PartitionSet:
         partition.start_at(min(max(known, plog.log_start_offset), plog.log_end_offset))
         return partition
 
+    def _make_logs(self, *, late: bool = False) -> None:
+        """Make those that are missing, as many as this turn has time for, and let a task go on. `late`: whoever looked
+        for them when their metadata were applied did not find them."""
+        if self._unmade and self._maker is None and not self._stopped:
+            self._make_some(late=late)
+            if self._unmade:
+                mark("logs-made-in-turns")
+                self._maker = spawn(self._make_others(), self._shared.on_fatal)
+
+    async def _make_others(self) -> None:
+        clock, began_ms = self._shared.clock, self._shared.clock.monotonic_ms()
+        log.info("new logs are made some at a time", waiting=len(self._unmade))
+        try:
+            while self._unmade:
+                await asyncio.sleep(RESTING_MS / 1000)
+                if not any(plog.sync_pending for plog in self._last_made):
+                    self._last_made.clear()
+                    self._make_some(late=True)
+        finally:
+            self._maker = None
+        log.info("the new logs are made", seconds=round((clock.monotonic_ms() - began_ms) / 1000, 1))
+
+    def _make_some(self, *, late: bool) -> None:
+        clock = self._shared.clock
+        now_ms = clock.monotonic_ms()
+        if self._making_until_ms is None:  # the first of this turn
+            self._making_until_ms = now_ms + MAKING_MS
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        elif now_ms >= self._making_until_ms:
+            return
+        for name in list(self._unmade):
+            self._make(name)
+            if late and self.on_hosted is not None:
+                self.on_hosted(name)
+            if clock.monotonic_ms() >= self._making_until_ms:
+                return
+
+    def _make(self, name: TopicPartition) -> None:
+        partition = self._host_partition(self._unmade.pop(name))
+        if partition is not None:
+            self._take_role(partition)
+            if partition.log is not None:
+                self._last_made.append(partition.log)
+
+    def _turn_ended(self) -> None:
+        self._making_until_ms = None
+        if self._maker is None:
+            self._last_made.clear()
+
+    def _host_no_more(self, name: TopicPartition) -> None:
+        """What waits for its log is not assigned to this broker any more."""
+        self._awaiting_deletion.pop(name, None)
+        if self._unmade.pop(name, None) is not None:
+            self._log_dirs.forget(name)
+
     def make_missing_logs(self) -> None:
         """There is room again: host anew what got no log for lack of it."""
         for partition in list(self._without_log):
             mark("log-made-with-room")
             self._forget(partition)
             self._apply(partition.state)
+        self._make_logs(late=True)
 
     def _may_begin_anew(self, state: PartitionState) -> bool:
         """The log was found damaged when it was opened, and another replica leads. The registration of this process
@@ -316,3 +412,4 @@ class PartitionSet:
         state = self._awaiting_deletion.pop(name, None)
         if state is not None:
             self._apply(state)
+            self._make_logs(late=True)

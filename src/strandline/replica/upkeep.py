@@ -79,7 +79,7 @@ class Upkeep:
     async def _remove_strays(self) -> None:
         try:
             for directory in self._directories.usable:
-                await directory.strays.remove_due(lambda stray: stray in self._hosted.by_id)
+                await directory.strays.remove_due(self._hosted.is_assigned)
         finally:
             self._removal = None
 

@@ -30,6 +30,8 @@ class DiskConfig:
     sector_bytes: int = 512
     capacity_bytes: int = 1 << 34
     slow_factor: float = 1.0
+    name_us: int = 0
+    """A name is made, or changed, in so long, and the caller waits for it (a full part of an old ext4: 400)."""
 
 
 @dataclass
@@ -294,6 +296,10 @@ class SimDisk:
         return int(
             (config.read_min_us + self._rng.random() * (config.read_max_us - config.read_min_us)) * config.slow_factor
         )
+
+    def name_us(self) -> int:
+        self.loop.effects["names-slow"] += self.config.name_us > 0
+        return self.config.name_us
 
     def is_cold(self) -> bool:
         return self._rng.random() < self.config.cold_probability

@@ -198,7 +198,7 @@ class DiskPort:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             self._require_names(path, NameCall.ADDS)
             node = FileNode()
-            names.change((directory, name, node))
+            self._change(names, (directory, name, node))
         return SimFile(self._disk, self._process, path, node, self._refuse_if_poisoned)
 
     def exists(self, path: str) -> bool:
@@ -215,7 +215,7 @@ class DiskPort:
                 child = directory.entries.get(part)
                 if child is None:
                     child = DirNode()
-                    names.change((directory, part, child))
+                    self._change(names, (directory, part, child))
                 if not isinstance(child, DirNode):
                     raise DiskError(errno.EEXIST, "File exists", path)
                 directory = child
@@ -240,7 +240,7 @@ class DiskPort:
             raise DiskError(errno.ENOTEMPTY, "Directory not empty", target)
         if isinstance(replaced, FileNode):
             self._disk.used_bytes -= occupied(replaced.size)
-        names.change((source_directory, source_name, None), (target_directory, target_name, node))
+        self._change(names, (source_directory, source_name, None), (target_directory, target_name, node))
 
     def unlink(self, path: str) -> None:
         names = self._changing(path)
@@ -414,6 +414,11 @@ class DiskPort:
         names = self._names(path, doing)
         self._refuse_if_poisoned()
         return names
+
+    def _change(self, names: Names, *steps: tuple[DirNode, str, FileNode | DirNode | None]) -> None:
+        """Make or change a name, which keeps the caller for as long as the disk takes."""
+        names.change(*steps)
+        self._process.spend(self._disk.name_us())
 
     def _look_up(self, names: Names, path: str) -> FileNode | DirNode:
         node = names.find(path)

@@ -35,6 +35,7 @@ EFFECTS: dict[str, str] = {
     "write-torn": "a write failed with EIO after a part of it was done",
     "read-failed": "a read failed with EIO",
     "no-space": "a write met the end of the disk: ENOSPC",
+    "names-slow": "a name was made or changed on a disk that takes long for it",
     "disk-slow": "a sync or a read took many times longer",
     "bit-flipped": "a bit on a disk turned over",
     "directory-lost": "a partition's directory was moved away, or vanished",

@@ -64,6 +64,9 @@ class Process:
         self.incarnation = machine.incarnations
         self.state = ProcessState.RUNNING
         self.wakeups = 0
+        self.longest_turn_us = 0
+        """What a callback spent at most."""
+        machine.clock.busy_until_us = 0
         self.context = contextvars.Context()
         self.context.run(OWNER.set, self)
         self.main: asyncio.Task[Any] | None = None
@@ -135,6 +138,25 @@ class Process:
         if duration_us > 0 and self.alive:
             self.pause()
             self._loop.call_at_us(self._loop.now_us + duration_us, self.resume, context=contextvars.Context())
+
+    def spend(self, duration_us: int) -> None:
+        """The current callback has worked so long: its clock says so at once, what it does next comes after that, and
+        everything behind the callback waits."""
+        if duration_us <= 0 or not self.alive:
+            return
+        clock, now_us = self.clock, self._loop.now_us
+        if clock.busy_until_us <= now_us:
+            clock.busy_until_us = now_us
+            self.pause()
+            self._loop.call_at_us(now_us + duration_us, self._spent, context=contextvars.Context())
+        clock.busy_until_us += duration_us
+        self.longest_turn_us = max(self.longest_turn_us, clock.busy_until_us - now_us)
+
+    def _spent(self) -> None:
+        if self.alive and self.clock.busy_until_us > self._loop.now_us:
+            self._loop.call_at_us(self.clock.busy_until_us, self._spent, context=contextvars.Context())
+        else:
+            self.resume()
 
     def die(self) -> None:
         """Stop for good. The world closes its connections; see `World.kill`."""

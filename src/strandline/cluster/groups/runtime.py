@@ -108,7 +108,7 @@ class Hosted(Generic[S]):
 
 
 class CoordinatorRuntime(Generic[S]):
-    """Subscribe `on_metadata` behind whatever applies metadata to the replicas.
+    """Subscribe `on_metadata` behind whatever applies metadata to the replicas, and `on_hosted` to the replicas.
 
     Invariants:
     - at most one shard a partition is not DROPPED, and it is of the leadership that the replicas have;
@@ -166,6 +166,11 @@ class CoordinatorRuntime(Generic[S]):
         elif topic.topic_id in delta.partitions:
             for partition in sorted({*self._hosted, *delta.partitions[topic.topic_id]}):
                 self._look(partition)
+
+    def on_hosted(self, tp: TopicPartition) -> None:
+        """See `ReplicaManager.on_hosted`."""
+        if tp.topic == self.topic:
+            self._look(tp.partition)
 
     def _look(self, partition: int) -> None:
         if self._closed:

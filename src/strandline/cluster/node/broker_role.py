@@ -91,6 +91,7 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
         )
+        self.replicas.on_hosted(self.groups.runtime.on_hosted)
         self._feeding = False
         self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
         self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock)
