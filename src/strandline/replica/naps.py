@@ -16,17 +16,17 @@ class Naps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._woken: set[asyncio.Future[None]] = set()
+        self._woken: dict[asyncio.Future[None], None] = {}  # in order: runs of the simulator repeat
 
     async def until(self, end_ms: Callable[[], float]) -> None:
         """Return at a time of the monotonic clock, as it is by the settings that hold then."""
         while (left_ms := end_ms() - self._clock.monotonic_ms()) > 0:
             woken = asyncio.get_running_loop().create_future()
-            self._woken.add(woken)
+            self._woken[woken] = None
             try:
                 await asyncio.wait([woken], timeout=min(left_ms, _TIMER_MS_MAX) / 1_000)
             finally:
-                self._woken.discard(woken)
+                del self._woken[woken]
             if not woken.done() and left_ms <= _TIMER_MS_MAX:
                 return  # the time is over, whatever the fraction of a millisecond that the timer was early
 
