@@ -25,6 +25,7 @@ from strandline.replica.core.effects import IsrProposal, ProposeIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.leader_stream import FollowerLink
+from strandline.replica.naps import Naps
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
@@ -125,6 +126,7 @@ def refuse(error: BaseException) -> None:
 
 ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 BEGINNINGS = Beginnings(None, CLOCK, refuse)
+NAPS = Naps(CLOCK)
 
 
 class _Syncs:
@@ -218,6 +220,7 @@ class Broker:
             cluster_id=CLUSTER,
             clock=CLOCK,
             config=CONFIG,
+            naps=NAPS,
             counters=ReplicaCounters(),
             early_refusals=EarlyRefusals(),
             directories=DIRECTORIES,

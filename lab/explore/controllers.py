@@ -39,7 +39,7 @@ from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from strandline.proto.isr import AlterPartitionItem
-from strandline.replica.states import BrokerState, PartitionState
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig
 
 RESOLVER = ConfigResolver({})
 DIRECTORY = UUID(int=7)
@@ -301,6 +301,10 @@ class _Changes:
 
     def __init__(self) -> None:
         self.given: tuple[list[PartitionState], list[Any], dict[Any, BrokerState]] = ([], [], {})
+        self.config = ReplicaConfig()
+
+    def reconfigure(self, config: ReplicaConfig) -> None:
+        """Nothing is compacted or scrubbed here, and no disk is full."""
 
     def set_throttled_rates(self, leader: int, follower: int) -> None:
         """Time stands still here, so nothing has a rate."""

@@ -151,7 +151,7 @@ TABLE: tuple[Mutant, ...] = (
         "rot-is-tried-for-ever",
         "B20: a log that cannot be read is left alone, and said to be",
         "replica.compaction:Compactor._give_up",
-        "self.uncleanable[plog] = Uncleanable(str(error), self._shared.counters.mended_holes)",
+        "self.uncleanable[plog] = Uncleanable(str(error), self._shared.counters.mended_holes, small)",
         "pass",
         f"{_REPLICAS}::test_a_rotten_log_is_left_alone",
     ),

@@ -28,17 +28,18 @@ log.dirs=/var/lib/strandline
 NODE_HEAD = """
 ## Settings of a node
 
-They hold until the node restarts.
+They hold until the node restarts: DescribeConfigs calls them read-only, and who alters one is refused.
 
 | setting | default | unit | meaning |
 |---|---|---|---|
 """
 
 DYNAMIC_HEAD = """
-## Defaults for topics
+## Defaults for topics, and what else may change
 
 They may stand in the file, and change while the cluster runs: `strandline config alter broker --set key=value` sets
-one for all brokers (a file's value holds where nobody did). Those marked *agreed* must be the same everywhere, so the
+one for all brokers, `strandline config alter broker 2 --set key=value` for broker 2 alone (a file's value holds where
+nobody did, and again after `--delete key`). Those marked *agreed* must be the same everywhere, so the
 file's value is only what a new cluster begins with; later ones are set with the command. A topic's own config, where it
 has one of the name in the third column, wins over all of them.
 

@@ -248,6 +248,26 @@ def test_a_full_disk_waits() -> None:
     scene().play(scenario)
 
 
+def test_a_batch_too_large_for_the_memory_waits_for_more() -> None:
+    """log.cleaner.dedupe.buffer.size, raised while the broker runs: the log is tried again, and not before."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene, replace(CONFIG, segment_bytes=3_000))
+        manager = scene.manager(1)
+        batch = build_batch([Record(0, 1_000, b"k%d" % i, b"v") for i in range(100)])
+        scene.broker(1).run(lambda manager: manager.append(TP, memoryview(batch), -1, lambda _: None))
+        await fill(scene, 1, 60)
+        await scene.until(lambda: scene.log(1) in manager.compactor.uncleanable, within_ms=10_000)
+        assert "log.cleaner.dedupe.buffer.size" in manager.compactor.uncleanable[scene.log(1)].reason
+        await scene.world.sleep_ms(2_000)
+        assert manager.compactor.figures.passes == 0
+        manager.reconfigure(replace(manager.config, cleaner_dedupe_buffer_bytes=1 << 20))
+        await scene.until(lambda: is_compacted(scene, 1), within_ms=10_000)
+        assert not manager.compactor.uncleanable
+
+    Scene(cleaner_backoff_ms=500, cleaner_dedupe_buffer_bytes=2_000).play(scenario)
+
+
 def test_the_rate_is_kept() -> None:
     """log.cleaner.io.max.bytes.per.second: reads and writes together."""
 

@@ -10,14 +10,16 @@ import pytest
 
 from strandline.replica import compaction
 from strandline.replica.compaction import REST_MS, Pace
+from strandline.replica.naps import Naps
 from tests.log.helpers import ManualClock
 
 
-class Loop:
+class Loop(Naps):
     """Time that passes when a test says so, and in sleeps, each of which ends so much late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, late_ms: int = 0) -> None:
         self.clock = ManualClock(1_000)
+        super().__init__(self.clock)
         self.slept: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -26,6 +28,10 @@ class Loop:
                 self.clock.now_ms += round(seconds * 1_000) + late_ms
 
         monkeypatch.setattr(compaction.asyncio, "sleep", sleep)
+
+    async def until(self, end_ms: Callable[[], float]) -> None:
+        """As `Naps` do."""
+        await asyncio.sleep(max(0.0, end_ms() - self.clock.now_ms) / 1_000)
 
     async def wait(self, ms: int) -> str:
         """For a disk, say."""
@@ -41,7 +47,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_it_rests_as_long_as_it_has_worked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of the steps that were too short for a rest of their own, each of which gives others a turn."""
     loop = Loop(monkeypatch)
-    pace = Pace(loop.clock, float("inf"))
+    pace = Pace(loop.clock, loop, lambda: float("inf"))
 
     async def scenario() -> None:
         for work_ms in (1, 1, 7, 0, 1):
@@ -55,7 +61,7 @@ def test_it_rests_as_long_as_it_has_worked(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_wait_is_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have the loop meanwhile. Of a long one no more than a little is kept for later."""
     loop = Loop(monkeypatch)
-    pace = Pace(loop.clock, float("inf"))
+    pace = Pace(loop.clock, loop, lambda: float("inf"))
 
     async def scenario() -> None:
         loop.clock.now_ms += 10
@@ -72,7 +78,7 @@ def test_a_wait_is_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_timers_that_are_late_cost_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred steps of a millisecond take a hundred more, though each rest is a millisecond late."""
     loop = Loop(monkeypatch, late_ms=1)
-    pace = Pace(loop.clock, float("inf"))
+    pace = Pace(loop.clock, loop, lambda: float("inf"))
 
     async def scenario() -> None:
         for _ in range(100):
@@ -86,7 +92,7 @@ def test_timers_that_are_late_cost_no_time(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_keeps_to_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """`log.cleaner.io.max.bytes.per.second`, whatever it has rested."""
     loop = Loop(monkeypatch)
-    pace = Pace(loop.clock, 1_000_000)
+    pace = Pace(loop.clock, loop, lambda: 1_000_000.0)
 
     async def scenario() -> None:
         for _ in range(10):

@@ -37,7 +37,8 @@ class Room:
 
     def __init__(self, reserve_bytes: int = RESERVE_BYTES) -> None:
         """`reserve_bytes`: log.dir.reserve.bytes; with 0 only a write that fails shows that the disk is full."""
-        self._reserve_bytes = reserve_bytes
+        self.reserve_bytes = reserve_bytes
+        """May change; counts from the next look on."""
         self.full = False
         """No write should be expected to succeed."""
         self._hold_ms = HOLD_MS
@@ -56,7 +57,7 @@ class Room:
 
     def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
         """So much is left; true if the disk is full now and was not, or has room and had none."""
-        reserve_bytes = reserve_of(self._reserve_bytes, total_bytes)
+        reserve_bytes = reserve_of(self.reserve_bytes, total_bytes)
         if not self.full:
             nothing = free_bytes < reserve_bytes or not free_bytes
             return nothing and self.ran_out(now_ms)

@@ -6,7 +6,7 @@ Each replica is compacted by itself, led here or followed (as in Kafka): what a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -23,6 +23,7 @@ from strandline.proto.ids import Offset, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
+from strandline.replica.naps import Naps
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared
 
@@ -46,8 +47,10 @@ class Pace:
     step takes, it rests once some steps have added up, and goes on the sooner after a rest that was too long.
     """
 
-    def __init__(self, clock: Clock, bytes_per_second: float) -> None:
+    def __init__(self, clock: Clock, naps: Naps, bytes_per_second: Callable[[], float]) -> None:
+        """`bytes_per_second` is asked anew when `naps` are woken."""
         self._clock = clock
+        self._naps = naps
         self._bytes_per_second = bytes_per_second
         self._begun_ms = clock.monotonic_ms()
         self._due_ms = self._begun_ms
@@ -56,10 +59,16 @@ class Pace:
     async def __call__(self, size_bytes: int) -> None:
         """So many bytes were read or written."""
         now_ms = self._clock.monotonic_ms()
-        self._due_ms = max(self._due_ms, now_ms - 1_000) + size_bytes * 1_000 / self._bytes_per_second
+        before_ms = max(self._due_ms, now_ms - 1_000)
+
+        def due_ms() -> float:
+            return before_ms + size_bytes * 1_000 / self._bytes_per_second()
+
         rest_ms = self._rest_ms + now_ms - self._begun_ms
-        pause_ms = max(rest_ms if rest_ms >= REST_MS else 0.0, self._due_ms - now_ms, 0.0)
-        await self.during(asyncio.sleep(pause_ms / 1_000))
+        await self.during(asyncio.sleep((rest_ms if rest_ms >= REST_MS else 0.0) / 1_000))
+        if due_ms() > self._clock.monotonic_ms():
+            await self.during(self._naps.until(due_ms))
+        self._due_ms = due_ms()
 
     async def during(self, wait: Awaitable[T]) -> T:
         """What is waited for; others have the loop meanwhile."""
@@ -114,10 +123,12 @@ def _has_closed_segments(partition: Partition) -> bool:
 
 
 class Uncleanable(NamedTuple):
-    """Why a log is left alone, and how many holes this broker had mended by then."""
+    """Why a log is left alone, how many holes this broker had mended by then, and the memory that was too small for
+    one of its batches (log.cleaner.dedupe.buffer.size), where that is why."""
 
     reason: str
     mended_holes: int
+    small_buffer_bytes: int | None = None
 
 
 class Compactor:
@@ -126,7 +137,7 @@ class Compactor:
     Invariants:
     - one pass at a time;
     - a log that cannot be read is `uncleanable` as long as it is open here, or until its holes were mended: it is left
-      alone, and the others go on.
+      alone, and the others go on. So is one with a batch too large for the memory, until that is raised.
     """
 
     def __init__(
@@ -139,6 +150,7 @@ class Compactor:
         self._partitions = partitions
         self._clock = retention_clock
         self._timer: asyncio.TimerHandle | None = None
+        self._waits_since_ms = 0.0
         self._task: asyncio.Task[None] | None = None
         self._unlinking: set[asyncio.Task[None]] = set()
         self._without_room: set[PartitionLog] = set()
@@ -157,16 +169,28 @@ class Compactor:
         """Compact no more; the tasks that end now. What is half done is finished, or dropped, by the next start."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         ending = [*self._unlinking] + ([self._task] if self._task is not None else [])
         for task in ending:
             task.cancel()
         return ending
 
+    def reconfigured(self) -> None:
+        """log.cleaner.backoff.ms may be another one, and counts for the wait that is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._look_at(self._waits_since_ms + self._shared.config.cleaner_backoff_ms)
+
     def _look_later(self) -> None:
-        delay_ms = self._shared.config.cleaner_backoff_ms
+        self._waits_since_ms = self._shared.clock.monotonic_ms()
+        self._look_at(self._waits_since_ms + self._shared.config.cleaner_backoff_ms)
+
+    def _look_at(self, at_ms: float) -> None:
+        delay_ms = max(0.0, at_ms - self._shared.clock.monotonic_ms())
         self._timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, self._look)
 
     def _look(self) -> None:
+        self._timer = None
         if any(map(_has_closed_segments, self._partitions.values())):
             self._task = spawn(self._compact_what_is_due(), self._shared.on_fatal)
         else:
@@ -235,7 +259,7 @@ class Compactor:
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
             now_ms=self._now_ms(),
             wall_ms=shared.clock.wall_ms(),
-            pace=Pace(shared.clock, shared.config.cleaner_io_max_bytes_per_second),
+            pace=Pace(shared.clock, shared.naps, lambda: shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )
         try:
@@ -272,7 +296,8 @@ class Compactor:
 
     def _give_up(self, partition: Partition, plog: PartitionLog, error: Exception) -> None:
         mark("log-uncleanable")
-        self.uncleanable[plog] = Uncleanable(str(error), self._shared.counters.mended_holes)
+        small = error.value if isinstance(error, ConfigError) and isinstance(error.value, int) else None
+        self.uncleanable[plog] = Uncleanable(str(error), self._shared.counters.mended_holes, small)
         log.error(
             "a log is compacted no more until it is healed, or this node starts again; others go on",
             partition=str(plog.topic_partition),
@@ -285,7 +310,9 @@ class Compactor:
     def _is_given_up(self, plog: PartitionLog, why: Uncleanable) -> bool:
         """Still so: it is open, and was not healed since."""
         healed = not plog.rot and self._shared.counters.mended_holes > why.mended_holes
-        return plog.failure is None and not healed
+        small = why.small_buffer_bytes
+        roomier = small is not None and self._shared.config.cleaner_dedupe_buffer_bytes > small
+        return plog.failure is None and not healed and not roomier
 
     # Files
 

@@ -137,6 +137,11 @@ class Directories:
         for directory in self.usable:
             directory.room.look()
 
+    def set_reserve(self, reserve_bytes: int) -> None:
+        """log.dir.reserve.bytes of each is another one now."""
+        for directory in self.usable:
+            directory.room.set_reserve(reserve_bytes)
+
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write all checkpoints down, off the loop, and look for files to delete. A disk that is busy is left alone."""
         for directory in self.usable:

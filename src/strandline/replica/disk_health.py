@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.log.log_dir import LogDir
-from strandline.log.room import RESERVE_BYTES, Room
+from strandline.log.room import RESERVE_BYTES, Room, reserve_of
 from strandline.proto.errors import FatalError
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -59,6 +59,13 @@ class DiskRoom:
         if self._room.ran_out(self._clock.monotonic_ms()):
             self._changed()
 
+    def set_reserve(self, reserve_bytes: int) -> None:
+        """log.dir.reserve.bytes is another one now. Looks at once whether the disk is full by it; has it room again, it
+        has to last as ever."""
+        if reserve_bytes != self._room.reserve_bytes:
+            self._room.reserve_bytes = reserve_bytes
+            self.look()
+
     def look(self) -> None:
         """Ask the file system. Nothing here waits for a disk that is slow."""
         log_dir = self._log_dir
@@ -75,7 +82,7 @@ class DiskRoom:
                 return
             free = total = 0
         if self._room.looked(free, total, self._clock.monotonic_ms()):
-            self._changed()
+            self._changed(free_bytes=free, reserve_bytes=reserve_of(self._room.reserve_bytes, total))
 
     def _probe(self) -> None:
         """Raises OSError."""
@@ -88,7 +95,7 @@ class DiskRoom:
             file.close()
             log_dir.disk.unlink(path)
 
-    def _changed(self) -> None:
+    def _changed(self, **figures: int) -> None:
         path = self._log_dir.path
         self.full = self._log_dir.full = self._room.full
         if self.full:
@@ -98,9 +105,10 @@ class DiskRoom:
                 "brokers lead what this one led, as far as they have room. Make room: a larger disk, shorter "
                 "retention, other programs' files away",
                 path=path,
+                **figures,
             )
         else:
-            log.warning("the disk has room again", path=path)
+            log.warning("the disk has room again", path=path, **figures)
             self._on_room()
         self._on_change()
 

@@ -29,6 +29,7 @@ from strandline.replica.disk_health import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.moving import Mover
+from strandline.replica.naps import Naps
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
@@ -107,6 +108,7 @@ class ReplicaManager:
             cluster_id=cluster_id,
             clock=clock,
             config=config,
+            naps=Naps(clock),
             counters=self.counters,
             early_refusals=EarlyRefusals(),
             directories=self.directories,
@@ -197,6 +199,17 @@ class ReplicaManager:
         """What `ReplicaConfig.flush_policy` shall be: known only once the metadata are. Before the first `apply`."""
         ensure(not self._partitions, "OneFlushPolicy", policy=policy)
         self._shared.config = replace(self._shared.config, flush_policy=policy)
+
+    def reconfigure(self, config: ReplicaConfig) -> None:
+        """Other settings of compaction, scrub or reserve count from now on, also for what waits or is under way. A pass
+        of compaction keeps the memory that it has. Cheap where nothing changed."""
+        if config == self._shared.config:
+            return
+        self._shared.config = config
+        self.directories.set_reserve(config.disk_reserve_bytes)
+        self.compactor.reconfigured()
+        self._scrub.reconfigured()
+        self._shared.naps.wake()
 
     def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
         """This process is registered (anew): streams introduce it by that epoch from now on."""

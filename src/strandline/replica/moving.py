@@ -163,7 +163,8 @@ class Mover:
     # One after the other
 
     async def _run(self) -> None:
-        pace = Pace(self._shared.clock, self._shared.config.alter_log_dirs_io_max_bytes_per_second)
+        shared = self._shared
+        pace = Pace(shared.clock, shared.naps, lambda: shared.config.alter_log_dirs_io_max_bytes_per_second)
         try:
             while self.moves:
                 now_ms = self._shared.clock.monotonic_ms()

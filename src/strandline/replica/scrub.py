@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
@@ -33,28 +34,49 @@ class Scrub:
         self._shared = shared
         self._partitions = partitions
         self._task: asyncio.Task[None] | None = None
+        self._started = False
 
     def start(self) -> None:
         """Scrub from now on, unless the interval is 0."""
+        self._started = True
         if self._shared.config.scrub_interval_ms:
             self._task = spawn(self._run(), self._shared.on_fatal, endless=True)
 
+    def reconfigured(self) -> None:
+        """The interval may be, or have been, 0. Of other changes the naps know."""
+        if not self._started:
+            return
+        if not self._shared.config.scrub_interval_ms:
+            self._end()
+        elif self._task is None:
+            self.start()
+
     def stop(self) -> None:
         """Scrub no more."""
+        self._started = False
+        self._end()
+
+    def _end(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            self._task = None
 
     async def _run(self) -> None:
-        interval_ms = self._shared.config.scrub_interval_ms
-        await asyncio.sleep(min(interval_ms, FIRST_SCRUB_MS) / 1000)
+        shared = self._shared
+        started_ms = shared.clock.monotonic_ms()
+        await shared.naps.until(lambda: started_ms + min(shared.config.scrub_interval_ms, FIRST_SCRUB_MS))
         while True:
-            began_ms = self._shared.clock.monotonic_ms()
+            began_ms = shared.clock.monotonic_ms()
             for partition in list(self._partitions.values()):
                 await self._scrub(partition)
-            took_ms = self._shared.clock.monotonic_ms() - began_ms
+            ended_ms = shared.clock.monotonic_ms()
             mark("scrubbed")
-            log.info("the logs were scrubbed", partitions=len(self._partitions), seconds=int(took_ms / 1000))
-            await asyncio.sleep(max(interval_ms - took_ms, 1_000) / 1000)
+            seconds = int((ended_ms - began_ms) / 1000)
+            log.info("the logs were scrubbed", partitions=len(self._partitions), seconds=seconds)
+            await shared.naps.until(partial(self._next_ms, began_ms, ended_ms))
+
+    def _next_ms(self, began_ms: float, ended_ms: float) -> float:
+        return max(began_ms + self._shared.config.scrub_interval_ms, ended_ms + 1_000)
 
     async def _scrub(self, partition: Partition) -> None:
         plog = partition.log
@@ -72,5 +94,7 @@ class Scrub:
             self._shared.rot.surveyed(partition, plog, segment, holes)
 
     async def _pace(self, size: int) -> None:
-        self._shared.counters.scrubbed_bytes += size
-        await asyncio.sleep(size / self._shared.config.scrub_bytes_per_second)
+        shared = self._shared
+        shared.counters.scrubbed_bytes += size
+        now_ms = shared.clock.monotonic_ms()
+        await shared.naps.until(lambda: now_ms + size * 1_000 / shared.config.scrub_bytes_per_second)

@@ -12,6 +12,7 @@ from strandline.proto.tasks import Report
 from strandline.replica.beginnings import Beginnings
 from strandline.replica.directories import Directories
 from strandline.replica.isr_changes import IsrChanges
+from strandline.replica.naps import Naps
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.rot import RotWatch
 from strandline.replica.states import ReplicaConfig, ReplicaCounters
@@ -51,7 +52,9 @@ class Shared:
 
     Attributes:
         broker_epoch: names this process's registration, once it has one.
-        config: replaced, before the first partition is hosted, when the metadata say what the flush policy is.
+        config: replaced, before the first partition is hosted, when the metadata say what the flush policy is; and
+            when settings of the upkeep change.
+        naps: sleeps that go by `config`, woken when it was replaced.
         isr_changes: takes proposals to the controller.
         directories: make logs durable, each those in it (`Partition.synced` is called by way of the manager), and
             checkpoints; they know where room is.
@@ -67,6 +70,7 @@ class Shared:
     cluster_id: str
     clock: Clock
     config: ReplicaConfig
+    naps: Naps
     counters: ReplicaCounters
     early_refusals: EarlyRefusals
     directories: Directories

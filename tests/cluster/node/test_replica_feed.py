@@ -21,6 +21,7 @@ from strandline.controller.metadata.records import (
 from strandline.controller.metadata.tiers import TieredSegmentRecord, TierStartRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.tier import EpochStart, Tier, TierChange, TieredSegment, TierOutcome
+from strandline.replica.states import ReplicaConfig
 
 TOPIC = UUID(int=9)
 SEGMENT = TieredSegment(UUID(int=1), 0, 10, 100, 5, (EpochStart(0, 0),), 7)
@@ -31,6 +32,10 @@ class Replicas:
 
     def __init__(self) -> None:
         self.told: list[dict[int, Any]] = []
+        self.config = ReplicaConfig()
+
+    def reconfigure(self, config: ReplicaConfig) -> None:
+        """Not asked here."""
 
     def set_throttled_rates(self, leader: int, follower: int) -> None:
         """Not asked here."""

@@ -28,6 +28,7 @@ from strandline.cluster.node.replica_feed import (
     rotten_replicas,
     topic_findings,
     unserved_replicas,
+    upkeep_config,
 )
 from strandline.cluster.node.sasl import NodeSasl
 from strandline.cluster.node.tiered import NodeTier
@@ -77,7 +78,7 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
             rpc=node.rpc,
-            config=_replica_config(config),
+            config=upkeep_config(_replica_config(config), self.resolver, node.publisher.image),
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
             on_change=self._tell_controller,
@@ -299,18 +300,12 @@ def _session_config(config: NodeConfig) -> BrokerSessionConfig:
 
 
 def _replica_config(config: NodeConfig) -> ReplicaConfig:
-    """For the replica manager."""
+    """For the replica manager, but for what may change while the node runs (`upkeep_config`)."""
     return ReplicaConfig(
         replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         retention_check_interval_ms=config.log_retention_check_interval_ms,
-        cleaner_backoff_ms=config.cleaner_backoff_ms,
-        cleaner_dedupe_buffer_bytes=config.cleaner_dedupe_buffer_bytes,
-        cleaner_io_max_bytes_per_second=config.cleaner_io_max_bytes_per_second,
         alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
-        disk_reserve_bytes=config.log_dir_reserve_bytes,
         stray_delete_delay_ms=config.stray_delete_delay_ms,
-        scrub_interval_ms=config.log_scrub_interval_ms,
-        scrub_bytes_per_second=config.log_scrub_max_bytes_per_second,
     )
 
 

@@ -38,6 +38,7 @@ from strandline.cluster.node.config_settings import (
 )
 from strandline.cluster.node.config_tier import Tiered, check_tier, tier_advice
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, Setting, environment_name, read_file
+from strandline.controller.metadata.disk_configs import CLEANER_HAS_NO_THREADS
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
@@ -306,8 +307,7 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("replication.quota.",), "this part of Kafka is not served yet"),
     (
         ("log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.buffer.size", "log.cleaner."),
-        "compaction is always on and runs in the event loop: there are no threads and no buffers but "
-        "log.cleaner.dedupe.buffer.size to set",
+        CLEANER_HAS_NO_THREADS,
     ),
     (("log.retention.hours", "log.retention.minutes"), "say it in log.retention.ms: 168 hours are 604800000"),
     (("log.roll.hours", "log.roll.jitter.hours"), "say it in log.roll.ms and log.roll.jitter.ms: an hour is 3600000"),

@@ -22,7 +22,6 @@ from strandline.cluster.node.config_values import (
 )
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.quorum.api import Voter
-from strandline.log.room import RESERVE_BYTES
 from strandline.proto.errors import ConfigError
 
 INTERNAL = "INTERNAL"
@@ -224,49 +223,6 @@ class Limits:
         "log.retention.check.interval.ms",
         300_000,
         "How often is looked for records that retention.ms and retention.bytes take.",
-    )
-    log_dir_reserve_bytes = integer(
-        "log.dir.reserve.bytes",
-        RESERVE_BYTES,
-        "What clients' records leave of the disk, for metadata, checkpoints and deletions: with less, the broker "
-        "writes nothing more for clients, and others lead. At most 1/64 of the disk. 0: until a write fails.",
-        low=0,
-        high=2**40,
-        unit="bytes",
-    )
-    log_scrub_interval_ms = integer(
-        "log.scrub.interval.ms",
-        604_800_000,
-        "How often all logs of the broker are read to find bits that rotted where nobody reads (rule B19 in "
-        "docs/rules.md); the first time an hour after the start. 0: never.",
-        low=0,
-        high=2**53,
-        unit="ms",
-    )
-    log_scrub_max_bytes_per_second = integer(
-        "log.scrub.max.bytes.per.second",
-        10 << 20,
-        "The most that this reads.",
-        low=64 << 10,
-        high=2**40,
-        unit="bytes",
-    )
-    cleaner_backoff_ms = milliseconds(
-        "log.cleaner.backoff.ms",
-        15_000,
-        "How often is looked for a compacted log of which enough is to be compacted.",
-    )
-    cleaner_dedupe_buffer_bytes = size(
-        "log.cleaner.dedupe.buffer.size",
-        128 << 20,
-        "Memory for the keys of the log that is being compacted, 42 bytes each (192 where nothing could be compiled; "
-        "27 in Kafka); what does not fit waits for the next pass.",
-        low=1 << 20,
-    )
-    cleaner_io_max_bytes_per_second = rate(
-        "log.cleaner.io.max.bytes.per.second",
-        "1.7976931348623157E308",
-        "What compaction reads and writes in a second, in bytes, together; by default as much as goes beside all else.",
     )
     replica_alter_log_dirs_io_max_bytes_per_second = rate(
         "replica.alter.log.dirs.io.max.bytes.per.second",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import UUID
 
-from strandline.controller.metadata.config_key import ConfigType, split_list
+from strandline.controller.metadata.config_key import ConfigType, above_zero, split_list
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import decode_id, encode_id
 from strandline.proto.errors import ConfigError
@@ -111,13 +111,8 @@ def rate(name: str, default: str, doc: str) -> Setting[float]:
     """So many in a second, as Kafka writes its numbers of type double."""
 
     def parse(key: str, text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not number > 0:  # NaN too
-            raise ConfigError(key, text, "a number above 0")
-        return number
+        above_zero(key, text)
+        return float(text)
 
     return Setting(name, parse, default, doc, type=ConfigType.DOUBLE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from strandline.controller import broker_api
 from strandline.controller.channel import ControllerChannel
@@ -22,7 +23,7 @@ from strandline.proto.ids import (
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, Role
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
 from strandline.replica.status import ReplicaStatus
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
@@ -48,6 +49,7 @@ class ReplicaFeed:
         """Apply what a committed batch changed."""
         throttled_rate = self._resolver.throttled_rate
         self._replicas.set_throttled_rates(throttled_rate(image, "leader"), throttled_rate(image, "follower"))
+        self._replicas.reconfigure(upkeep_config(self._replicas.config, self._resolver, image))
         changes = [self._state(image, topic, info) for topic, info in self._changed(delta, image)]
         deleted = [
             TopicIdPartition(topic.topic_id, number)
@@ -105,6 +107,23 @@ class ReplicaFeed:
             follower_throttled=resolver.is_throttled(image, topic.name, info.partition, "follower"),
             tier=image.tier(topic.topic_id, info.partition),
         )
+
+
+def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: MetadataImage) -> ReplicaConfig:
+    """The same, with the settings of compaction, scrub and reserve that hold for this broker now."""
+
+    def text(name: str) -> str:
+        return resolver.broker_value(image, name)
+
+    return replace(
+        config,
+        cleaner_backoff_ms=int(text("log.cleaner.backoff.ms")),
+        cleaner_dedupe_buffer_bytes=int(text("log.cleaner.dedupe.buffer.size")),
+        cleaner_io_max_bytes_per_second=float(text("log.cleaner.io.max.bytes.per.second")),
+        disk_reserve_bytes=int(text("log.dir.reserve.bytes")),
+        scrub_interval_ms=int(text("log.scrub.interval.ms")),
+        scrub_bytes_per_second=int(text("log.scrub.max.bytes.per.second")),
+    )
 
 
 def assigned_partitions(image: MetadataImage, node_id: NodeId) -> dict[TopicPartition, TopicId]:

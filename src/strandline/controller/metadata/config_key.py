@@ -95,6 +95,16 @@ def ratio(name: str, value: str) -> None:
         raise ConfigError(name, value, "a number from 0 to 1")
 
 
+def above_zero(name: str, value: str) -> None:
+    """A number above 0, as Kafka writes those of type double."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not number > 0:  # NaN too
+        raise ConfigError(name, value, "a number above 0")
+
+
 def one_of(*allowed: str, because: str = "") -> Validator:
     """One of a few words."""
 

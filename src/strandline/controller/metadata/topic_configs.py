@@ -26,6 +26,7 @@ from strandline.controller.metadata.config_key import (
     ratio,
     throttled_replicas,
 )
+from strandline.controller.metadata.disk_configs import CLEANER_HAS_NO_THREADS, DISK_KEYS
 from strandline.controller.metadata.idle_configs import IDLE_TOPIC_KEYS, with_reason
 from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
 from strandline.log.config import BATCH_BYTES_MAX
@@ -299,7 +300,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_T
 
 BROKER_CONFIGS: Mapping[str, ConfigKey] = {
     key.broker_name: key
-    for key in sorted((*_ALL_TOPIC_KEYS, *_BROKER_KEYS), key=lambda key: key.broker_name)
+    for key in sorted((*_ALL_TOPIC_KEYS, *_BROKER_KEYS, *DISK_KEYS), key=lambda key: key.broker_name)
     if key.broker_name
 }
 """What may be set on brokers while they run, by its broker name, sorted."""
@@ -339,10 +340,16 @@ def validate_broker_configs(values: Mapping[str, str], *, cluster_default: bool)
     for name, value in values.items():
         key = BROKER_CONFIGS.get(name)
         if key is None:
-            raise ConfigError(name, value, "no broker config of this name may change while the broker runs")
+            raise ConfigError(name, value, _why_not_live(name))
         if not cluster_default and not key.broker:
             raise ConfigError(name, value, "it can only be set for all brokers at once, as the cluster's default")
         key.validate(name, value)
+
+
+def _why_not_live(name: str) -> str:
+    if name.startswith(("log.cleaner.threads", "log.cleaner.enable", "log.cleaner.io.buffer.")):
+        return CLEANER_HAS_NO_THREADS
+    return "no broker config of this name may change while the broker runs; docs/configuration.md lists those that may"
 
 
 def settings_without_effect(values: Mapping[str, str], *, topic: bool) -> dict[str, str]:
