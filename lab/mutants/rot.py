@@ -7,6 +7,7 @@ from lab.mutants.mutant import Mutant, one_change
 _ROT = "tests/log/test_rot.py"
 _SURVEY = "tests/log/test_survey.py"
 _SCHEDULES = "tests/schedules/recovery/test_rot.py"
+_HEALING = "tests/replica/test_healing.py"
 _MACHINE = "tests/controller/machine/test_rotten_replicas.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -92,11 +93,69 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-cut-goes-on-behind-the-hole",
-        "B8: a cut inside a hole cuts where the hole begins",
+        "B8: a cut where a hole begins takes it along",
         "log.truncation:cut_end",
         "hole = segment.holes.around(offset)",
         "hole = None",
         f"{_SURVEY}::test_a_cut_takes_the_hole_along",
+    ),
+    one_change(
+        "a-cut-takes-what-rotted-before-it",
+        "schedule 88: a log is not cut inside of what has rotted",
+        "log.truncation:cut_end",
+        "if new_end < offset and (found is None or not _is_whole(log, segment, *found)):",
+        "if False:",
+        f"{_SURVEY}::test_no_cut_lands_inside_of_a_hole",
+        f"{_SURVEY}::test_no_cut_goes_by_a_header_that_has_rotted",
+    ),
+    one_change(
+        "what-rotted-before-a-cut-stays",
+        "schedule 88: what has rotted before a cut is healed first",
+        "replica.following:Following._cut",
+        "(hole := plog.rot.before_cut(cut.offset)) is not None",
+        "(hole := plog.rot.before_cut(cut.offset)) is not None and False",
+        f"{_SCHEDULES}::test_88_a_log_is_cut_inside_of_a_hole[holds-combined]",
+    ),
+    one_change(
+        "producers-in-a-hole-are-forgotten",
+        "schedule 88: what rotted before a cut is healed before the producers are read anew",
+        "log.rot:Rot.before_cut",
+        "if found[1].offset < offset",
+        "if found[1].offset < offset < found[1].next_offset",
+        f"{_HEALING}::test_a_cut_behind_a_hole_forgets_no_producer",
+    ),
+    one_change(
+        "rot-that-a-cut-meets-is-not-told",
+        "schedule 88: rot that a cut meets is looked into",
+        "replica.fetcher:Fetcher._cannot_cut",
+        "following.partition.cannot_read(error)",
+        "pass",
+        f"{_SCHEDULES}::test_88_a_log_is_cut_inside_of_a_hole[holds-combined]",
+    ),
+    one_change(
+        "watermark-beyond-a-hole",
+        "schedule 88: while a hole is fetched the high watermark does not pass it",
+        "replica.following:Following.learn",
+        "if self.hole is not None and self.parts_at >= 0:",
+        "if False:",
+        f"{_SCHEDULES}::test_88_a_log_is_cut_inside_of_a_hole[holds-combined]",
+        f"{_HEALING}::test_a_hole_is_healed_up_to_where_the_logs_part",
+    ),
+    one_change(
+        "a-hole-is-filled-beyond-the-cut",
+        "schedule 88: of what is to be cut nothing is healed",
+        "replica.following:Following.fill",
+        "filled = left is None or 0 <= self.parts_at <= left.offset",
+        "filled = left is None",
+        f"{_HEALING}::test_a_hole_is_healed_up_to_where_the_logs_part",
+    ),
+    one_change(
+        "logs-part-behind-every-hole",
+        "schedule 88: a log may part from its leader's before the hole that is fetched",
+        "replica.following:Following.diverged",
+        "if self.hole is not None and cut.offset >= self.hole[1].offset:",
+        "if self.hole is not None:",
+        f"{_HEALING}::test_the_logs_part_before_the_hole",
     ),
     one_change(
         "holes-outlive-their-records",

@@ -19,6 +19,9 @@ from strandline.proto.errors import KafkaError
 from tests.log.helpers import FailingDisk, client_batch, open_test_log
 from tests.log.test_rot import BATCHES, PER_BATCH, TIME_MS, check_error, flip, written
 
+LENGTH, LAST_OFFSET_DELTA = 11, 26
+"""In a batch: the bytes that have the lowest bits of these fields."""
+
 
 def survey(log: PartitionLog) -> list[Hole]:
     """Of the last segment; noted in the log, as a broker does."""
@@ -185,7 +188,7 @@ def test_a_segment_that_left_the_log_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_cut_takes_the_hole_along(tmp_path: Path) -> None:
-    """An offset inside a hole is cut where the hole begins; what was deleted from the front is missed no more."""
+    """A cut where a hole begins leaves nothing of it; what was deleted from the front is missed no more."""
     with written(tmp_path) as (log, batches, path):
         flip(path, 3 * len(batches[0]) + HEADER_SIZE, 1)
         survey(log)
@@ -195,9 +198,51 @@ def test_a_cut_takes_the_hole_along(tmp_path: Path) -> None:
         assert not log.rot
         flip(path, 5 * len(batches[0]) + HEADER_SIZE, 1)
         survey(log)
-        assert log.truncate_to(11) == 10
+        assert log.truncate_to(10) == 10
         assert not log.rot
         assert readable(log, batches) >= {8, 9}
+
+
+def test_no_cut_lands_inside_of_a_hole(tmp_path: Path) -> None:
+    """Schedule 88: it would take records from before itself along. A log of the same epochs fills the hole up to there,
+    and no further."""
+    with written(tmp_path, 100_000) as (log, batches, path):
+        whole = path.read_bytes()
+        flip(path, 3 * len(batches[0]) + LENGTH, 1)
+        [hole] = survey(log)
+        assert (hole.offset, hole.next_offset) == (6, 18)
+        for offset in (7, 8, 12, 17):
+            with pytest.raises(KafkaError) as refused:
+                log.truncate_to(offset)
+            check_error(refused.value)
+            assert (log.log_end_offset, log.latest_epoch, list(log.rot.holes())) == (18, 2, [(log.segments[0], hole)])
+        log.rot.suspect(str(refused.value.figures["file"]), int(refused.value.figures["position"]))
+        assert not log.rot.suspects, "a survey has been there"
+        assert log.rot.before_cut(6) is None
+        assert [log.rot.before_cut(offset) for offset in (7, 12, 18)] == 3 * [(log.segments[0], hole)]
+        other = bytes(build_batch([Record(0, 1, None, b"other", ())], base_offset=12, leader_epoch=3))
+        sent = batches[6] + batches[8] + batches[10] + other
+        left = log.rot.mend(log.segments[0], hole, memoryview(sent))
+        assert left == Hole(6 * len(batches[0]), hole.end, 12, 18)
+        assert log.rot.before_cut(12) is None
+        assert log.truncate_to(12) == 12
+        assert path.read_bytes() == whole[: left.position]
+        assert not any(log.rot.holes())
+
+
+def test_no_cut_goes_by_a_header_that_has_rotted(tmp_path: Path) -> None:
+    """Schedule 88: nobody has surveyed it yet, and it claims the offset at which the log is to be cut."""
+    with written(tmp_path, 100_000) as (log, batches, path):
+        position = 2 * len(batches[0]) + LAST_OFFSET_DELTA
+        flip(path, position, 4)
+        with pytest.raises(KafkaError) as refused:
+            log.truncate_to(11)
+        check_error(refused.value)
+        assert log.log_end_offset == 18
+        log.rot.suspect(str(refused.value.figures["file"]), int(refused.value.figures["position"]))
+        assert log.rot.suspects, "it is looked into"
+        flip(path, position, 4)
+        assert log.truncate_to(11) == 10, "whole batches go with all of their records"
 
 
 def test_a_survey_ends_where_its_segment_does(tmp_path: Path) -> None:

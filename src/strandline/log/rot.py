@@ -67,6 +67,12 @@ class Rot:
                 if hole.next_offset > log.log_start_offset:
                     yield segment, hole
 
+    def before_cut(self, offset: int) -> tuple[Segment, Hole] | None:
+        """A hole that has records before `offset`. It is to be healed before the log is cut there (schedule 88): no cut
+        lands inside of it, and who wrote what is left after a cut is read from the log.
+        """
+        return next((found for found in self.holes() if found[1].offset < offset), None)
+
     def mend(self, segment: Segment, hole: Hole, batches: memoryview) -> Hole | None:
         """Write over a hole, from its beginning on, the batches that another replica of the same leader epochs has.
         What of `batches` lies behind it is left alone. Returns what is left of the hole.

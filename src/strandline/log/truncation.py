@@ -6,18 +6,24 @@ rolled back before the offsets move (KAFKA-12153); names are gone durably before
 
 from __future__ import annotations
 
+from strandline.log.batch import BatchHeader
 from strandline.log.disk import DiskFull
+from strandline.log.epochs import intact_end
 from strandline.log.log_state import LogState
 from strandline.log.producer_state import ProducerStates
-from strandline.log.segment import delete_files, pread_blocking
+from strandline.log.segment import Segment, delete_files, pread_blocking
 from strandline.proto.errors import NoSpaceLeft
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
 
 
 def cut_end(log: LogState, offset: int, now_ms: int) -> None:
-    """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError; NoSpaceLeft with
-    everything as it was."""
+    """Drop every batch that reaches `offset` (below the log end) or lies after it.
+
+    Raises DiskError; NoSpaceLeft, or CORRUPT_MESSAGE where `offset` lies inside of what has rotted, with everything as
+    it was: a log that was cut before `offset` would lack committed records, and say no more that it has rotted
+    (schedule 88).
+    """
     if log.swap is not None and offset < log.swap.end:
         log.swap.settle()
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
@@ -29,6 +35,8 @@ def cut_end(log: LogState, offset: int, now_ms: int) -> None:
         position, new_end = hole.position, hole.offset
     else:
         position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+    if new_end < offset and (found is None or not _is_whole(log, segment, *found)):
+        raise segment.damaged(position, f"a log cannot be cut at {offset}, inside of what has rotted", offset=new_end)
     _promise_less(log, new_end)
     names_changed = log.snapshots.delete_above(new_end)
     if len(log.producers):
@@ -98,6 +106,12 @@ def cut_start(log: LogState, offset: int) -> None:
         log.size_bytes -= segment.size
         log.removed.append(segment)
     log.snapshots.delete_below(log.bases[0])
+
+
+def _is_whole(log: LogState, segment: Segment, position: int, header: BatchHeader) -> bool:
+    """The batch is what was written; its header alone may claim offsets that are not its own."""
+    data = pread_blocking(segment.file, header.size, position)
+    return intact_end(data, header.base_offset, log.epochs, log.log_start_offset)[0] > 0
 
 
 def _promise_less(log: LogState, offset: int) -> None:

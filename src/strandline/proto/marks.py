@@ -107,6 +107,7 @@ MARKS: dict[str, str] = {
     "rot-found": "a batch that was read from a log was not the one that was written, and went to nobody",
     "rotten-log-set-aside": "a log that recovery had refused was set aside and fetched again",
     "scrubbed": "a broker has read all its logs and looked for rot",
+    "healed-before-a-cut": "a log was to be cut inside of what has rotted, or behind it, which is healed first",
     "rot-healed": "a log that had rotted is whole again",
     "replication-throttled-at-the-follower": "a replica out of the ISR was fetched no more until the quota had room",
     "replication-throttled-at-the-leader": "a replica out of the ISR was sent nothing until the quota had room",

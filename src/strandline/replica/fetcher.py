@@ -255,7 +255,7 @@ class Fetcher:
 
     def _fetch(self, following: Following) -> None:
         """Tell where our log ends, under a new subscription; not before it may go on there."""
-        following.hole = None
+        following.from_end()
         self._unsubscribe(following)
         if self._stream is not None and not following.waits_to_begin(self._fetch):
             self._subscribe(following)
@@ -455,11 +455,7 @@ class Fetcher:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
         the latest and the log where it was: high watermark and data of such an answer do not exist (schedule 7)."""
         following = self._by_id.get(subscription)
-        if following is not None and following.hole is not None:
-            following.not_healed("its log is another one")
-            self._fetch(following)
-            return
-        if following is None or following.fetch_offset != following.log.log_end_offset:
+        if following is None or (following.hole is None and following.fetch_offset != following.log.log_end_offset):
             return
         try:
             changed = following.diverged(epoch, end_offset)
@@ -489,11 +485,14 @@ class Fetcher:
             self._fetch_after_cut(following, changed)
 
     def _fetch_after_cut(self, following: Following, changed: bool) -> None:
-        if changed:
+        if following.hole is not None:  # healed before the cut
+            self._subscribe(following)
+        elif changed:
             self._fetch(following)
         elif following in self._followings:  # else the cut has failed, and the partition is offline
             self._fetch_later(following)
 
     def _cannot_cut(self, following: Following, error: KafkaError) -> None:
         log.warning("a log cannot be cut", partition=str(following.partition.topic_partition), error=str(error))
+        following.partition.cannot_read(error)
         self._fetch_later(following)

@@ -57,6 +57,7 @@ class Following:
         leader_high_watermark: as it was told last; -1 before that.
         without_room: what came last, or a cut, found the disk full.
         hole: what has rotted in the log and is fetched now; None while it is fetched from the end of the log.
+        parts_at: where the log is to be cut once that hole is filled up to there (schedule 88); -1: nowhere.
         heal_after_ms: not before then is it tried again.
     """
 
@@ -77,6 +78,7 @@ class Following:
         "log",
         "log_start_due_ms",
         "partition",
+        "parts_at",
         "retry_ms",
         "without_room",
     )
@@ -102,6 +104,7 @@ class Following:
         self.leader_high_watermark = -1
         self.without_room = False
         self.hole: tuple[Segment, Hole] | None = None
+        self.parts_at = -1
         self.heal_after_ms = float("-inf")
 
     # The partition's source
@@ -147,8 +150,14 @@ class Following:
         return bool(rot) and self._shared.clock.monotonic_ms() >= self.heal_after_ms and any(rot.holes())
 
     def next_hole(self) -> None:
-        """What is fetched next: the first hole, or what follows on the log."""
-        self.hole = next(self.log.rot.holes(), None) if self.must_heal else None
+        """What is fetched next: the first hole, or what follows on the log. Where the log is to be cut that comes
+        first."""
+        self.hole = next(self.log.rot.holes(), None) if self.must_heal and self.parts_at < 0 else None
+        self.parts_at = -1
+
+    def from_end(self) -> None:
+        """What is fetched next is what follows on the log."""
+        self.hole, self.parts_at = None, -1
 
     def position(self) -> tuple[int, int, int]:
         """What the next FETCH says: offset, epoch of the record before it, and how far the log is durable. Before a
@@ -160,7 +169,8 @@ class Following:
         return offset, plog.epochs.epoch_at(offset - 1), min(offset, plog.durable_offset)
 
     def fill(self, batches: memoryview) -> bool:
-        """Write what the leader sent over the hole that is fetched; true once nothing is left of it.
+        """Write what the leader sent over the hole that is fetched; true once nothing is left of it, but for what is to
+        be cut.
 
         Raises:
             KafkaError: it does not belong there, or cannot be written.
@@ -172,16 +182,18 @@ class Following:
         except StorageError as error:
             self.partition.fail(str(error))
             return False
-        self.hole = None if left is None else (segment, left)
-        if left is None:
+        filled = left is None or 0 <= self.parts_at <= left.offset
+        self.hole = None if left is None or filled else (segment, left)
+        if filled:
             self._shared.rot.mended(self.partition)
-        return left is None
+        return filled
 
     def not_healed(self, reason: str) -> None:
         """The leader cannot fill the hole; go on at the end of the log meanwhile."""
         mark("rot-stays")
         assert self.hole is not None
-        offset, self.hole = self.hole[1].offset, None
+        offset = self.hole[1].offset
+        self.from_end()
         self.heal_after_ms = self._shared.clock.monotonic_ms() + TRY_AGAIN_MS
         name = str(self.partition.topic_partition)
         log.warning(
@@ -226,9 +238,12 @@ class Following:
             self._feed.acknowledge(self)
 
     def learn(self, leader_high_watermark: int, leader_log_start: int) -> None:
-        """The leader gave its high watermark and its log start."""
+        """The leader gave its high watermark and its log start. While a hole is filled before a cut, the log is a
+        prefix of the leader's up to there, and maybe no further."""
         plog = self.log
         self.leader_high_watermark = leader_high_watermark
+        if self.hole is not None and self.parts_at >= 0:
+            leader_high_watermark = min(leader_high_watermark, self.hole[1].offset)
         effects = self.core.learned(
             leader_high_watermark, leader_log_start, log_start=plog.log_start_offset, log_end=plog.log_end_offset
         )
@@ -244,17 +259,23 @@ class Following:
             self.partition.raise_log_start(effect.offset)
 
     def diverged(self, epoch: int, end_offset: int) -> bool:
-        """The leader's log differs: cut this one. False if that changed nothing.
+        """The leader's log differs: cut this one, or else set `hole` to what is to be healed before that. False if that
+        changed nothing.
 
         Raises:
             KafkaError: it cannot be cut.
         """
         plog = self.log
+        cut = self.core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset)
+        if self.hole is not None and cut.offset >= self.hole[1].offset:
+            self.not_healed("its log is another one")
+            return True
+        self.from_end()
         mark("truncated")
         self.cuts += 1
         if self.cuts > 1:
             mark("diverged-over-epochs")
-        return self._cut(self.core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset))
+        return self._cut(cut)
 
     def out_of_range(self, leader_start: int, leader_end: int) -> bool:
         """The leader has nothing where this log ends: begin anew where its log begins. Otherwise as `diverged`."""
@@ -271,6 +292,10 @@ class Following:
                 f"{core.high_watermark}: the log would have to be cut at {cut.offset}. If an unclean election explains "
                 "that, set unclean.leader.election.enable=true on the topic and restart this node"
             )
+            return False
+        if isinstance(cut, Truncate) and self.must_heal and (hole := plog.rot.before_cut(cut.offset)) is not None:
+            mark("healed-before-a-cut")
+            self.hole, self.parts_at = hole, cut.offset
             return False
         if cut.below_high_watermark:
             self._report_loss(cut.offset)

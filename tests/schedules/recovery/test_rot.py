@@ -9,14 +9,18 @@ from strandline.proto.marks import counts
 from tests.schedules.helpers import schedule
 from tests.schedules.recovery.ruin import CHECKPOINT_MS, DIRECTORY, TP, Ruin, both_layouts
 
+LENGTH = 11
+"""The byte of a batch that has the lowest bits of its length."""
+
 
 class Rotting(Ruin):
     """A cluster whose bits turn over while it is in use."""
 
-    def rot(self, name: str, number: int) -> None:
-        """A bit turns over in a batch, by its place in the log; the checkers do not judge it before it is healed."""
+    def rot(self, name: str, number: int, byte: int = -1) -> None:
+        """A bit turns over in a batch, by its place in the log; the checkers do not judge it before it is healed.
+        `byte`: of the batch; -1: its last one."""
         header, place = list(stored_headers(self.disk(name), DIRECTORY))[number]
-        self.disk(name).rot(self._newest_segment(name), place.position + header.size - 1, 0)
+        self.disk(name).rot(self._newest_segment(name), place.position + byte % header.size, 0)
 
     def content(self, name: str) -> bytes:
         """Of the partition's segment on a machine."""
@@ -193,6 +197,40 @@ def test_81_nobody_else_leads() -> None:
         await ruin.nothing_is_lost()
 
     Rotting(84, split=True).play(story)
+
+
+@both_layouts
+@schedule(
+    88,
+    rule="B19: a log is not cut inside of what has rotted; what lies before the cut is healed first",
+    mutant=("what-rotted-before-a-cut-stays", "rot-that-a-cut-meets-is-not-told", "watermark-beyond-a-hole"),
+)
+def test_88_a_log_is_cut_inside_of_a_hole(split: bool) -> None:
+    """A leader is cut off with a record that nobody else has, and the length of an older batch rots there: where any
+    batch behind it begins nobody can tell. It comes back, and has to give up that one record and no other."""
+
+    async def story(ruin: Rotting) -> None:
+        await ruin.write(0, 20)
+        old = ruin.leader_name
+        assert old is not None
+        before = ruin.content(old)
+        for name in (name for name in ruin.cluster.names if name != old):
+            ruin.world.partition(old, name)
+            ruin.world.partition("beside", name)
+        await ruin.send(ruin.cluster.bootstrap, "t", 100, 101, "beside")
+        assert ruin.refused == [b"100"]
+        assert ruin.content(old)[: len(before)] == before
+        assert len(ruin.content(old)) > len(before), "it has what nobody else has"
+        await ruin.until(lambda: ruin.leader_name not in (old, None), "nobody else leads")
+        await ruin.write(20, 30)
+        healed = reached("healed-before-a-cut")
+        ruin.rot(old, 7, LENGTH)
+        ruin.world.heal()
+        await ruin.is_healed(old, before)
+        assert reached("healed-before-a-cut") > healed
+        await ruin.nothing_is_lost()
+
+    Rotting(88, split).play(story)
 
 
 def reached(mark: str) -> int:
