@@ -236,6 +236,40 @@ def test_86_recovery_leaves_a_snapshot_of_each_closed_segment(disk: FailingDisk,
     again.close_files()
 
 
+def two_deletions(disk: FailingDisk, directory: Path) -> PartitionLog:
+    """The log start is durable behind the producer's records, and not yet behind the segment that follows."""
+    log = with_its_only_batch_deleted(disk, directory)
+    log.roll()
+    fill(log, 1)
+    log.sync_now()
+    log.delete_records_before(3)
+    assert log.bases == [3]
+    return log
+
+
+def test_89_the_log_start_was_raised_and_a_start_does_not_know_it(disk: FailingDisk, tmp_path: Path) -> None:
+    """A segment is out of the log, and its records are back after the kill: so is what lies before them."""
+    log = two_deletions(disk, tmp_path)
+    log.close_files()
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(same_boot=True, recovery_point=0, log_start_offset=2))
+    assert opened.bases == [2, 3]
+    assert once(opened)
+    opened.close_files()
+
+
+def test_a_snapshot_leaves_the_disk_with_its_segment(
+    disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before (schedule 89), whatever else takes stray ones; and not later."""
+    log = two_deletions(disk, tmp_path)
+    monkeypatch.setattr("strandline.log.partition_log.SNAPSHOT_INTERVAL_BYTES", 1)
+    once(log, 2)
+    assert log.snapshots.offsets() == [2, 3, 6]
+    asyncio.run(log.delete_oldest_removed())
+    assert sorted(path.name for path in tmp_path.glob("*.snapshot")) == [f"{at:020d}.snapshot" for at in (3, 6)]
+    log.close_files()
+
+
 def test_recovery_without_room_for_snapshots(disk: FailingDisk, tmp_path: Path) -> None:
     log = open_test_log(disk, tmp_path)
     once(log)
