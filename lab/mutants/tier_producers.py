@@ -1,4 +1,4 @@
-"""Mutants of rule B24 and schedule 86: a log knows who wrote what lies before it."""
+"""Mutants of rule B24, schedules 86 and 89: a log knows who wrote what lies before it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,31 @@ TABLE: tuple[Mutant, ...] = (
         "while gone and not self.snapshots.is_readable(bases[len(gone)]):",
         "while False:",
         f"{_SNAPSHOTS}::test_86_a_log_start_that_was_durable_before_the_snapshot_there",
+    ),
+    one_change(
+        "snapshots-go-before-the-log-start-is-durable",
+        "schedule 89: a snapshot stays as long as its segment",
+        "log.truncation:cut_start",
+        "log.removed.append(segment)",
+        "log.removed.append(segment); log.snapshots.delete_below(log.bases[0])",
+        f"{_SNAPSHOTS}::test_89_the_log_start_was_raised_and_a_start_does_not_know_it",
+        f"{_SNAPSHOTS}::test_a_snapshot_leaves_the_disk_with_its_segment",
+    ),
+    one_change(
+        "snapshots-of-removed-segments-are-strays",
+        "schedule 89: a snapshot of a segment that is out of the log is no stray one",
+        "log.partition_log:PartitionLog._write_shortcuts",
+        "[segment.base_offset for segment in self.removed] + self.bases",
+        "self.bases",
+        f"{_SNAPSHOTS}::test_a_snapshot_leaves_the_disk_with_its_segment",
+    ),
+    one_change(
+        "starts-rely-on-a-snapshot-in-the-page-cache",
+        "schedule 89: the snapshot at the log start is durable before a start takes the segments below",
+        "log.recovery:_Opening._tidy_names",
+        "if gone and self.rewriting is not None:",
+        "if False:",
+        f"{_SNAPSHOTS}::test_89_a_start_takes_nothing_that_the_page_cache_alone_tells_of",
     ),
     one_change(
         "moved-logs-forget-deleted-records",

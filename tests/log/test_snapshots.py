@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,14 +15,20 @@ from strandline.chaos.sim.world import World
 from strandline.log.batch import parse_header, patch_base_offset_and_epoch
 from strandline.log.beginning import begin_with, lacks_producers
 from strandline.log.config import LogConfig
+from strandline.log.disk import DiskFull
+from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
 from strandline.log.promises import LastLife
+from strandline.log.real_file import RealFile
 from strandline.log.recovery import open_log
+from strandline.log.rewriting import Rewriting
 from strandline.log.snapshots import Snapshots
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import StorageError
-from tests.log.helpers import NO_STEPS, TP, FailingDisk, client_batch, fill, open_test_log
+from strandline.proto.ids import NodeId
+from tests.log.helpers import NO_STEPS, TOPIC_ID, TP, FailingDisk, ManualClock, client_batch, fill, open_test_log
+from tests.log.striking import OneStrike
 
 
 def once(log: PartitionLog, sequence: int = 0) -> bool:
@@ -234,6 +241,95 @@ def test_86_recovery_leaves_a_snapshot_of_each_closed_segment(disk: FailingDisk,
     again = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=6, log_start_offset=6))
     assert [once(again, sequence) for sequence in (0, 2, 4)] == [True, True, True]
     again.close_files()
+
+
+def two_deletions(disk: FailingDisk, directory: Path) -> PartitionLog:
+    """The log start is durable behind the producer's records, and not yet behind the segment that follows."""
+    log = with_its_only_batch_deleted(disk, directory)
+    log.roll()
+    fill(log, 1)
+    log.sync_now()
+    log.delete_records_before(3)
+    assert log.bases == [3]
+    return log
+
+
+def test_89_the_log_start_was_raised_and_a_start_does_not_know_it(disk: FailingDisk, tmp_path: Path) -> None:
+    """A segment is out of the log, and its records are back after the kill: so is what lies before them."""
+    log = two_deletions(disk, tmp_path)
+    log.close_files()
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(same_boot=True, recovery_point=0, log_start_offset=2))
+    assert opened.bases == [2, 3]
+    assert once(opened)
+    opened.close_files()
+
+
+def test_a_snapshot_leaves_the_disk_with_its_segment(
+    disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before (schedule 89), whatever else takes stray ones; and not later."""
+    log = two_deletions(disk, tmp_path)
+    monkeypatch.setattr("strandline.log.partition_log.SNAPSHOT_INTERVAL_BYTES", 1)
+    once(log, 2)
+    assert log.snapshots.offsets() == [2, 3, 6]
+    asyncio.run(log.delete_oldest_removed())
+    assert sorted(path.name for path in tmp_path.glob("*.snapshot")) == [f"{at:020d}.snapshot" for at in (3, 6)]
+    log.close_files()
+
+
+class StruckAtItsStart(OneStrike):
+    """A kill before the newest segment and its snapshot were synced, with a log start there that is durable. The power
+    fails while the next life starts."""
+
+    async def first_life(self, ports: Ports) -> None:
+        format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
+        log_dir = LogDir.open(ports.disk, "/d", ports.clock, NO_STEPS)
+        log = log_dir.create(TP, TOPIC_ID, NO_STEPS)
+        once(log)
+        log.sync_now()
+        log.roll()
+        fill(log, 2)
+        log.delete_records_before(2)
+        log_dir.write_checkpoints({})
+        log_dir.abandon()
+        self.aim()
+        LogDir.open(ports.disk, "/d", ports.clock, NO_STEPS)
+        self.ended = True
+
+    async def second_life(self, ports: Ports) -> None:
+        log_dir = LogDir.open(ports.disk, "/d", ports.clock, NO_STEPS)
+        assert not log_dir.offline
+        assert once(log_dir.logs[TP])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_89_a_start_takes_nothing_that_the_page_cache_alone_tells_of(seed: int) -> None:
+    """The snapshot at the log start is on the disk before the segments below it go."""
+    assert any(StruckAtItsStart(seed, operations, power=True).run() for operations in range(1, 200))
+
+
+def test_segments_stay_where_there_is_no_room_for_that(disk: FailingDisk, tmp_path: Path) -> None:
+    """A full disk is no reason to refuse the log."""
+
+    class Full(FailingDisk):
+        def open(self, path: str, *, create: bool = False) -> RealFile:
+            if path.endswith(".snapshot.tmp"):
+                raise DiskFull(28, "No space left on device", path)
+            return super().open(path, create=create)
+
+    log = open_test_log(disk, tmp_path)
+    once(log)
+    log.roll()
+    fill(log, 1)
+    log.sync_now()
+    log.close_files()
+    life = LastLife(same_boot=True, log_start_offset=2)
+    for room, bases in ((Full(), [0, 2]), (disk, [2])):
+        rewriting = Rewriting(room)
+        opened = open_log(room, str(tmp_path), TP, clock=ManualClock(), last_life=life, rewriting=rewriting)
+        assert (opened.bases, opened.log_start_offset) == (bases, 2)
+        assert once(opened)
+        opened.close_files()
 
 
 def test_recovery_without_room_for_snapshots(disk: FailingDisk, tmp_path: Path) -> None:

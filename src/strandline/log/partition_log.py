@@ -277,7 +277,7 @@ class PartitionLog(LogState):
             if self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
                 self._snapshot_bytes = 0
                 self.snapshots.write(self.log_end_offset, self.producers).close()
-                self.snapshots.delete_strays(self.bases)
+                self.snapshots.delete_strays([segment.base_offset for segment in self.removed] + self.bases)
         except DiskFull:
             return  # indexes are written later; recovery finds a torn snapshot by its CRC and replays from an older one
         except DiskError as error:
@@ -429,8 +429,10 @@ class PartitionLog(LogState):
             mark("no-room-to-begin-anew")  # the active segment stays until there is
 
     async def delete_oldest_removed(self) -> None:
-        """The oldest segment of `removed`; that its names are gone is not durable yet."""
-        await self.removed.pop(0).delete_slowly()
+        """The oldest segment of `removed`, with its snapshot; that their names are gone is not durable yet."""
+        segment = self.removed.pop(0)
+        self.snapshots.delete_below((self.removed or self.segments)[0].base_offset)
+        await segment.delete_slowly()
 
     # ------------------------------------------------------------------ the end
 

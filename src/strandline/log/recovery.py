@@ -21,7 +21,7 @@ import structlog
 
 from strandline.log.batch import HEADER_SIZE
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, File
+from strandline.log.disk import Disk, DiskFull, File
 from strandline.log.epoch_recovery import epochs_agree, epochs_from_batches, load_epochs
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.log_state import IndexCache, LogParts
@@ -286,6 +286,11 @@ class _Opening:
         gone = [base for base, following in pairwise(bases) if following <= self.log_start_offset]
         while gone and not self.snapshots.is_readable(bases[len(gone)]):
             gone.pop()  # the log start was durable before that: its records are still to tell of their producers
+        if gone and self.rewriting is not None:
+            try:  # it may stand in the page cache alone, and is to outlive them
+                self.snapshots.write_again(bases[len(gone)])
+            except DiskFull:
+                gone.clear()
         for base in gone:
             delete_files(self.disk, self.directory, base)
             self.names_changed = True

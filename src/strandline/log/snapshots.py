@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right, insort
 
-from strandline.log.disk import Disk, DiskFull, File, read_file
+from strandline.log.disk import Disk, DiskFull, File, read_file, write_file_durably
 from strandline.log.producer_state import ProducerStates, SnapshotDamaged, decode_snapshot
 from strandline.log.segment import SNAPSHOT_SUFFIX, Segment, pread_blocking, segment_name
 from strandline.proto.marks import mark
@@ -80,6 +80,11 @@ class Snapshots:
         except SnapshotDamaged:
             return False
         return True
+
+    def write_again(self, offset: int) -> None:
+        """Make the one at this offset durable, which may stand in the page cache alone. Raises DiskError."""
+        path = self._path(offset)
+        write_file_durably(self._disk, path, read_file(self._disk, path))
 
     def load(self, segments: list[Segment], end_offset: int, now_ms: int) -> ProducerStates:
         """The state after every record below `end_offset`: the newest readable snapshot up to there, then a replay."""

@@ -94,7 +94,8 @@ def begin_earlier(log: LogState, offset: int, now_ms: int) -> None:
 
 
 def cut_start(log: LogState, offset: int) -> None:
-    """Make `offset` the log start; whole segments below it move to `log.removed`. Raises DiskError."""
+    """Make `offset` the log start; whole segments below it move to `log.removed`, and their producer snapshots stay as
+    long: a start that does not know of the new log start yet needs them (schedule 89). Raises DiskError."""
     log.log_start_offset = Offset(offset)
     log.epochs.truncate_from_start(offset)
     while len(log.segments) > 1 and log.bases[1] <= offset:
@@ -105,7 +106,6 @@ def cut_start(log: LogState, offset: int) -> None:
             segment.close()
         log.size_bytes -= segment.size
         log.removed.append(segment)
-    log.snapshots.delete_below(log.bases[0])
 
 
 def _is_whole(log: LogState, segment: Segment, position: int, header: BatchHeader) -> bool:
