@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -125,6 +126,13 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             os.rmdir(f"{there}/{TP}")
             broker.replicas.mover.moves.clear()
             disk = directory.log_dir.disk
+
+            def broken(path: str) -> bool:
+                raise DiskError(errno.EIO, "Input/output error", path)
+
+            with monkeypatch.context() as patch:  # seed 10000345
+                patch.setattr(disk, "exists", broken)
+                assert code(TP, there) is ErrorCode.KAFKA_STORAGE_ERROR
             monkeypatch.setattr(disk, "free_bytes", lambda path: 700 << 10)
             monkeypatch.setattr(disk, "total_bytes", lambda path: 40 << 20)
             ask(TP, there)  # the reserve of a small disk is its share, not log.dir.reserve.bytes

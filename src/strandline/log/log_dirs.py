@@ -312,7 +312,8 @@ class LogDirs:
     def target(self, tp: TopicPartition, path: str) -> LogDir:
         """The directory to which a replica may be moved.
 
-        Raises KafkaError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR where something of the replica lies there.
+        Raises KafkaError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR where something of the replica lies there, or the disk
+        does not say.
         """
         log_dir = next((one for one in self.usable if one.path == path), None)
         if log_dir is None:
@@ -321,7 +322,11 @@ class LogDirs:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path}: {why}; a replica may be moved to {known}")
         if log_dir is not self.first and log_dir.directory_id not in self._whereabouts.directories:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} takes no replicas before the node has registered")
-        if self.dir_of(tp) is not log_dir and log_dir.disk.exists(f"{path}/{tp}"):
+        try:
+            is_there = self.dir_of(tp) is not log_dir and log_dir.disk.exists(f"{path}/{tp}")
+        except DiskError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
+        if is_there:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}/{tp} is there already; move it away")
         return log_dir
 
