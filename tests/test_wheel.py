@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES_MAX = 118_800
+LINES_MAX = 118_830
 """Lines of Python in the wheel, without what protoc writes. The bound rises with a reason in docs/design.md only."""
 
 IMPORT_ALL = """
