@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -21,17 +23,18 @@ from strandline.chaos.nemesis.kinds import STORE_KINDS
 from strandline.chaos.runner import run_seeds
 from strandline.chaos.scenario_options import ScenarioOptions
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.object_store import SimObject
+from strandline.chaos.sim.object_store import SimObject, StoreConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
-from strandline.chaos.tiered import TIERED_SHARE
+from strandline.chaos.tiered import SEGMENT_GETS, TIERED_SHARE, segments_to_read, tier_read_ms
 from strandline.log.checkpoints import encode_partition_metadata
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, build_batch
 from strandline.proto.ids import TopicIdPartition
 from strandline.proto.tier import EpochStart, Tier, TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, fill, open_test_log
-from tests.log.tier.tiers import CLUSTER, MemoryStore, copy_closed
+from tests.log.tier.stores import Simulated
+from tests.log.tier.tiers import CLUSTER, MemoryStore, copy_closed, tier_reader
 
 WHERE = TopicIdPartition(TOPIC_ID, TP.partition)
 NAME = str(TP)
@@ -230,6 +233,50 @@ def test_a_share_of_the_seeds_is_tiered_and_the_others_are_as_they_were() -> Non
     assert not any(kind in STORE_KINDS for one in others for kind in one.faults.kinds)
     assert all(ScenarioOptions.draw(seed, tiered=True).tiered is not None for seed in range(50))
     assert ScenarioOptions.draw(3, tiered=True) == ScenarioOptions.draw(3, tiered=True)
+
+
+def test_the_time_to_read_is_that_of_the_store_and_of_the_segments(tmp_path: Path) -> None:
+    """Seeds 9100093 and 9100171: a thousand segments of two records in a store of 300 ms took longer than a fixed time.
+
+    Three GETs a segment, of which each takes half of the longest in the mean: a reader needs half of what it gets.
+    """
+    log = open_test_log(RealDisk(), str(tmp_path))
+    for _ in range(60):
+        fill(log, 1, count=2)
+        log.roll()
+    simulated, memory = Simulated(), MemoryStore()
+    simulated.sim.config = config = StoreConfig(latency_max_us=300_000)
+    segments = asyncio.run(copy_closed(memory, log))
+    assert len(segments) == 60
+    for key, data in memory.objects.items():
+        simulated.sim.write(key, data)
+
+    async def main() -> None:
+        reader, began_us = tier_reader(simulated.store()), simulated.sim.loop.now_us
+        for segment in segments:
+            offset = int(segment.base_offset)
+            while offset < segment.end_offset:
+                read = await reader.read(TP, TOPIC_ID, segment, offset, 1 << 20, limit_offset=1 << 60)
+                offset = int(read.next_offset)
+        took_ms, most_ms = (simulated.sim.loop.now_us - began_us) / 1000, tier_read_ms(config, len(segments))
+        assert reader.requests == SEGMENT_GETS * len(segments)
+        assert most_ms / 4 < took_ms < most_ms / 2, "too much time sees nothing, too little fails seeds"
+
+    simulated.run(main())
+    simulated.close()
+
+
+def test_what_is_still_on_the_disk_counts_among_the_segments_to_read(tmp_path: Path) -> None:
+    """It is copied while the reader is on its way, and gone from the disk when it comes; the last one stays open."""
+    log = open_test_log(RealDisk(), str(tmp_path))
+    for _ in range(5):
+        fill(log, 1, count=2)
+        log.roll()
+    segments = tuple(asyncio.run(copy_closed(MemoryStore(), log)))
+    assert len(segments) == 5
+    for copied in range(6):
+        partition: Any = SimpleNamespace(log=log, state=SimpleNamespace(tier=Tier(0, segments[:copied])))
+        assert segments_to_read(partition) == 5, copied
 
 
 def test_seeds_hold() -> None:

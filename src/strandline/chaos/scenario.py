@@ -34,7 +34,7 @@ from strandline.chaos.secured.secured import Secured
 from strandline.chaos.services.services import Services
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World
-from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS, TIER_READ_MS
+from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS, segments_to_read, tier_read_ms
 from strandline.chaos.workload import Workload
 from strandline.proto import marks
 
@@ -260,8 +260,7 @@ class ScenarioRun:
         process = self.world.spawn(CLIENT, self.workload.read_everything)
         assert process.main is not None
         main = process.main
-        limit_ms = PROGRESS_MS if self.options.tiered is None else TIER_READ_MS
-        await self.cluster.wait_for("everything is read", limit_ms, main.done)
+        await self.cluster.wait_for("everything is read", self._reading_ms(), main.done)
         main.result()
         if self.services is not None:
             await self._finish_services(self.services)
@@ -272,6 +271,16 @@ class ScenarioRun:
         if self.options.tiered is not None:
             await self._finish_tiers()
         self.cluster.inspect()
+
+    def _reading_ms(self) -> float:
+        """So much virtual time for a client to read all topics, as they are now."""
+        if self.options.tiered is None:
+            return PROGRESS_MS
+        leaders = [
+            one for live in self.cluster.nodes() for one in self.cluster.replicas(live) if one.leader is not None
+        ]
+        segments = sum(segments_to_read(one) for one in leaders if one.state.log_config.remote_storage)
+        return PROGRESS_MS + tier_read_ms(self.options.tiered.store, segments)
 
     async def _finish_services(self, services: Services) -> None:
         """Every acknowledged record of a topic that lives is handled; then fresh clients look at everything."""
@@ -284,7 +293,7 @@ class ScenarioRun:
         self.world.kill(SERVICES)
         main = self.world.spawn(SERVICES, services.look_at_the_end).main
         assert main is not None
-        await self.cluster.wait_for("the services' topics are read", PROGRESS_MS, main.done)
+        await self.cluster.wait_for("the services' topics are read", self._reading_ms(), main.done)
         main.result()
 
     async def _finish_secured(self, secured: Secured) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from strandline.chaos.nemesis.kinds import STORE_KINDS
 from strandline.chaos.sim.object_store import StoreConfig
 from strandline.chaos.workload import WorkloadOptions
+from strandline.replica.partition import Partition
 
 TIERED_SHARE = 0.25
 """Of the seeds: topics are tiered."""
@@ -26,9 +27,11 @@ GRACE_MS = 60_000
 LEAVES_DISKS_MS = 6_000
 """So soon, without faults, closed segments are in the store and most are on no disk any more."""
 
-TIER_READ_MS = 300_000
-"""For everything to be read: a fetch that meets a segment whose indexes are not in memory may be answered with nothing,
-after its whole fetch.max.wait.ms, and there are hundreds of segments of two records."""
+SEGMENT_GETS = 3
+"""That a reader awaits at each segment, one behind the other: two of the sidecar, one of the log."""
+
+_FETCH_MS = 100
+"""For a segment, beside the store: a fetch that was answered before there was anything, and the next one."""
 
 _REAPER_MS = 2_000
 _SEGMENTS = {"segment.bytes": ("4096", "20000"), "segment.ms": ("500", "2000", "604800000")}
@@ -84,3 +87,21 @@ class TieredOptions:
             "workload": {"topic_configs": self.topics, "rewinds_max": 12, "rewinds_share": 0.02},
             "faults": {"kinds": (*kinds, *self.kinds * max(1, len(kinds) // _OTHERS))},
         }
+
+
+def tier_read_ms(store: StoreConfig, segments: int) -> float:
+    """The longest that a client needs to read so many segments from the store, as far as the store is concerned.
+
+    Seeds that draw large values, small segments and a slow store have a thousand segments of two records, each of which
+    takes half a second. A fixed time that is enough for them is too much for all others: a reader that stands still
+    would not show.
+    """
+    return segments * (SEGMENT_GETS * store.latency_max_us / 1000 + _FETCH_MS)
+
+
+def segments_to_read(partition: Partition) -> int:
+    """That a client may have to read from the store until it is at the end: those that are there, and those that may
+    leave the disk before it comes to them."""
+    log, tier = partition.log, partition.state.tier
+    closed = [] if log is None else log.bases[1:]
+    return len(tier.segments) + sum(end > tier.end_offset for end in closed)
