@@ -360,6 +360,6 @@ TABLE: tuple[Mutant, ...] = (
         "replica.partition:Partition.raise_log_start",
         "except StorageError as failure:",
         "except ZeroDivisionError as failure:",
-        f"{_FOLLOWER_STREAMS}::test_a_disk_that_cannot_delete",
+        f"{_FOLLOWER_STREAMS}::test_a_disk_that_fails_where_the_log_begins_anew",
     ),
 )

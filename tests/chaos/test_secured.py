@@ -33,7 +33,7 @@ CATCHERS = {
     "answers-outlive-the-acls": ("NobodyGetsIn NobodyIsKeptOut", (91, 107)),
     "any-proof-is-a-proof": ("NobodyGetsIn", (8, 19)),
     "served-before-the-authentication": ("NobodyGetsIn", (8, 19)),
-    "snapshot-without-acls": ("AnsweredRightsStay NobodyIsKeptOut", (8, 83)),
+    "snapshot-without-acls": ("AnsweredRightsStay NobodyIsKeptOut", (83, 107)),
     "snapshot-without-credentials": ("AnsweredRightsStay NobodyIsKeptOut", (8, 83)),
     "snapshot-without-quotas": ("AnsweredRightsStay", (8, 87)),
 }

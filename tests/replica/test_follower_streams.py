@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.log.config import LogConfig
-from strandline.log.disk import DiskError
+from strandline.log.disk import DiskError, File
 from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
@@ -237,7 +237,7 @@ def test_data_of_another_leader_epoch(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_disk_that_cannot_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_where_the_log_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedule 18: a follower's disk fails as the log start follows the leader's: that copy is offline, the node goes
     on."""
 
@@ -249,12 +249,13 @@ def test_a_disk_that_cannot_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 assert (await cluster[1].append(TP, sent)).error is ErrorCode.NONE
             await until(lambda: cluster[2].replicas.hosted()[0].high_watermark == 12)
 
-            def unlink(path: str) -> None:
+            def fails(path: str, *, create: bool = False) -> File:
                 raise DiskError(5, "Input/output error", path)
 
-            monkeypatch.setattr(cluster[2].disk, "unlink", unlink)
-            cluster[1].replicas.delete_records(TP, 12, lambda *_: None)
-            await until(lambda: cluster[2].replicas.hosted()[0].role is Role.OFFLINE)
+            with monkeypatch.context() as patch:
+                patch.setattr(cluster[2].disk, "open", fails)
+                cluster[1].replicas.delete_records(TP, 12, lambda *_: None)
+                await until(lambda: cluster[2].replicas.hosted()[0].role is Role.OFFLINE)
             assert (cluster[1].fatal, cluster[2].fatal) == ([], [])
 
     asyncio.run(scenario())
