@@ -206,7 +206,7 @@ TASKS: tuple[Mutant, ...] = (
         "A9: what fails for one log at the beginning of a sync fences that one alone",
         "log.syncer:Syncer._begin_group",
         "                failed[log] = error\n",
-        "                failed = dict.fromkeys(self._group, error)\n",
+        "                failed.update(dict.fromkeys(self._group, error))\n",
         f"{_SYNCER}::test_what_fails_for_one_log_fences_that_one",
     ),
 )
