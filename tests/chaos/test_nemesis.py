@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ from strandline.chaos.nemesis.kinds import (
 )
 from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
-from strandline.chaos.nemesis.operator import Operator
+from strandline.chaos.nemesis.operator import Operator, all_vote
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskFaults
 from strandline.chaos.sim.effects import EFFECTS
@@ -365,3 +367,17 @@ def test_the_operator_does_not_wait_for_a_leader_that_died() -> None:
         assert not operator._busy(), "another process of that machine is not asked"
 
     world.run(main())
+
+
+def test_a_vote_counts_once_all_know_that_it_is_committed() -> None:
+    """What stands at the end of the logs alone goes with a power cut of all (seed 11001066)."""
+
+    def quorum(high_watermark: int) -> Any:
+        node = SimpleNamespace(doubt=None, voteless=False, voters_offset=61)
+        core = SimpleNamespace(high_watermark=high_watermark, node=node)
+        voters = SimpleNamespace(is_voter=lambda key, voteless: True)
+        return SimpleNamespace(_driver=SimpleNamespace(stopped=False, core=core), voters=voters, key=None)
+
+    assert not all_vote({"n1": quorum(62), "n2": quorum(61)}, ["n1", "n2"])
+    assert all_vote({"n1": quorum(62), "n2": quorum(62)}, ["n1", "n2"])
+    assert not all_vote({"n1": quorum(62)}, ["n1", "n2"])
