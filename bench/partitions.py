@@ -34,8 +34,8 @@ TOPIC = "many"
 
 @dataclass(frozen=True)
 class Figures:
-    """Seconds. `created_s` counts until all replicas of each partition have acknowledged a record, `leaders_placed_s` and
-    `next_acks_s` from the kill, `ready_s` and `in_sync_s` from the restart.
+    """Seconds. `created_s` counts until all replicas of each partition have acknowledged a record, `leaders_placed_s`
+    and `next_acks_s` from the kill, `ready_s` and `in_sync_s` from the restart.
 
     What a node holds, once all partitions have a record: `rss_mb` is the mean of the three, and the two counts of files
     are the most of one.
