@@ -151,7 +151,9 @@ def throughput(cluster: Cluster, results: Results, sizes: dict[int, int]) -> Non
     results.add("RSS a node after the load, MB", rss_mb(cluster.pids()))
 
 
-def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, size: int = 1024) -> list[float]:
+def ack_latency(
+    bootstrap: str, topic: str, per_second: int, seconds: float, size: int = 1024, warm_up_s: float = WARM_UP_S
+) -> list[float]:
     """Milliseconds from send to ack of records sent one at a time at a steady rate (open loop), sorted."""
     producer = Producer(producer_settings(bootstrap, **{"linger.ms": 0}))
     producer.list_topics(topic, timeout=10)
@@ -173,7 +175,7 @@ def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, siz
 
     poller = threading.Thread(target=poll)
     poller.start()
-    warm_up = per_second * WARM_UP_S
+    warm_up = int(per_second * warm_up_s)
     began = time.perf_counter()
     try:
         for index in range(int(per_second * seconds) + warm_up):
@@ -226,7 +228,9 @@ def add_acks(
     results.add(f"{name}, CPU a node, ms a record", spent * 1000 / len(pids) / count)
 
 
-def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 1024) -> tuple[list[float], int]:
+def one_after_the_other(
+    bootstrap: str, topic: str, seconds: float, size: int = 1024, warm_up_s: float = WARM_UP_S
+) -> tuple[list[float], int]:
     """Milliseconds from send to ack of records of partition 0, each sent when the one before it is acked, sorted; and
     how many were sent, those of the warm-up included."""
     producer = Producer(producer_settings(bootstrap, **{"linger.ms": 0}))
@@ -241,14 +245,14 @@ def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 
         acked.append(time.perf_counter())
 
     began = time.perf_counter()
-    while (sent_at := time.perf_counter()) < began + WARM_UP_S + seconds:
+    while (sent_at := time.perf_counter()) < began + warm_up_s + seconds:
         producer.produce(topic, payload, partition=0, on_delivery=on_delivery)
         count += 1
         while not acked:
             if not producer.poll(30):
                 raise RuntimeError("no ack within 30 s")
         took = acked.pop() - sent_at
-        if sent_at > began + WARM_UP_S:
+        if sent_at > began + warm_up_s:
             latencies.append(took * 1000)
     return sorted(latencies), count
 

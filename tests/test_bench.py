@@ -16,6 +16,8 @@ from bench.fetched import Unavailable
 from bench.nats import nats_server
 from bench.rabbitmq import unpacked
 from bench.secured import PROPERTIES, SecuredKafka, librdkafka_settings, own_settings, reached_by
+from bench.turns import in_turns, read_variant
+from bench.turns import main as turns
 from click.testing import CliRunner
 
 from strandline.client.config import ProducerConfig
@@ -98,3 +100,41 @@ def test_a_peer_ends_with_all_that_it_started() -> None:
     script.stdout.close()
     assert script.returncode == -9
     assert not psutil.pid_exists(below) or psutil.Process(below).status() == psutil.STATUS_ZOMBIE
+
+
+def test_ratios_of_variants_that_take_turns() -> None:
+    """Each burst is compared with the first variant's of the same round; who begins changes from round to round."""
+    called: list[str] = []
+    slow = iter([1.0, 10.0, 1.0])
+
+    def base(_load: str) -> dict[str, float]:
+        called.append("base")
+        return {"p50 ms": 2 * speed}
+
+    def other(_load: str) -> dict[str, float]:
+        called.append("other")
+        return {"p50 ms": 3 * speed}
+
+    def next_round(_line: str) -> None:
+        nonlocal speed
+        speed = next(slow)
+
+    speed = 0.0
+    [of_base, of_other] = in_turns({"base": base, "other": other}, ("lone",), 3, next_round)
+    assert called == ["base", "other", "other", "base", "base", "other"]
+    assert (of_base.ratio, of_base.value) == (1.0, 2.0)
+    assert (of_other.ratio, of_other.lower, of_other.upper) == (1.5, 1.5, 1.5)
+
+
+def test_variants_that_take_turns_are_read() -> None:
+    variant = read_variant("new:python=/usr/bin/python3,flush.policy=replicate")
+    assert (variant.name, variant.python, variant.source) == ("new", "/usr/bin/python3", "")
+    assert variant.settings == {"flush.policy": "replicate"}
+    for arguments, told in [
+        (["now:python"], "'python' of variant 'now': KEY=VALUE"),
+        (["now", "now"], "two variants of one name"),
+        (["now", "--load", "full-7"], "lone, full-100, full-1000 or records a second"),
+    ]:
+        refused = CliRunner().invoke(turns, arguments)
+        assert refused.exit_code == 2
+        assert told in refused.output
