@@ -88,6 +88,7 @@ AWAITED_TASKS = {
     "src/strandline/proto/tasks.py": 1,  # the helper itself
     "src/strandline/log/syncer.py": 1,  # the answer of a disk
     "src/strandline/log/watched_disk.py": 1,  # the same
+    "src/strandline/log/real_disk.py": 1,  # the same
     "src/strandline/log/tier/reading.py": 1,
     "src/strandline/log/tier/restoring.py": 1,
     "src/strandline/log/tier/object_store.py": 2,

@@ -213,6 +213,14 @@ TASKS: tuple[Mutant, ...] = (
 
 COMPILED: tuple[Mutant, ...] = (
     one_change(
+        "files-of-a-second-attempt-are-given-up",
+        "schedule 91: the files of a sync keep their descriptors until its end, also of a second attempt",
+        "log.real_disk:RealDisk._sync_with_names",
+        "file.pins += 1",
+        "file.pins += 0",
+        "tests/log/test_real_disk.py::test_files_that_were_closed_are_synced_when_a_descriptor_is_free",
+    ),
+    one_change(
         "failed-compiled-sync-poisons-nothing",
         "schedule 32: a file of which a sync has failed is not synced again, whichever thread it was",
         "log.real_disk:RealDisk._sync_pinned",

@@ -224,7 +224,7 @@ def test_doctor_judges_a_producer_and_config_shows_its_settings() -> None:
     assert "max.in.flight.requests.per.connection = 5" in told.output
     assert run("doctor", "--producer").exit_code == 0
     settings = {item["name"]: item for item in json.loads(run("config", "client", "producer", "-o", "json").output)}
-    assert settings["batch.size"]["value"] == "131072"
+    assert settings["batch.size"]["value"] == "16384"
     assert settings["batch.size"]["is_default"]
     wrong = run("config", "client", "producer", "-X", "batch.sise=1")
     assert wrong.exit_code != 0

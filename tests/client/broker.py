@@ -107,8 +107,12 @@ class ScriptedCluster:
     async def keep_records(self) -> None:
         """Read every log whole, while its disk is still there."""
         for where, part in self.partitions.items():
-            read = await part.log.read_cold(part.log.log_start_offset, 1 << 30, part.log.log_end_offset)
-            self.records[where] = [item for _, batch in iter_batches(read.data) for item in decode_records(batch)]
+            found = self.records[where] = []
+            offset: int = part.log.log_start_offset
+            while offset < part.log.log_end_offset:
+                read = await part.log.read_cold(offset, 1 << 30, part.log.log_end_offset)
+                found += [item for _, batch in iter_batches(read.data) for item in decode_records(batch)]
+                offset = found[-1].offset + 1
 
     async def serve(self) -> None:
         """Listen for every broker, for ever."""

@@ -31,7 +31,7 @@ from strandline.proto.ids import Endpoint
 
 DEFAULTS: dict[type[Any], dict[str, object]] = {
     ProducerConfig: {
-        "acks": "all", "batch.size": 131072, "linger.ms": 5.0, "buffer.memory": 33554432, "max.block.ms": 60000,
+        "acks": "all", "batch.size": 16384, "linger.ms": 5.0, "buffer.memory": 33554432, "max.block.ms": 60000,
         "max.in.flight.requests.per.connection": 5, "delivery.timeout.ms": 120000, "request.timeout.ms": 30000,
         "retry.backoff.ms": 100, "retry.backoff.max.ms": 1000, "compression.type": "none", "max.request.size": 1048576,
         "metadata.max.age.ms": 300000, "retries": 2147483647, "partitioner": None,
@@ -46,8 +46,8 @@ DEFAULTS: dict[type[Any], dict[str, object]] = {
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)
-def test_defaults_are_kafkas_but_for_the_size_of_batches(kind: type[Any]) -> None:
-    """Kafka 4.0's defaults under Kafka's names (linger.ms 5: KIP-1030), but for batch.size, which is 16384 there."""
+def test_defaults_are_kafkas(kind: type[Any]) -> None:
+    """Kafka 4.0's defaults under Kafka's names (linger.ms 5: KIP-1030)."""
     config = kind.of({})
     assert {name: getattr(config, name.replace(".", "_")) for name in DEFAULTS[kind]} == DEFAULTS[kind]
 

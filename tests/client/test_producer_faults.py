@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -253,12 +254,13 @@ def test_acks_one_names_the_leader_alone() -> None:
     play(scenario, {"t": 2})
 
 
-def test_a_batch_too_large_is_split_and_keeps_its_order() -> None:
-    """MESSAGE_TOO_LARGE for a batch of several records: halves are sent until they fit."""
+@pytest.mark.parametrize("bound", ["max_message_bytes", "segment_bytes"])
+def test_a_batch_too_large_is_split_and_keeps_its_order(bound: str) -> None:
+    """MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE for a batch of several records: halves are sent until they fit."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         log = cluster.partitions[WHERE].log
-        log.config = type(log.config)(max_message_bytes=400, preallocate_bytes=0)
+        log.config = replace(log.config, **{bound: 400}, preallocate_bytes=0)
         async with producer(ports, batch_size=4_000, linger_ms=20) as sender:
             waiting = [await sender.send("t", b"%03d" % number * 10, partition=0) for number in range(60)]
             offsets = [(await ack).offset for ack in waiting]

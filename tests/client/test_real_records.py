@@ -132,7 +132,7 @@ def test_one_producer_for_eight_threads(bootstrap: str, make_topic: MakeTopic) -
 def test_flush_and_full_batches_do_not_linger(bootstrap: str, make_topic: MakeTopic) -> None:
     """Rows S26, S28: with linger 60 s a full batch goes at once, and flush sends the rest."""
     topic = make_topic()
-    with Producer(bootstrap, linger_ms=60_000, batch_size=16_384) as producer:
+    with Producer(bootstrap, linger_ms=60_000) as producer:
         start = time.monotonic()
         full = [producer.send(topic, b"x" * 100, partition=0) for _ in range(170)]
         full[0].result(40)

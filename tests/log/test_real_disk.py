@@ -10,19 +10,29 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import strandline.log.real_disk as module
-from strandline.log.disk import DiskError, read_file, write_file_durably
+from strandline.cluster.node.faults.injection import SlowDisk
+from strandline.log.disk import Disk, DiskError, read_file, write_file_durably
 from strandline.log.real_disk import RealDisk
-from strandline.log.real_sync import SYNC_MANY, load_syncfs, syncfs_reports_errors
+from strandline.log.real_sync import (
+    SYNC_MANY,
+    NoDescriptor,
+    OpenFile,
+    load_syncfs,
+    sync_group,
+    syncfs_reports_errors,
+)
+from strandline.log.watched_disk import WatchedDisk
 from strandline.proto.errors import DirectoryInUse
 from tests.log import beneath
-from tests.log.helpers import FailingDisk, failing_call, group_sync
+from tests.log.helpers import FailingDisk, ManualClock, failing_call, group_sync
 
 
 def test_files(disk: FailingDisk, tmp_path: Path) -> None:
@@ -287,6 +297,65 @@ def test_descriptors_stay_while_a_thread_has_them(tmp_path: Path, monkeypatch: p
 
     with beneath.through_python():
         asyncio.run(main())
+    disk.close()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "watched", "slow"])
+def test_a_sync_has_begun_when_the_call_returns(tmp_path: Path, kind: str, named: bool) -> None:
+    """A log is cut whole in the turn of the loop that began its sync: the files are closed and have no name any more
+    before anybody awaits the disk, and the sync is none that fails (schedule 91)."""
+    real = RealDisk()
+
+    async def no_delay() -> None:
+        pass
+
+    async def main() -> None:
+        disk: Disk = real
+        if kind == "watched":
+            disk = WatchedDisk(real, ManualClock(), pytest.fail)
+        elif kind == "slow":
+            disk = SlowDisk(real, no_delay)
+        file = real.open(f"{tmp_path}/a", create=True)
+        file.pwrite(b"x", 0)
+        sync = disk.sync([file], [str(tmp_path)] if named else ())
+        file.close()
+        disk.unlink(f"{tmp_path}/a")
+        await sync
+        assert (file.fd, file.pins) == (-1, 0)
+
+    asyncio.run(main())
+    real.close()
+
+
+def test_files_that_were_closed_are_synced_when_a_descriptor_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor is left for a directory, and the second attempt finds the files open, whoever closed them
+    meanwhile."""
+    disk = RealDisk()
+    disk.open(f"{tmp_path}/idle", create=True)
+    attempts: list[list[int]] = []
+
+    def sync(files: Sequence[tuple[OpenFile, int]], *arguments: Any) -> None:
+        attempts.append([fd for _, fd in files])
+        if len(attempts) == 1:
+            raise NoDescriptor(errno.EMFILE, "open directory: Too many open files", str(tmp_path))
+        sync_group(files, *arguments)
+
+    async def main() -> None:
+        file = disk.open(f"{tmp_path}/a", create=True)
+        file.pwrite(b"x", 0)
+        synced = disk.sync([file], [str(tmp_path)])
+        file.close()
+        disk.unlink(f"{tmp_path}/a")
+        await synced
+        assert (file.fd, file.pins) == (-1, 0)
+
+    monkeypatch.setattr(module, "sync_group", sync)
+    asyncio.run(main())
+    assert len(attempts) == 2
+    assert attempts[0] == attempts[1]
     disk.close()
 
 

@@ -36,7 +36,7 @@ def test_every_failure_names_query_epoch_and_task(cluster: DevCluster) -> None:
 
 def test_a_task_sends_large_batches_unless_the_options_say_otherwise() -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders"}
-    assert parse_sink_options(given).producer_settings == {"linger.ms": "50"}
+    assert parse_sink_options(given).producer_settings == {"batch.size": "131072", "linger.ms": "50"}
     told = parse_sink_options(given | {"kafka.batch.size": "1000"}).producer_settings
     assert told == {"batch.size": "1000", "linger.ms": "50"}
 

@@ -1,4 +1,4 @@
-"""The clients' settings: Kafka's names, Kafka's defaults (but for batch.size), one sentence each.
+"""The clients' settings: Kafka's names, Kafka's defaults, one sentence each.
 
 A setting is given as ``linger_ms=20`` or ``**{"linger.ms": 20}``; text is converted (``"20"``), so that values from a
 command line or a file work as they are. An unknown key is an error that names the nearest one. docs/client-settings.md
@@ -90,10 +90,7 @@ class ProducerConfig(CommonConfig):
         "all", "Replicas that must have a record before it is acknowledged: 0 none, 1 the leader, all those in sync.",
         choices=("all", "-1", "0", "1"),
     )  # fmt: skip
-    # Kafka's 16 KiB make a busy producer send a request for each of them; no memory is taken before records come.
-    batch_size: int = setting(
-        131_072, "Bytes of records, before compression, that close a partition's batch (Kafka: 16384).", low=0
-    )
+    batch_size: int = setting(16_384, "Bytes of records, before compression, that close a partition's batch.", low=0)
     linger_ms: float = setting(5.0, "How long a batch waits for company, unless batch.size is met first.", low=0)
     buffer_memory: int = setting(
         33_554_432, "Bytes of records that may wait or be under way; above it send blocks.", low=1

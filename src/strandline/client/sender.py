@@ -29,6 +29,9 @@ from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, Prod
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
 
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+"""A batch of several records is split: max.message.bytes or segment.bytes of the topic may hold one half of it."""
+
 _SWEEP_MS_MAX = 1_000.0
 """Expired batches are looked for at least this often while any is open."""
 
@@ -314,7 +317,7 @@ class Sender:
         error = KafkaError(code, told.message, partition=str(queue.partition), broker=node.node_id)
         if batch.done:
             return False
-        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+        if code in _TOO_LARGE and batch.count > 1:
             self._accumulator.replace_by_halves(queue, batch, batch.split(self._accumulator.codec))
             return False
         if self._sequencer is not None and self._sequencer.refused(queue, batch, code):

@@ -136,8 +136,8 @@ class Disk(Protocol):
         Up to `wait_ms` the event loop may be kept for a small group's end: where it comes by then a future is returned
         that is done. Few files are synced one by one, many at once (syncfs). Raises DiskError, at once or when it is
         awaited: nothing of it may be relied on. A directory that was deleted meanwhile has nothing left to be synced.
-        The files may be closed before the end, and who awaits it may be cancelled: the sync is carried out all the
-        same.
+        It begins at once: the files may be closed and deleted before anybody awaits it, and who awaits it may be
+        cancelled; it is carried out all the same.
         """
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:

@@ -186,23 +186,37 @@ class RealDisk:
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """One group sync in a sync thread. Raises DiskError: nothing of the group may be relied on."""
         real = cast("Sequence[RealFile]", files)
-        if directories:
-            return self._sync_with_names(real, directories)
         try:
-            return self._sync_pinned(real, (), wait_ms)
+            begun = self._sync_pinned(real, directories, wait_ms)
         except NoDescriptor:
             if not self._give_up_idle():
                 raise
-            return self._sync_pinned(real, (), wait_ms)
+            begun = self._sync_pinned(real, directories, wait_ms)
+        return self._sync_with_names(begun, real, directories) if directories else begun
 
-    async def _sync_with_names(self, files: Sequence[RealFile], directories: Sequence[str]) -> None:
-        """The thread opens the directories: there, too, descriptors may run out."""
-        try:
-            await self._sync_pinned(files, directories, 0.0)
-        except NoDescriptor:
-            if not self._give_up_idle():
-                raise
-            await self._sync_pinned(files, directories, 0.0)
+    def _sync_with_names(
+        self, begun: asyncio.Future[None], files: Sequence[RealFile], directories: Sequence[str]
+    ) -> asyncio.Future[None]:
+        """The thread opens the directories: there, too, descriptors may run out. The files' own stay until the second
+        attempt, for one that is closed meanwhile may have no name any more."""
+
+        async def twice() -> None:
+            try:
+                await begun
+            except NoDescriptor:
+                if not self._give_up_idle():
+                    raise
+                await self._sync_pinned(files, directories, 0.0)
+
+        def ended(_: asyncio.Future[None]) -> None:
+            for file in files:
+                file.unpin()
+
+        for file in files:
+            file.pins += 1
+        synced = asyncio.ensure_future(twice())
+        synced.add_done_callback(ended)
+        return synced
 
     def _sync_pinned(
         self, files: Sequence[RealFile], directories: Sequence[str], wait_ms: float

@@ -55,9 +55,12 @@ class SlowDisk:
         self.boot_id = disk.boot_id
         self.unlink_slowly = disk.unlink_slowly
 
-    async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
+    def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """As the disk, told later. Raises DiskError."""
-        await self._disk.sync(files, directories, wait_ms)
+        return self._told_later(self._disk.sync(files, directories, wait_ms))
+
+    async def _told_later(self, begun: Awaitable[None]) -> None:
+        await begun
         await self._delay()
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:
