@@ -93,8 +93,11 @@ LONG = {
 """Files that `make test` leaves out; each runs where it is named, and all with --long."""
 
 LONG_TESTS = {
-    # Ten seconds each and more; the other tests of their files stay, as a sample.
+    # Ten seconds each and more; the other tests of their files stay, or the other cases, as a sample.
     "acceptance/test_bad_input_harms_nothing.py::test_a_full_disk_moves_what_it_led_and_loses_nothing",
+    "acceptance/test_compacted_topics.py::test_of_a_thousand_updates_the_last_of_each_key_stay",
+    "acceptance/test_crash_of_all_nodes_loses_nothing.py::test_53_one_machine_stays_dead[2]",
+    "acceptance/test_crash_of_all_nodes_loses_nothing.py::test_53_one_machine_stays_dead[3]",
     "acceptance/test_elections_on_request.py::test_s43_an_unclean_election_says_what_it_loses_before_and_after",
     "acceptance/test_foreign_clients_over_tls.py::test_who_does_not_belong_stays_out",
     "acceptance/test_lost_metadata_logs.py::test_too_few_are_left_and_one_votes_by_force",
@@ -103,15 +106,56 @@ LONG_TESTS = {
     "chaos/live/test_run.py::test_a_broken_promise_is_found_and_its_evidence_kept",
     "chaos/live/test_run.py::test_a_rotten_batch_on_the_last_leader_costs_nothing",
     "chaos/plugin/test_examples.py::test_a_consumer_handles_nothing_twice",
+    "chaos/test_determinism.py::test_the_cluster_too[8]",
+    "chaos/test_determinism.py::test_the_cluster_too[9]",
+    "chaos/test_failover.py::test_a_dead_leader_costs_well_under_a_second",
+    "chaos/test_many_brokers.py::test_s101_every_partition_of_a_dead_broker_has_a_new_leader[power_cut-3500.0]",
+    "chaos/test_scenario.py::test_a_broken_rule_is_caught[vote-not-durable]",
     "chaos/test_scenario.py::test_a_seesaw_makes_logs_that_diverge_over_epochs",
+    "chaos/test_secured.py::test_a_broken_rule_of_security_is_caught",
+    "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-kill]",
+    "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-power_cut]",
+    "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-stop]",
+    "cluster/node/test_doctor_live.py::test_doctor_ends_though_a_broker_is_silent_and_the_quorum_gone",
     "cluster/node/test_doctor_live.py::test_doctor_works_during_an_outage",
     "lab/explore/test_models.py::test_every_state_after_a_crash_of_all_holds",
+    "lab/explore/test_mutants_found.py::test_a_rule_of_a_partition",
     "lab/test_mutants_cli.py::test_a_mutant_that_survives_exits_1_and_is_named",
+    "lake/test_export.py::test_offsets_without_a_record_are_counted",
+    "log/test_begun_anew.py::test_a_log_that_begins_anew_opens_whenever_it_crashed[without power]",
+    "log/test_compaction_crashes.py::test_75_every_step_of_a_swap[without power]",
+    "log/test_future.py::test_a_move_may_be_cut_short_anywhere[False-False]",
+    "log/test_future.py::test_a_move_may_be_cut_short_anywhere[False-True]",
+    "log/test_future.py::test_a_move_may_be_cut_short_anywhere[True-False]",
+    "schedules/quorum/test_any_message.py::test_62_anything_at_all[both-2]",
+    "schedules/quorum/test_any_message.py::test_62_anything_at_all[both-3]",
+    "schedules/quorum/test_any_message.py::test_62_anything_at_all[controller-2]",
+    "schedules/quorum/test_any_message.py::test_62_anything_at_all[controller-3]",
+    "schedules/quorum/test_any_message.py::test_62_anything_at_all[quorum-2]",
+    "schedules/quorum/test_any_message.py::test_62_anything_at_all[quorum-3]",
+    "schedules/quorum/test_pauses.py::test_60_any_node_is_paused[holds-split]",
     "spark/pipelines/test_dataset.py::test_a_share_is_the_beginning_of_the_whole",
     "spark/pipelines/test_dataset.py::test_every_flight_is_reported_in_the_order_of_arrival",
     "spark/test_interpreter.py::test_a_job_finds_the_format_with_its_own_interpreter",
+    "tools/test_sizes.py::test_the_command",
 }
 """Tests that `make test` leaves out; they run where their file is named, and with --long."""
+
+LONG_WITHOUT_THEIR_RULE = {
+    "schedules/clients/test_handlers.py",
+    "schedules/clients/test_quiet_topics.py",
+    "schedules/clients/test_topics_made_anew.py",
+    "schedules/quorum/test_hung_syncs.py",
+    "schedules/quorum/test_pauses.py",
+    "schedules/quorum/test_power_cuts.py",
+    "schedules/recovery/test_crash_of_all.py",
+    "schedules/recovery/test_full_disks.py",
+    "schedules/recovery/test_offline_replicas.py",
+    "schedules/recovery/test_rot.py",
+    "schedules/replication/test_large_batches.py",
+}
+"""Schedules of which `make test` plays `[holds]` alone, and each `[without-NAME]` where their file is named or with
+--long: those of the other files are the sample."""
 
 HERE = Path(__file__).parent
 
@@ -128,15 +172,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--long"):
         return
     named = _named(config)
-    left_out = [
-        item
-        for item in items
-        if item.path not in named
-        and f"{item.path.relative_to(HERE).as_posix()}::{item.name.partition('[')[0]}" in LONG_TESTS
-    ]
+    left_out = [item for item in items if item.path not in named and _is_long(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_long(item: pytest.Item) -> bool:
+    file = item.path.relative_to(HERE).as_posix()
+    test, _, case = item.name.partition("[")
+    if case.startswith("without-") and file in LONG_WITHOUT_THEIR_RULE:
+        return True
+    return not LONG_TESTS.isdisjoint((f"{file}::{test}", f"{file}::{item.name}"))
 
 
 def _named(config: pytest.Config) -> set[Path]:
