@@ -101,6 +101,35 @@ def test_a_new_batch_wakes_the_sender_and_no_other_record_does() -> None:
     assert [len(batch) for batch in harness.values()] == [8, 6]
 
 
+def test_a_batch_that_waits_behind_a_request_of_its_partition_grows() -> None:
+    """Up to batch.size.max, and the sender is woken at batch.size as always: it takes the batch as soon as it can.
+    With nothing under way a batch ends at batch.size (row S26)."""
+    harness = Harness(batch_size=1_000, batch_size_max=4_000)
+    for _ in range(9):
+        harness.send(b"x" * 100)
+    assert [batch.count for batch in harness.queue.waiting] == [8, 1]
+    harness.queue.on_wire.append(harness.accumulator.take(harness.queue))
+    woken = []
+    for _ in range(36):
+        harness.send(b"x" * 100)
+        woken.append(harness.woken)
+    assert [batch.count for batch in harness.queue.waiting] == [34, 3]
+    assert harness.queue.waiting[0].builder.size_bytes <= 4_000
+    assert woken == [2] * 7 + [3] * 26 + [4] * 3
+    assert harness.short(b"x") is not None  # the short way goes into the batch that is open
+
+
+def test_a_batch_of_a_size_that_was_asked_for_does_not_grow() -> None:
+    """By default it may; where batch.size was set it says how large a batch is."""
+    for settings, count in (({}, 900), ({"batch_size": 16_385}, 150), ({"batch_size": 20_000}, 180)):
+        harness = Harness(**settings)
+        harness.send(b"x" * 100)
+        harness.queue.on_wire.append(harness.accumulator.take(harness.queue))
+        for _ in range(900):
+            harness.send(b"x" * 100)
+        assert harness.queue.waiting[0].count == pytest.approx(count, abs=15)
+
+
 def test_what_finds_no_room_leaves_nothing_behind() -> None:
     """No batch without records, which could not be encoded; and room that was given back is there again."""
     harness = Harness(buffer_memory=500)

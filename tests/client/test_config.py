@@ -31,8 +31,9 @@ from strandline.proto.ids import Endpoint
 
 DEFAULTS: dict[type[Any], dict[str, object]] = {
     ProducerConfig: {
-        "acks": "all", "batch.size": 16384, "linger.ms": 5.0, "buffer.memory": 33554432, "max.block.ms": 60000,
-        "max.in.flight.requests.per.connection": 5, "delivery.timeout.ms": 120000, "request.timeout.ms": 30000,
+        "acks": "all", "batch.size": 16384, "batch.size.max": None, "linger.ms": 5.0,
+        "buffer.memory": 33554432, "max.block.ms": 60000, "max.in.flight.requests.per.connection": 5,
+        "delivery.timeout.ms": 120000, "request.timeout.ms": 30000,
         "retry.backoff.ms": 100, "retry.backoff.max.ms": 1000, "compression.type": "none", "max.request.size": 1048576,
         "metadata.max.age.ms": 300000, "retries": 2147483647, "partitioner": None,
     },
@@ -68,6 +69,9 @@ def test_both_spellings_and_text_are_taken() -> None:
         ({"linger.ms": float("nan")}, "a number"),
         ({"batch.size": 1.5}, "a whole number"),
         ({"batch.size": True}, "a number"),
+        ({"batch.size": 9_000, "batch.size.max": 8_999}, "batch.size.max"),
+        ({"batch.size.max": 1}, "at least batch.size = 16384"),
+        ({"batch.size.max": "many"}, "a whole number"),
         ({"acks": "2"}, "one of all, -1, 0, 1"),
         ({"compression.type": "brotli"}, "one of none, gzip, snappy, lz4, zstd"),
         ({"enable.idempotence": "maybe"}, "true or false"),

@@ -49,6 +49,7 @@ steps = st.lists(
     st.tuples(st.just("record"), records)
     | st.tuples(st.just("stick"), st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 300)))
     | st.tuples(st.sampled_from(["open", "seal"]), st.integers(0, PARTITIONS - 1))
+    | st.tuples(st.just("grow"), st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 1_200)))
     | st.tuples(st.just("give back"), st.integers(0, 200))
     | st.tuples(st.just("close"), st.none()),
     max_size=40,
@@ -82,6 +83,8 @@ class Play:
         elif what == "seal":
             for batch in self.batches[given::PARTITIONS]:
                 batch.seal()
+        elif what == "grow":
+            self.said.append([batch.grow(given[1]) for batch in self.batches[given[0] :: PARTITIONS]])
         elif what == "give back":
             self.memory.give_back(min(given, self.memory.used))
         else:
@@ -121,7 +124,7 @@ class Play:
 @given(steps, st.integers(100, 2_000), st.integers(0, 600), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_both_take_and_refuse_the_same(program: list[Any], memory: int, batch_max: int, threads: bool) -> None:
-    """Whatever comes: records and what is none, full batches, full memory, sealed ones, a change of partition."""
+    """Whatever comes: records and what is none, full batches, such as grow, full memory, sealed ones."""
     said = []
     for module in (lanes_python, compiled):
         play = Play(module, memory, batch_max, threads=threads)

@@ -270,6 +270,31 @@ def test_a_batch_too_large_is_split_and_keeps_its_order(bound: str) -> None:
     assert [int((record.value or b"")[:3]) for record in cluster.records[WHERE]] == list(range(60))
 
 
+def test_batches_grow_while_answers_are_slow_and_keep_their_order() -> None:
+    """Five requests are out and nobody answers: what is sent meanwhile goes in a few large batches, within the bound,
+    and each record is there once and in order."""
+    sizes: list[int] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        def judge(_where: TopicPartition, records: bytes) -> Act:
+            sizes.append(len(records))
+            return Act(delay_ms=50)
+
+        cluster.on_batch = judge
+        async with producer(ports, batch_size=1_000, batch_size_max=8_000, linger_ms=0) as sender:
+            waiting = []
+            for number in range(3_000):
+                waiting.append(await sender.send("t", b"%04d" % number * 20, partition=0))
+                if number % 10 == 0:
+                    await asyncio.sleep(0.001)
+            assert [(await ack).offset for ack in waiting] == list(range(3_000))
+
+    cluster = play(scenario, {"t": 1})
+    assert [int((record.value or b"")[:4]) for record in cluster.records[WHERE]] == list(range(3_000))
+    assert max(sizes) <= 8_000
+    assert sum(size > 7_000 for size in sizes) > len(sizes) / 2
+
+
 def test_one_record_too_large_for_the_broker_fails_alone() -> None:
     """The record fails with the broker's code; those before and behind are kept, in order."""
 

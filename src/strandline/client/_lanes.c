@@ -159,7 +159,7 @@ typedef struct {
     PyObject *timestamps;
     PyObject *data;       /* a bytearray that nobody else sees; NULL once it was taken */
     Py_ssize_t used, count;
-    long long reserved, base_timestamp, max_timestamp;
+    long long size_max, reserved, base_timestamp, max_timestamp;
     char sealed;
 } OpenBatch;
 
@@ -203,6 +203,7 @@ batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->timestamps = Py_NewRef(timestamps);
     }
     self->used = BATCH_HEADER_BYTES;
+    self->size_max = self->memory->batch_max;
     self->max_timestamp = -1;
     self->data = PyByteArray_FromStringAndSize(NULL, FIRST_BYTES);
     if (self->data == NULL) {
@@ -316,7 +317,7 @@ ensure_room(OpenBatch *self, Py_ssize_t needed)
         return 0;
     }
     /* Twice as much, but no more than a full batch takes. */
-    Py_ssize_t wanted = have * 2 <= self->memory->batch_max ? have * 2 : (Py_ssize_t)self->memory->batch_max;
+    Py_ssize_t wanted = have * 2 <= self->size_max ? have * 2 : (Py_ssize_t)self->size_max;
     return PyByteArray_Resize(self->data, wanted < needed ? needed : wanted);
 }
 
@@ -326,7 +327,7 @@ place(OpenBatch *self, const Ready *ready, PyObject *future)
 {
     Memory *memory = self->memory;
     if (self->sealed || memory->closed || ready->bound > memory->limit - memory->used
-        || (self->count && self->used + ready->bound > memory->batch_max)) {
+        || (self->count && self->used + ready->bound > self->size_max)) {
         return 0;
     }
     if (ready->bound > INT32_MAX - self->used) {
@@ -439,6 +440,20 @@ batch_append(OpenBatch *self, PyObject *const *args, Py_ssize_t number)
 }
 
 static PyObject *
+batch_grow(OpenBatch *self, PyObject *arg)
+{
+    long long size_max = PyLong_AsLongLong(arg);
+    if (size_max == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (self->sealed || self->size_max >= size_max) {
+        Py_RETURN_FALSE;
+    }
+    self->size_max = size_max;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *
 batch_seal(OpenBatch *self, PyObject *unused)
 {
     (void)unused;
@@ -475,6 +490,7 @@ static PyMemberDef batch_members[] = {
 
 static PyMethodDef batch_methods[] = {
     {"append", (PyCFunction)(void (*)(void))batch_append, METH_FASTCALL, "See lanes_python.OpenBatch.append."},
+    {"grow", (PyCFunction)batch_grow, METH_O, "See lanes_python.OpenBatch.grow."},
     {"seal", (PyCFunction)batch_seal, METH_NOARGS, "See lanes_python.OpenBatch.seal."},
     {"take", (PyCFunction)batch_take, METH_NOARGS, "See lanes_python.OpenBatch.take."},
     {NULL, NULL, 0, NULL},

@@ -141,6 +141,10 @@ class ProducerBatch:
         builder = self.builder
         return builder.append(timestamp_ms, key, value, headers) if isinstance(builder, OpenBatch) else None
 
+    def grow(self, size_max: int) -> bool:
+        """Take records up to so many bytes; false where it takes no more."""
+        return isinstance(self.builder, OpenBatch) and self.builder.grow(size_max)
+
     def seal(self) -> None:
         """Take no more records. Idempotent."""
         if isinstance(self.builder, OpenBatch):
@@ -204,7 +208,7 @@ class PartitionQueue:
 
     Invariants:
     - Only the last batch of `waiting` is open for records; one that was taken off it, or has another one behind it, is
-      sealed for good.
+      sealed for good. It is due at `batch.size`, and grows on while what is on the wire keeps it waiting.
     - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
       them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
     - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
@@ -268,6 +272,7 @@ class Accumulator:
         self.lock = threading.Lock()
         self.closed: Exception | None = None
         self._batch_size = config.batch_size
+        self._batch_size_max = config.largest_batch
         self._max_record = max_record
         self._kind = kind
         self._clock = clock
@@ -323,9 +328,12 @@ class Accumulator:
                 raise self.closed
             if not isinstance(partition, tuple):
                 partition = partition()
-            waiting = self._queue(partition).waiting
+            queue = self._queue(partition)
+            waiting = queue.waiting
             future = waiting[-1].append(timestamp_ms, key, value, headers) if waiting else None
             wake = future is None
+            if future is None and waiting and queue.on_wire and waiting[-1].grow(self._batch_size_max):
+                future = waiting[-1].append(timestamp_ms, key, value, headers)
             if future is None:
                 number = self._last_number + 1
                 batch = self._opened(number, partition)

@@ -27,6 +27,12 @@ Deserializer = Callable[[bytes], Any]
 
 _UNLIMITED = 2**31 - 1
 
+BATCH_SIZE = 16_384
+"""Kafka's."""
+
+BATCH_SIZE_MAX = 131_072
+"""Where requests wait for one another, larger batches carry three to four times as much (docs/benchmarks.md)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonConfig(SecurityConfig):
@@ -90,7 +96,15 @@ class ProducerConfig(CommonConfig):
         "all", "Replicas that must have a record before it is acknowledged: 0 none, 1 the leader, all those in sync.",
         choices=("all", "-1", "0", "1"),
     )  # fmt: skip
-    batch_size: int = setting(16_384, "Bytes of records, before compression, that close a partition's batch.", low=0)
+    batch_size: int = setting(
+        BATCH_SIZE, "Bytes of records, before compression, that close a partition's batch.", low=0
+    )
+    batch_size_max: int | None = setting(
+        None,
+        "Strandline's own: a batch that waits behind requests of its partition grows on to so many bytes. 131072 where "
+        "batch.size is its default, otherwise batch.size.",
+        low=0,
+    )
     linger_ms: float = setting(5.0, "How long a batch waits for company, unless batch.size is met first.", low=0)
     buffer_memory: int = setting(
         33_554_432, "Bytes of records that may wait or be under way; above it send blocks.", low=1
@@ -125,6 +139,13 @@ class ProducerConfig(CommonConfig):
         return -1 if self.acks in ("all", "-1") else int(self.acks)
 
     @property
+    def largest_batch(self) -> int:
+        """`batch.size.max`, or what it is where it was not set."""
+        if self.batch_size_max is not None:
+            return self.batch_size_max
+        return min(BATCH_SIZE_MAX, self.max_request_size) if self.batch_size == BATCH_SIZE else self.batch_size
+
+    @property
     def idempotent(self) -> bool:
         """Whether sequences are sent: the default follows `acks`, as in Kafka."""
         return self.acks_number == -1 if self.enable_idempotence is None else self.enable_idempotence
@@ -139,6 +160,8 @@ class ProducerConfig(CommonConfig):
                 "at most 5 with enable.idempotence, for brokers remember 5 batches per producer; "
                 "set enable.idempotence=false to have more, and duplicates and reordering with it",
             )  # fmt: skip
+        if self.batch_size_max is not None and self.batch_size_max < self.batch_size:
+            raise ConfigError("batch.size.max", self.batch_size_max, f"at least batch.size = {self.batch_size}")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             raise ConfigError(
                 "delivery.timeout.ms", self.delivery_timeout_ms,
@@ -312,7 +335,11 @@ def effective_settings(config: CommonConfig) -> dict[str, tuple[str, bool, str]]
 def _shown(item: Field[Any], value: object) -> str:
     value = shown(item.name, value)
     if value is None:
-        return {"enable_idempotence": "true with acks=all"}.get(item.name, "-")
+        shown_as = {
+            "enable_idempotence": "true with acks=all",
+            "batch_size_max": f"{BATCH_SIZE_MAX} with batch.size={BATCH_SIZE}",
+        }
+        return shown_as.get(item.name, "-")
     if isinstance(value, bool):
         return "true" if value else "false"
     if value == "":

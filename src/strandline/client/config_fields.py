@@ -41,8 +41,9 @@ def parse(item: Field[Any], value: object) -> Any:
     kind = str(item.type)
     if value is None and "None" in kind:
         return None
+    kind = kind.removesuffix(" | None")
     parsed: Any
-    if kind.startswith("bool"):
+    if kind == "bool":
         parsed = _parse_bool(name, value)
     elif kind in ("int", "float"):
         parsed = _parse_number(name, value, int if kind == "int" else float)
@@ -50,9 +51,9 @@ def parse(item: Field[Any], value: object) -> Any:
         if (low is not None and parsed < low) or (high is not None and parsed > high):
             allowed = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
             raise ConfigError(name, value, allowed)
-    elif kind.startswith(tuple(_FUNCTIONS)):
+    elif kind in _FUNCTIONS:
         if not callable(value):
-            raise ConfigError(name, value, _FUNCTIONS[kind.partition(" ")[0]])
+            raise ConfigError(name, value, _FUNCTIONS[kind])
         parsed = value
     else:
         if isinstance(value, bool) or not isinstance(value, str | int):

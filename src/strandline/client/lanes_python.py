@@ -63,7 +63,7 @@ class Memory:
     Args:
         limit: bytes.
         record_max: no `Lanes.append` takes a record of more bytes.
-        batch_max: bytes of a batch, header included, above which it gets no second record.
+        batch_max: bytes of a batch, header included, above which it gets no second record unless it was let grow.
     """
 
     def __init__(self, limit: int, record_max: int, batch_max: int) -> None:
@@ -123,6 +123,7 @@ class OpenBatch:
         self.count = 0
         self.size_bytes = HEADER_SIZE
         """Of the batch before compression, header included."""
+        self._size_max = memory.batch_max
         self.reserved_bytes = 0
         """Of `buffer.memory`."""
         self.base_timestamp = 0
@@ -166,7 +167,7 @@ class OpenBatch:
                 self.sealed
                 or memory.closed
                 or bound > memory.limit - memory.used
-                or (self.count and self.size_bytes + bound > memory.batch_max)
+                or (self.count and self.size_bytes + bound > self._size_max)
             ):
                 return None
             if bound > _INT32_MAX - self.size_bytes:
@@ -187,6 +188,14 @@ class OpenBatch:
             self.reserved_bytes += bound
             memory.used += bound
         return future
+
+    def grow(self, size_max: int) -> bool:
+        """Get records up to so many bytes. False: it is sealed, or got as many before."""
+        with self.memory.lock:
+            if self.sealed or self._size_max >= size_max:
+                return False
+            self._size_max = size_max
+            return True
 
     def seal(self) -> None:
         """Take no more records. Idempotent."""

@@ -59,6 +59,7 @@ class ProducerSettings(CommonSettings, total=False):
 
     acks: str | int
     batch_size: int
+    batch_size_max: int | None
     linger_ms: float
     buffer_memory: int
     max_block_ms: int
