@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.cli.main import main
-from strandline.client.accumulator import MadeRecords
+from strandline.client.batch_sender import MadeRecords
 from strandline.client.range_reader import RangeReader, RawBatch
 from strandline.log.batch import TRANSACTIONAL_BIT, parse_header, verify_crc
 from strandline.log.compression import Codec

@@ -12,20 +12,23 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import Answer, FutureKind, MadeResults, Results
 from strandline.client.lanes import Lanes, Memory, OpenBatch
 from strandline.client.types import Ack, Header
-from strandline.log.batch import Buffer, finish_batch, parse_header, with_producer
+from strandline.log.batch import finish_batch, with_producer
 from strandline.log.compression import Codec
 from strandline.log.records import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
+
+if TYPE_CHECKING:
+    from strandline.client.batch_sender import MadeRecords
 
 NO_SEQUENCE = -1
 
@@ -56,26 +59,6 @@ class OpenRecords(OpenBatch):
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
         )
-
-
-class MadeRecords(RecordBatchBuilder):
-    """A batch that was made before, by whomever: sent as it is, under the numbers of the producer that sends it."""
-
-    __slots__ = ("_made", "max_timestamp")
-
-    def __init__(self, made: Buffer) -> None:
-        super().__init__()
-        header = parse_header(made)
-        self._made = made
-        self.count = header.count
-        self.size_bytes = len(made)
-        self.max_timestamp = header.max_timestamp
-
-    def build(
-        self, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1, **_others: Any
-    ) -> bytearray:
-        """The batch's bytes with these numbers."""
-        return with_producer(self._made, producer_id, producer_epoch, base_sequence)
 
 
 class ProducerBatch:

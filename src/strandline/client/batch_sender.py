@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from strandline.client.accumulator import MadeRecords
 from strandline.client.aio.producer import ProducerCore
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import LoopFutures
 from strandline.client.idempotence import SequencesBefore
 from strandline.client.session import Session
 from strandline.client.types import Ack
-from strandline.log.batch import Buffer
+from strandline.log.batch import Buffer, parse_header, with_producer
+from strandline.log.records import RecordBatchBuilder
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 
 BUFFER_BYTES = 32 << 20
+
+
+class MadeRecords(RecordBatchBuilder):
+    """A batch that was made before, by whomever: sent as it is, under the numbers of the producer that sends it."""
+
+    __slots__ = ("_made", "max_timestamp")
+
+    def __init__(self, made: Buffer) -> None:
+        super().__init__()
+        header = parse_header(made)
+        self._made = made
+        self.count = header.count
+        self.size_bytes = len(made)
+        self.max_timestamp = header.max_timestamp
+
+    def build(
+        self, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1, **_others: Any
+    ) -> bytearray:
+        """The batch's bytes with these numbers."""
+        return with_producer(self._made, producer_id, producer_epoch, base_sequence)
 
 
 class BatchSender:

@@ -104,32 +104,12 @@ class SyncTimes:
         self.seconds_total += seconds
 
 
-class WatchedDisk:
-    """`disk`, with its group syncs timed.
+class DiskAbove:
+    """What a disk that is built upon another passes on to it as it is."""
 
-    Attributes:
-        times: of the syncs that ended.
-        waited: how many of them the event loop waited for in place (`SyncWait`).
-        busy: the sync under way was there when the watch looked before.
-        stalled: a sync under way is older than its bound. Until it ends every blocking sync is refused: it would wait
-            behind that one, and the event loop with it.
-    """
-
-    def __init__(self, disk: Disk, clock: Clock, on_poisoned: Report) -> None:
-        """`on_poisoned` is told once that nothing on this disk can be relied on any more."""
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._clock = clock
-        self._on_poisoned: Report | None = on_poisoned
-        self._under_way: dict[int, float] = {}
-        self._wait = SyncWait()
-        self._waits = disk.sync_thread != "python"  # that one answers through the loop alone
-        self._number = 0
-        self.times = SyncTimes()
-        self.waited = 0
         self.busy = False
-        self.stalled = False
-        self.on_begin: Callable[[], None] = lambda: None
-        """Called when a sync begins."""
         self.sync_thread = disk.sync_thread
         self.lock = disk.lock
         self.open = disk.open
@@ -143,8 +123,35 @@ class WatchedDisk:
         self.total_bytes = disk.total_bytes
         self.modified_ms = disk.modified_ms
         self.boot_id = disk.boot_id
-        self.pread_cold = disk.pread_cold
         self.unlink_slowly = disk.unlink_slowly
+
+
+class WatchedDisk(DiskAbove):
+    """`disk`, with its group syncs timed.
+
+    Attributes:
+        times: of the syncs that ended.
+        waited: how many of them the event loop waited for in place (`SyncWait`).
+        busy: the sync under way was there when the watch looked before.
+        stalled: a sync under way is older than its bound. Until it ends every blocking sync is refused: it would wait
+            behind that one, and the event loop with it.
+    """
+
+    def __init__(self, disk: Disk, clock: Clock, on_poisoned: Report) -> None:
+        """`on_poisoned` is told once that nothing on this disk can be relied on any more."""
+        super().__init__(disk)
+        self._clock = clock
+        self._on_poisoned: Report | None = on_poisoned
+        self._under_way: dict[int, float] = {}
+        self._wait = SyncWait()
+        self._waits = disk.sync_thread != "python"  # that one answers through the loop alone
+        self._number = 0
+        self.times = SyncTimes()
+        self.waited = 0
+        self.stalled = False
+        self.on_begin: Callable[[], None] = lambda: None
+        """Called when a sync begins."""
+        self.pread_cold = disk.pread_cold
 
     @property
     def oldest(self) -> int:

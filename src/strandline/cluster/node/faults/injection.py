@@ -23,10 +23,11 @@ from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.node.http.protocol import Page
 from strandline.log.disk import Disk, File
+from strandline.log.watched_disk import DiskAbove
 from strandline.proto.error_codes import ErrorCode
 
 
-class SlowDisk:
+class SlowDisk(DiskAbove):
     """`disk`, with `delay` awaited after every group sync and every cold read, before anybody hears of its end.
 
     (Not before: the files of a sync must not be closed or deleted between the call and the disk's part of it.) The
@@ -35,25 +36,10 @@ class SlowDisk:
     """
 
     def __init__(self, disk: Disk, delay: Callable[[], Awaitable[None]]) -> None:
-        self._disk = disk
+        super().__init__(disk)
         self._delay = delay
-        self.busy = False
-        self.sync_thread = disk.sync_thread
-        self.lock = disk.lock
-        self.open = disk.open
-        self.exists = disk.exists
-        self.listdir = disk.listdir
-        self.mkdir = disk.mkdir
-        self.rename = disk.rename
-        self.unlink = disk.unlink
-        self.rmdir = disk.rmdir
-        self.free_bytes = disk.free_bytes
-        self.total_bytes = disk.total_bytes
-        self.modified_ms = disk.modified_ms
         self.sync_now = disk.sync_now
         self.sync_dir = disk.sync_dir
-        self.boot_id = disk.boot_id
-        self.unlink_slowly = disk.unlink_slowly
 
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """As the disk, told later. Raises DiskError."""
