@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from strandline.client.config import ProducerConfig
@@ -26,9 +26,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
-
-if TYPE_CHECKING:
-    from strandline.client.batch_sender import MadeRecords
 
 NO_SEQUENCE = -1
 
@@ -341,7 +338,9 @@ class Accumulator:
         records = OpenRecords.of(self.memory, results, self.codec)
         return ProducerBatch((number,), partition, records, results, self._clock.monotonic_ms())
 
-    def append_made(self, partition: TopicPartition, made: MadeRecords) -> asyncio.Future[Ack] | None:
+    def append_made(
+        self, partition: TopicPartition, made: RecordBatchBuilder, max_timestamp: int
+    ) -> asyncio.Future[Ack] | None:
         """Queue a batch that was made before; the future of its first record's ack, or None while the memory is full.
 
         A queue takes such batches or records, not both.
@@ -352,7 +351,7 @@ class Accumulator:
             if not self.memory.take(made.size_bytes):
                 return None
             self._last_number = number = self._last_number + 1
-            results = MadeResults(partition, made.count, made.max_timestamp)
+            results = MadeResults(partition, made.count, max_timestamp)
             batch = ProducerBatch((number,), partition, made, results, self._clock.monotonic_ms())
             batch.reserved_bytes = made.size_bytes
             self._queue(partition).waiting.append(batch)

@@ -99,7 +99,7 @@ class BatchSender:
         made = MadeRecords(batch)
         deadline_ms = self._clock.monotonic_ms() + self._config.max_block_ms
         while True:
-            future: asyncio.Future[Ack] | None = self._core.accumulator.append_made(partition, made)
+            future: asyncio.Future[Ack] | None = self._core.accumulator.append_made(partition, made, made.max_timestamp)
             if future is not None:
                 return future
             await self._core.wait_for_room(deadline_ms)
