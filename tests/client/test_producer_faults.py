@@ -295,6 +295,31 @@ def test_batches_grow_while_answers_are_slow_and_keep_their_order() -> None:
     assert sum(size > 7_000 for size in sizes) > len(sizes) / 2
 
 
+def test_batches_of_a_partition_that_found_one_too_large_grow_no_more() -> None:
+    """Segments hold no more than 2,000 bytes: a batch that grew is refused and split, and the next ones stay small."""
+    refused: list[int] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        def judge(_where: TopicPartition, records: bytes) -> Act:
+            if len(records) <= 2_000:
+                return Act(delay_ms=50)
+            refused.append(len(records))
+            return Act(apply=False, error=ErrorCode.RECORD_LIST_TOO_LARGE, delay_ms=50)
+
+        cluster.on_batch = judge
+        async with producer(ports, batch_size=1_000, batch_size_max=8_000, linger_ms=0) as sender:
+            waiting = []
+            for number in range(9_000):
+                waiting.append(await sender.send("t", b"%04d" % number * 20, partition=0))
+                if number % 10 == 0:
+                    await asyncio.sleep(0.005)
+            assert [(await ack).offset for ack in waiting] == list(range(9_000))
+
+    cluster = play(scenario, {"t": 1})
+    assert [int((record.value or b"")[:4]) for record in cluster.records[WHERE]] == list(range(9_000))
+    assert 1 <= len(refused) < 40
+
+
 def test_one_record_too_large_for_the_broker_fails_alone() -> None:
     """The record fails with the broker's code; those before and behind are kept, in order."""
 

@@ -195,10 +195,11 @@ class PartitionQueue:
     - `known`: the log of the topic with `topic_id` holds a batch of this producer id, so its leader refuses what is out
       of order.
     - The epoch is bumped only while nothing is on the wire.
+    - `may_grow`: no batch of it was found too large so far.
     """
 
     __slots__ = (
-        "bump_needed", "known", "new_id_needed", "next_sequence", "numbered", "on_wire", "partition",
+        "bump_needed", "known", "may_grow", "new_id_needed", "next_sequence", "numbered", "on_wire", "partition",
         "producer_epoch", "producer_id", "topic_id", "waiting", "wire_epoch", "wire_node",
     )  # fmt: skip
 
@@ -213,6 +214,7 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.known = False
+        self.may_grow = True
         self.topic_id: UUID | None = None
         self.bump_needed = False
         self.new_id_needed = False
@@ -312,7 +314,8 @@ class Accumulator:
             waiting = queue.waiting
             future = waiting[-1].append(timestamp_ms, key, value, headers) if waiting else None
             wake = future is None
-            if future is None and waiting and queue.on_wire and waiting[-1].grow(self._batch_size_max):
+            behind = future is None and waiting and queue.on_wire and queue.may_grow
+            if behind and waiting[-1].grow(self._batch_size_max):
                 future = waiting[-1].append(timestamp_ms, key, value, headers)
             if future is None:
                 number = self._last_number + 1

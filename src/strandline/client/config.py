@@ -101,8 +101,8 @@ class ProducerConfig(CommonConfig):
     )
     batch_size_max: int | None = setting(
         None,
-        "Strandline's own: a batch that waits behind requests of its partition grows on to so many bytes. 131072 where "
-        "batch.size is its default, otherwise batch.size.",
+        "Strandline's own: a batch that waits behind requests of its partition grows on to so many bytes. 131072 with "
+        "idempotence where batch.size is its default, otherwise batch.size.",
         low=0,
     )
     linger_ms: float = setting(5.0, "How long a batch waits for company, unless batch.size is met first.", low=0)
@@ -143,7 +143,9 @@ class ProducerConfig(CommonConfig):
         """`batch.size.max`, or what it is where it was not set."""
         if self.batch_size_max is not None:
             return self.batch_size_max
-        return min(BATCH_SIZE_MAX, self.max_request_size) if self.batch_size == BATCH_SIZE else self.batch_size
+        if not self.idempotent or self.batch_size != BATCH_SIZE:
+            return self.batch_size  # a batch that is too large after all is split, and without sequences overtaken
+        return min(BATCH_SIZE_MAX, self.max_request_size)
 
     @property
     def idempotent(self) -> bool:

@@ -318,6 +318,7 @@ class Sender:
         if batch.done:
             return False
         if code in _TOO_LARGE and batch.count > 1:
+            queue.may_grow = False
             self._accumulator.replace_by_halves(queue, batch, batch.split(self._accumulator.codec))
             return False
         if self._sequencer is not None and self._sequencer.refused(queue, batch, code):
