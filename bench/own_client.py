@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 from bench.clusters import Cluster, wait_ready
 from bench.measures import (
@@ -38,6 +39,9 @@ HALF_S = 5.0
 WARM_UP = 200
 POLL_RECORDS = 10_000
 OURS, THEIRS, TABLES = "ours", "confluent-kafka", "ours as tables of Arrow"
+KEPT = "ours, no batch growing"
+DEFAULTS: dict[str, Any] = {"linger_ms": 5, "batch_size": 16_384}
+THEIR_DEFAULTS: dict[str, Any] = {"linger.ms": 5, "batch.size": 1_000_000}
 
 Measure = Callable[[], dict[str, float]]
 
@@ -55,6 +59,10 @@ def client_figures(make: Callable[[], Cluster], results: Results, scale: float, 
             ours, theirs = partial(_produce, _send_all, *load), partial(_produce, produce_load, *load)
             rates = _in_turns(results, f"client {size} B, produce", {OURS: ours, THEIRS: theirs})
             results.add(f"client {size} B, produce, ours over confluent-kafka", rates["records/s"])
+            kept = partial(_produce, partial(_send_all, **DEFAULTS, batch_size_max=DEFAULTS["batch_size"]), *load)
+            ours = partial(_produce, partial(_send_all, **DEFAULTS), *load)
+            theirs = partial(_produce, partial(produce_load, **THEIR_DEFAULTS), *load)
+            _in_turns(results, f"client {size} B, produce by default", {OURS: ours, KEPT: kept, THEIRS: theirs})
             read, consume = partial(_read, _poll_all, *load), partial(_read, consume_rate, *load)
             tables = partial(_read, _poll_tables, *load)
             rates = _in_turns(results, f"client {size} B, read", {OURS: read, THEIRS: consume, TABLES: tables})
@@ -118,15 +126,16 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _send_all(bootstrap: str, topic: str, size: int, count: int) -> float:
+def _send_all(bootstrap: str, topic: str, size: int, count: int, **settings: Any) -> float:
     """As `produce_load` does it with confluent-kafka, batch size and linger included."""
+    settings = {"linger_ms": 20, "batch_size": 524_288, **own_settings(), **settings}
     payload = bytes(size)
 
     def check(future: Future[Ack]) -> None:
         failed.extend([] if (error := future.exception()) is None else [error])
 
     failed: list[BaseException] = []
-    with Producer(bootstrap, linger_ms=20, batch_size=524_288, **own_settings()) as producer:
+    with Producer(bootstrap, **settings) as producer:
         producer.partitions_for(topic)
         began = time.perf_counter()
         for index in range(count):

@@ -119,6 +119,14 @@ def test_a_batch_that_waits_behind_a_request_of_its_partition_grows() -> None:
     assert harness.short(b"x") is not None  # the short way goes into the batch that is open
 
 
+def test_a_batch_that_waits_behind_a_full_one_grows() -> None:
+    """A burst comes faster than its sender: one batch of batch.size, and then larger ones."""
+    harness = Harness(batch_size=1_000, batch_size_max=4_000)
+    for _ in range(60):
+        harness.send(b"x" * 100)
+    assert [batch.count for batch in harness.queue.waiting] == [8, 34, 18]
+
+
 def test_a_batch_of_a_size_that_was_asked_for_does_not_grow() -> None:
     """By default it may. Where batch.size was set it says how large a batch is; and without sequences the halves of one
     that is too large would come behind what was sent after it (seed 12000195)."""

@@ -270,6 +270,21 @@ def test_a_batch_too_large_is_split_and_keeps_its_order(bound: str) -> None:
     assert [int((record.value or b"")[:3]) for record in cluster.records[WHERE]] == list(range(60))
 
 
+async def send_tens(ports: Ports, count: int, pause_s: float) -> None:
+    """Records of 80 bytes, ten and a pause at a time, by a producer whose batches grow from 1,000 bytes to 8,000."""
+    async with producer(ports, batch_size=1_000, batch_size_max=8_000, linger_ms=0) as sender:
+        waiting = []
+        for number in range(count):
+            waiting.append(await sender.send("t", b"%04d" % number * 20, partition=0))
+            if number % 10 == 0:
+                await asyncio.sleep(pause_s)
+        assert [(await ack).offset for ack in waiting] == list(range(count))
+
+
+def check_once_and_in_order(cluster: ScriptedCluster, count: int) -> None:
+    assert [int((record.value or b"")[:4]) for record in cluster.records[WHERE]] == list(range(count))
+
+
 def test_batches_grow_while_answers_are_slow_and_keep_their_order() -> None:
     """Five requests are out and nobody answers: what is sent meanwhile goes in a few large batches, within the bound,
     and each record is there once and in order."""
@@ -281,16 +296,9 @@ def test_batches_grow_while_answers_are_slow_and_keep_their_order() -> None:
             return Act(delay_ms=50)
 
         cluster.on_batch = judge
-        async with producer(ports, batch_size=1_000, batch_size_max=8_000, linger_ms=0) as sender:
-            waiting = []
-            for number in range(3_000):
-                waiting.append(await sender.send("t", b"%04d" % number * 20, partition=0))
-                if number % 10 == 0:
-                    await asyncio.sleep(0.001)
-            assert [(await ack).offset for ack in waiting] == list(range(3_000))
+        await send_tens(ports, 3_000, pause_s=0.001)
 
-    cluster = play(scenario, {"t": 1})
-    assert [int((record.value or b"")[:4]) for record in cluster.records[WHERE]] == list(range(3_000))
+    check_once_and_in_order(play(scenario, {"t": 1}), 3_000)
     assert max(sizes) <= 8_000
     assert sum(size > 7_000 for size in sizes) > len(sizes) / 2
 
@@ -307,16 +315,9 @@ def test_batches_of_a_partition_that_found_one_too_large_grow_no_more() -> None:
             return Act(apply=False, error=ErrorCode.RECORD_LIST_TOO_LARGE, delay_ms=50)
 
         cluster.on_batch = judge
-        async with producer(ports, batch_size=1_000, batch_size_max=8_000, linger_ms=0) as sender:
-            waiting = []
-            for number in range(9_000):
-                waiting.append(await sender.send("t", b"%04d" % number * 20, partition=0))
-                if number % 10 == 0:
-                    await asyncio.sleep(0.005)
-            assert [(await ack).offset for ack in waiting] == list(range(9_000))
+        await send_tens(ports, 9_000, pause_s=0.005)
 
-    cluster = play(scenario, {"t": 1})
-    assert [int((record.value or b"")[:4]) for record in cluster.records[WHERE]] == list(range(9_000))
+    check_once_and_in_order(play(scenario, {"t": 1}), 9_000)
     assert 1 <= len(refused) < 40
 
 

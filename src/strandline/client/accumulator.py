@@ -188,7 +188,7 @@ class PartitionQueue:
 
     Invariants:
     - Only the last batch of `waiting` is open for records; one that was taken off it, or has another one behind it, is
-      sealed for good. It is due at `batch.size`, and grows on while what is on the wire keeps it waiting.
+      sealed for good. It is due at `batch.size`, and grows on while others of its partition keep it waiting.
     - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
       them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
     - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
@@ -314,8 +314,8 @@ class Accumulator:
             waiting = queue.waiting
             future = waiting[-1].append(timestamp_ms, key, value, headers) if waiting else None
             wake = future is None
-            behind = future is None and waiting and queue.on_wire and queue.may_grow
-            if behind and waiting[-1].grow(self._batch_size_max):
+            behind = queue.on_wire or len(waiting) > 1
+            if future is None and waiting and behind and queue.may_grow and waiting[-1].grow(self._batch_size_max):
                 future = waiting[-1].append(timestamp_ms, key, value, headers)
             if future is None:
                 number = self._last_number + 1

@@ -101,7 +101,7 @@ class ProducerConfig(CommonConfig):
     )
     batch_size_max: int | None = setting(
         None,
-        "Strandline's own: a batch that waits behind requests of its partition grows on to so many bytes. 131072 with "
+        "Strandline's own: a batch that waits behind others of its partition grows on to so many bytes. 131072 with "
         "idempotence where batch.size is its default, otherwise batch.size.",
         low=0,
     )
@@ -339,7 +339,7 @@ def _shown(item: Field[Any], value: object) -> str:
     if value is None:
         shown_as = {
             "enable_idempotence": "true with acks=all",
-            "batch_size_max": f"{BATCH_SIZE_MAX} with batch.size={BATCH_SIZE}",
+            "batch_size_max": f"{BATCH_SIZE_MAX} with batch.size={BATCH_SIZE} and idempotence",
         }
         return shown_as.get(item.name, "-")
     if isinstance(value, bool):

@@ -186,12 +186,7 @@ class RealDisk:
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
         """One group sync in a sync thread. Raises DiskError: nothing of the group may be relied on."""
         real = cast("Sequence[RealFile]", files)
-        try:
-            begun = self._sync_pinned(real, directories, wait_ms)
-        except NoDescriptor:
-            if not self._give_up_idle():
-                raise
-            begun = self._sync_pinned(real, directories, wait_ms)
+        begun = self._sync_pinned(real, directories, wait_ms)
         return self._sync_with_names(begun, real, directories) if directories else begun
 
     def _sync_with_names(

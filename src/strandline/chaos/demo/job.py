@@ -86,7 +86,7 @@ class _Job:
         count = len(self.flights.values)
         began_ms = self.clock.monotonic_ms()
         bootstrap = self.cluster.bootstrap
-        with Admin(bootstrap) as admin, Producer(bootstrap, linger_ms=5, batch_size=131_072) as producer:
+        with Admin(bootstrap) as admin, Producer(bootstrap, batch_size=131_072) as producer:
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
             done = self.progress.step("sending, acks=all", count)
             load.send(producer, 0, count // 2, done)

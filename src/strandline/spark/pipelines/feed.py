@@ -71,7 +71,7 @@ def feed(
         if error is not None:
             failures.append(error)
 
-    with Producer(bootstrap, acks="all", enable_idempotence=True, linger_ms=5, batch_size=131_072) as producer:
+    with Producer(bootstrap, batch_size=131_072) as producer:
         for number, event in enumerate(events):
             partition = partition_of(event.key, len(there))
             if there[partition] > 0:
