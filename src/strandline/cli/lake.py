@@ -201,6 +201,29 @@ def compact(*, place: str, file_bytes: int, keep_minutes: float, output: str) ->
         click.echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
 
 
+@lake.command("repair")
+@click.argument("place", metavar="DIR|URL")
+@click.option("--dry-run", is_flag=True, help="Say what would be put aside, and change nothing.")
+@output_option
+def repair(*, place: str, dry_run: bool, output: str) -> None:
+    """Put commits that cannot be read aside, into broken/, so that the lake can be read and written again.
+
+    Only the last commit can be put aside; the next export covers its offsets again. Stop exports into the lake first.
+
+    \b
+    strandline lake repair orders-lake --dry-run
+    """
+    with plain_errors(), _libraries():
+        names = _lake(place).repair(dry_run=dry_run)
+    if output == "json":
+        print_json({"lake": place, "dry_run": dry_run, "broken": names})
+        return
+    for name in names:
+        click.echo(f"{name}: {'would be put' if dry_run else 'put'} into broken/")
+    if not names:
+        click.echo(f"every commit of {place} can be read: nothing to repair")
+
+
 @lake.command("files")
 @click.argument("place", metavar="DIR|URL")
 @click.option("--bad", is_flag=True, help="Those of records that fit no schema.")

@@ -95,7 +95,9 @@ def verify(lake: Lake) -> Verdict:
         StoreFailed, OSError.
     """
     state = lake.state(every_commit=True)
-    verdict = Verdict(state)
+    verdict = Verdict(
+        state, [f"commits/{name} cannot be read: strandline lake repair" for name in lake.broken_states()]
+    )
     for folder, files in ((DATA, state.files), (BAD, state.bad)):
         there = lake.store.listed(folder)
         verdict.leftovers.extend(f"{folder}/{name}" for name in there if name not in files)
