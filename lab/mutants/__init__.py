@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from lab.mutants import (
     acls,
+    belief,
     clauses,
     clients,
     compaction,
@@ -69,6 +70,7 @@ MUTANTS: dict[str, Mutant] = {
         deletions.TABLE,
         log.TABLE,
         log_recovery.TABLE,
+        belief.TABLE,
         recovery.TABLE,
         rooms.TABLE,
         rot.TABLE,

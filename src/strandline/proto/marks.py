@@ -124,6 +124,7 @@ MARKS: dict[str, str] = {
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",
     "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",
     "damage-refused": "recovery found damage that is no torn tail, and refused to use the log",
+    "time-index-rotten": "a time index made a segment look older than its batches say, and was built anew",
     "epochs-rotten": "a leader epoch checkpoint contradicted the log's batches, and was built anew",
     "clean-start": "logs were opened after a clean shutdown, without recovery",
     "segment-rolled": "a log began a new segment",

@@ -35,8 +35,8 @@ _SHORT = (
 _NO_START = "the node does not start"
 _BUILT_ANEW = "it is built anew from the segment"
 _TIMES = (
-    "nothing notices: answers by time, and the age that retention goes by, are wrong. `strandline log repair` builds "
-    "it anew; so does the next start where the file is moved away"
+    "no start notices: answers by time are wrong until retention comes to the segment, which goes by its batches and "
+    "builds it anew. So does `strandline log repair`, or the next start where the file is moved away"
 )
 
 
