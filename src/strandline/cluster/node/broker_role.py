@@ -129,12 +129,12 @@ class BrokerRole:
             )
             for listener in config.client_listeners
         ]
+        self._audit = Audit(self.audit_trail)
         if self.audit_trail is not None:
-            audit = Audit(self.audit_trail)
             for kafka in self.listeners:
-                kafka.apis = audit.intercept(kafka.apis)
+                kafka.apis = self._audit.intercept(kafka.apis)
                 if kafka.sasl is not None:
-                    kafka.sasl.audit = audit.login
+                    kafka.sasl.audit = self._audit.login
         self._unopened = list(self.listeners)
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
@@ -235,6 +235,7 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
+        self._audit.close()
         if self.audit_trail is not None:
             if clean:
                 await self.audit_trail.flush(self._node.hurried)
