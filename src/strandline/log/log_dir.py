@@ -200,6 +200,7 @@ class LogDir:
         boots.note_recovered()
         self.found.update(finding.condition for finding in self.findings.all.values())
         self.logs, self.offline = loading.logs, loading.offline
+        self.write_forgotten()
         for plog in self.logs.values():
             self._keep_promises(plog)
 

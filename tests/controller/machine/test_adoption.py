@@ -53,11 +53,8 @@ def give_out(cluster: Any) -> tuple[int, int]:
 
 
 def test_92_producer_ids_do_not_begin_again(cluster: Any) -> None:
-    """Schedule 92: the next id lies above all that the records had, from the very batch on that takes them over.
-
-    A producer that has its id from before may write into the topic too: of the lost cluster's producers those between
-    are known.
-    """
+    """Schedule 92: the next id lies above all that the records had, from the batch on that takes them over. Who
+    has an id from before may write into the topic too: of the lost cluster's producers those between are known."""
     seen: list[MetadataImage] = []
     assert give_out(cluster) == (0, 1000)
     cluster.on_append = lambda _before: seen.append(cluster.image)

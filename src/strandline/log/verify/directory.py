@@ -15,6 +15,7 @@ from strandline.log.checkpoints import (
     META_PROPERTIES,
     RECOVERY_POINTS,
     MetaProperties,
+    decode_cleaned,
     decode_offsets,
     read_clean_shutdown,
 )
@@ -116,7 +117,11 @@ class Verification:
         self._offsets[name] = {}
         if self._disk.exists(path):
             try:
-                self._offsets[name] = decode_offsets(path, read_file(self._disk, path))
+                data = read_file(self._disk, path)
+                if name == CLEANER_OFFSETS:
+                    decode_cleaned(path, data)
+                else:
+                    self._offsets[name] = decode_offsets(path, data)
             except CorruptLogError as error:
                 self._add(name, Kind.CHECKPOINT, error.reason, position=error.position)
 
