@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, environment_name, parse_overrides
 from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.main_directory import with_main_in_front
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.real_disk import RealDisk
@@ -77,6 +78,7 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
         raise ConfigError(FORMAT, policy, "missing or never")
     cluster_id = environment.get(CLUSTER_ID, "")
     disk = RealDisk()
+    config = with_main_in_front(config, dict.fromkeys(config.log_dirs, disk))
     if disk.exists(f"{config.data_dir}/{META_PROPERTIES}"):
         if not cluster_id:
             return  # the node holds the directory against its own id
@@ -89,4 +91,4 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
         config = NodeConfig({**config.given, "log.dirs": config.data_dir}, path=config.path)
     made = format_directory(disk, config, cluster_id=cluster_id, rng=system_rng(), ignore_formatted=True)
     if not made.already:
-        print(f"strandline: formatted {config.data_dir} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201
+        print(f"strandline: formatted {made.path} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201
