@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, environment_name, parse_overrides
 from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.main_directory import with_main_in_front
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.real_disk import RealDisk
@@ -78,6 +79,7 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
         raise ConfigError(FORMAT, policy, "missing, without-vote or never")
     cluster_id = environment.get(CLUSTER_ID, "")
     disk = RealDisk()
+    config = with_main_in_front(config, dict.fromkeys(config.log_dirs, disk))
     formatted = disk.exists(f"{config.data_dir}/{META_PROPERTIES}")
     if formatted:
         if not cluster_id:
@@ -94,4 +96,4 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
         without_vote=policy == "without-vote" and not formatted,
     )  # fmt: skip
     if not made.already:
-        print(f"strandline: formatted {config.data_dir} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201
+        print(f"strandline: formatted {made.path} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201
