@@ -100,13 +100,7 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
         topic, partition, offset = line.split()
         return TopicPartition(topic, int(partition)), int(offset)
 
-    advice = "Move the file away and restart: what it says is worked out again from the logs, which takes longer."
-    if path.endswith(LOG_STARTS):
-        advice = (
-            "Move the file away and restart: each log then begins with its first batch until its leader tells where it "
-            "begins. If no other replica of a partition is up, this one leads and shows deleted records again."
-        )
-    return dict(decode_checkpoint(path, data, parse, advice))
+    return dict(decode_checkpoint(path, data, parse, "It is built anew from its copy, or from the logs."))
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
