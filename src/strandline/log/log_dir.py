@@ -155,7 +155,7 @@ class LogDir:
 
         Raises:
             ConfigError: not formatted, or formatted for another cluster or node.
-            CorruptLogError: meta.properties or a checkpoint is damaged.
+            CorruptLogError: meta.properties is damaged.
             DiskError: the disk failed.
         """
         if disk.exists(path):

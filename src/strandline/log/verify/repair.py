@@ -113,7 +113,7 @@ class Repair:
     """One repair: over a disk that changes nothing, and then for good."""
 
     def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
-        """Raises CorruptLogError where a checkpoint of the directory is damaged; DiskError."""
+        """Raises DiskError."""
         self._disk = disk
         self._path = path
         self._loading = Loading(
