@@ -24,6 +24,7 @@ from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.parts import NodeParts
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
@@ -100,8 +101,8 @@ LOOK_MS = 10.0
 class AuditTrail:
     """The `Sink` of a node. With neither file nor topic the log alone has the lines."""
 
-    def __init__(self, clock: Clock, file: AuditFile | None, topic: AuditTopic | None) -> None:
-        self._clock = clock
+    def __init__(self, believed: BelievedClock, file: AuditFile | None, topic: AuditTopic | None) -> None:
+        self._clock = believed
         self.file = file
         self.topic = topic
 
@@ -109,7 +110,7 @@ class AuditTrail:
         """See `Sink`: the file has the line when this returns, the topic soon after."""
         if self.file is None and self.topic is None:
             return
-        moment_ms = self._clock.wall_ms()
+        moment_ms = self._clock.latest_ms()
         line = audit_line(moment_ms, event, figures)
         if self.file is not None:
             self.file.add(line)
@@ -139,7 +140,9 @@ class AuditTrail:
             self.file.close()
 
 
-def audit_trail_of(config: NodeConfig, partitions: AuditPartitions, clock: Clock) -> AuditTrail | None:
+def audit_trail_of(
+    config: NodeConfig, partitions: AuditPartitions, clock: Clock, believed: BelievedClock
+) -> AuditTrail | None:
     """The trail, where there is an authorizer, a file or the topic for it. Raises ConfigError."""
     if not config.authorizer and not config.audit_log_path and not config.audit_topic_enable:
         return None
@@ -147,8 +150,8 @@ def audit_trail_of(config: NodeConfig, partitions: AuditPartitions, clock: Clock
     if config.audit_log_path:
         limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
         file = AuditFile(config.audit_log_path, **limits, clock=clock)
-    topic = AuditTopic(config.node, partitions, clock) if config.audit_topic_enable else None
-    return AuditTrail(clock, file, topic)
+    topic = AuditTopic(config.node, partitions, believed) if config.audit_topic_enable else None
+    return AuditTrail(believed, file, topic)
 
 
 def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: CreatesTopics) -> AuditPartitions:
