@@ -46,6 +46,7 @@ from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
+from strandline.log.retention import believed_clock
 from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
@@ -123,6 +124,7 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dirs = LogDirs.open(self.disks, clock, node_id=config.node)
         first = self.log_dirs.first
+        self.believed = believed_clock(clock, first.disk, first.path)
         self.cluster_id = first.meta.cluster_id
         self.tls = NodeTls(config, self.cluster_id, clock)
         if self.tls.internal is not None:
@@ -199,6 +201,7 @@ class Node:
             quorum=self.quorum,
             publisher=self.publisher,
             clock=self.clock,
+            believed=self.believed,
             rng=self.rng,
             rpc=self.rpc,
             hurried=self.hurried,
