@@ -46,6 +46,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    unproven,
 )
 from lab.mutants.mutant import Mutant, Patch
 from lab.mutants.patching import StalePatch, applied
@@ -70,6 +71,7 @@ MUTANTS: dict[str, Mutant] = {
         log.TABLE,
         log_recovery.TABLE,
         recovery.TABLE,
+        unproven.TABLE,
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,
