@@ -1,4 +1,4 @@
-"""Mutants of what is done about ends of logs that nothing proves: rule B30."""
+"""Mutants of what is done about ends of logs that nothing proves: rules B30 and A22."""
 
 from __future__ import annotations
 
@@ -86,4 +86,65 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE: tuple[Mutant, ...] = (*PARTITIONS,)
+_VOTERS = "tests/schedules/quorum/test_unproven_ends.py"
+
+QUORUM: tuple[Mutant, ...] = (
+    one_change(
+        "unproven-votes-count-in-full",
+        "A22: for a moment after an unclean stop a vote says less than others'",
+        "controller.raft.node:QuorumNode.is_in_doubt",
+        "now_ms < self.unproven_until_ms or ",
+        "",
+        f"{_VOTERS}::test_97_the_dishonest_voter_and_the_lagging_one_are_back_first",
+    ),
+    one_change(
+        "round-outlives-its-doubt",
+        "A22: a round that began in doubt is held again when the own log is doubted no more",
+        "controller.raft.prospective:Prospective.tick",
+        "min(self._election_deadline_ms, self._round.proven_at_ms)",
+        "self._election_deadline_ms",
+        f"{_VOTERS}::test_97_one_dead_machine_costs_half_a_second",
+    ),
+    one_change(
+        "voters-back-off-beyond-the-wait",
+        "A22: who has lost a round asks anew no later than its log is doubted no more",
+        "controller.raft.election:again_ms",
+        "if now_ms < node.unproven_until_ms:",
+        "if False:",
+        f"{_VOTERS}::test_97_one_dead_machine_costs_half_a_second",
+    ),
+    one_change(
+        "clean-voters-are-doubted",
+        "A22: after a clean stop the log ends where it ended",
+        "controller.quorum.metadata_log:MetadataLog.open",
+        "proven = recovery_point.clean and recovery_point.offset == log.log_end_offset",
+        "proven = False",
+        f"{_VOTERS}::test_a22_who_stopped_cleanly_does_not_wait",
+    ),
+    one_change(
+        "clean-mark-of-the-quorum-stays",
+        "A22: a clean stop vouches for the next start alone",
+        "controller.quorum.metadata_log:MetadataLog.open",
+        "recovery_point.note(log.log_end_offset)",
+        "pass",
+        f"{_VOTERS}::test_a22_a_clean_stop_vouches_once",
+    ),
+    one_change(
+        "clean-mark-outlives-a-full-disk",
+        "A22: where the mark of a clean stop cannot be replaced it goes",
+        "controller.quorum.recovery_point:RecoveryPoint.note",
+        "if self.clean:",
+        "if False:",
+        f"{_VOTERS}::test_a22_a_clean_mark_goes_on_a_full_disk",
+    ),
+    one_change(
+        "caught-up-and-doubted",
+        "A22: who has caught up with a leader is not doubted",
+        "controller.raft.node:QuorumNode.settle_doubt",
+        "self.unproven_until_ms = -math.inf",
+        "pass",
+        f"{_VOTERS}::test_a22_who_has_caught_up_is_not_doubted",
+    ),
+)
+
+TABLE: tuple[Mutant, ...] = (*PARTITIONS, *QUORUM)

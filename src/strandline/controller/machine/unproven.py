@@ -14,7 +14,8 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.ids import NodeId, TopicIdPartition
 
 WAIT_MS = 500.0
-"""How long a partition that could have a leader waits for the rest of its last ISR, at the most."""
+"""How long a partition that could have a leader waits for the rest of its last ISR, at the most. The quorum has
+waited as long before (rule A22): a machine that stays dead costs both, which is a second."""
 
 NEVER = float("inf")
 
