@@ -47,6 +47,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    unproven,
 )
 from lab.mutants.mutant import Mutant, Patch
 from lab.mutants.patching import StalePatch, applied
@@ -72,6 +73,7 @@ MUTANTS: dict[str, Mutant] = {
         log_recovery.TABLE,
         belief.TABLE,
         recovery.TABLE,
+        unproven.TABLE,
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,

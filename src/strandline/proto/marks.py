@@ -48,6 +48,8 @@ MARKS: dict[str, str] = {
     "partition-leaderless": "a partition was left without a leader: no acceptable replica was eligible",
     "elr-grew": "the ISR fell below min.insync.replicas, and those who left it stayed eligible",
     "members-in-doubt-wait": "nobody was elected: a member of the last ISR in doubt is away, or has not reported",
+    "unproven-end-waits": "nobody was elected for a moment: after unclean stops the rest of the last ISR is waited for",
+    "unproven-end-leads": "the rest of the last ISR did not come back in time: the greatest log of those there leads",
     "empty-log-in-doubt-waits": "nobody was elected: the greatest log in doubt is empty, others may hold more",
     "member-in-doubt": "a broker registered again with a log that was cut, or gone: it left ISR and ELR, and waits",
     "member-lost": "a broker registered again without what it had: it counts for nothing before it has caught up",
