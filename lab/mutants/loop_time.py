@@ -18,6 +18,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_WIRE}::test_104_strangers_that_pipeline_do_not_hold_the_loop",
     ),
     one_change(
+        "clients-have-every-turn",
+        "A26: what is not for clients comes first, and takes several turns",
+        "cluster.broker.loop_time:LoopTime._next_turn",
+        "if between > 0:",
+        "if False:",
+        f"{_TURNS}::test_a_turn_has_so_much_for_clients_and_then_everything_else_runs",
+    ),
+    one_change(
         "strangers-have-the-time-of-all",
         "A26: who has not proven who it is has a small time, and keeps nobody waiting who has",
         "cluster.broker.loop_time:LoopTime._share",
@@ -52,9 +60,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "any-number-of-requests-before-the-login",
         "A26: a stranger is answered few requests",
-        "cluster.broker.sasl:SaslGate.count",
-        "if self._requests > REQUESTS_BEFORE_MAX:",
-        "if False:",
+        "cluster.broker.sasl:SaslGate.counts_too_many",
+        "if self._requests <= REQUESTS_BEFORE_MAX:",
+        "if True:",
         f"{_WIRE}::test_before_the_login_few_requests_are_answered",
     ),
     one_change(

@@ -260,8 +260,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         received.start = end
         frame = view[start + LENGTH_BYTES : end]
         gate = self.peer.sasl
-        if gate is not None and self.peer.is_stranger:
-            gate.count()
+        if gate is not None and self.peer.is_stranger and gate.counts_too_many(self):
+            self.hold()
+            return False
         if gate is not None and gate.session.is_raw:
             self._take_token(gate, frame)
         else:

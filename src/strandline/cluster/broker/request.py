@@ -40,8 +40,8 @@ class Gate(Protocol):
     def frame_bytes_max(self) -> int:
         """Of a frame while it is not open."""
 
-    def count(self) -> None:
-        """Another frame has come before the authentication. Raises ProtocolError: the connection ends here."""
+    def counts_too_many(self, connection: Any) -> bool:
+        """Another frame has come before the authentication, and is one too many: the connection will end."""
 
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler. Raises ProtocolError: the connection ends here."""

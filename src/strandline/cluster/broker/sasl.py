@@ -35,6 +35,11 @@ UNAUTHENTICATED_MAX = 1000
 REQUESTS_BEFORE_MAX = 20
 """Requests of one connection before it is authenticated. An honest client sends three to six."""
 
+TOO_MANY_BEFORE = (
+    f"more than {REQUESTS_BEFORE_MAX} requests before the authentication: the client should use SaslHandshake and "
+    "SaslAuthenticate, and ask for anything else behind them"
+)
+
 SESSION_OVER = "its session is over (connections.max.reauth.ms), and it did not authenticate anew"
 
 _BEFORE = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
@@ -153,18 +158,15 @@ class SaslGate:
         """Of a frame while it is not open."""
         return self._door.settings.frame_bytes_max
 
-    def count(self) -> None:
-        """Another frame has come before the authentication.
-
-        Raises:
-            ProtocolError: the connection ends here.
-        """
+    def counts_too_many(self, connection: Connection) -> bool:
+        """Another frame has come before the authentication. One too many is not answered, and the connection ends as
+        late as one that fails to authenticate: whoever comes again and again comes more rarely."""
         self._requests += 1
-        if self._requests > REQUESTS_BEFORE_MAX:
-            raise ProtocolError(
-                f"more than {REQUESTS_BEFORE_MAX} requests before the authentication: the client should use "
-                "SaslHandshake and SaslAuthenticate, and ask for anything else behind them"
-            )
+        if self._requests <= REQUESTS_BEFORE_MAX:
+            return False
+        delay_s = self._door.settings.failure_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay_s, connection.refuse, TOO_MANY_BEFORE)
+        return True
 
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler.
