@@ -59,12 +59,11 @@ def test_answers_that_nobody_takes_count_and_stop_the_requests(tmp_path: Path, c
                 asked = [fetch(client, 11, "t", {0: 0}) for _ in range(60)]
                 await client.writer.drain()
                 memory = node.broker.memory
-                async with asyncio.timeout(20):
-                    while memory.used_bytes < MIB:
-                        await asyncio.sleep(0.01)
+                await until(lambda: node.listener.connections)
+                (connection,) = node.listener.connections
+                await until(lambda: memory.used_bytes >= MIB and connection.unsent_bytes > MIB)
                 for _ in range(20):
                     await asyncio.sleep(0.01)
-                (connection,) = node.listener.connections
                 assert connection.unsent_bytes > MIB
                 assert memory.used_bytes >= connection.unsent_bytes
                 assert memory.used_bytes < 8 * MIB
