@@ -19,6 +19,7 @@ from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.json_text import read_json
 from strandline.proto.system import system_rng
 
 HOST = "127.0.0.1"
@@ -126,7 +127,7 @@ class Layout:
         path = root / STATE_FILE
         if path.exists():
             try:
-                state = json.loads(path.read_text())
+                state = read_json(path.read_text())
                 self.cluster_id = state["cluster_id"]
                 self.places = {place["node_id"]: Place(**place) for place in state["nodes"]}
             except (ValueError, KeyError, TypeError) as error:

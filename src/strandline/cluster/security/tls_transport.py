@@ -94,9 +94,10 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self._set_read_buffer_limits(high=RECORD_BYTES)
 
     def _get_app_transport(self) -> Any:
-        if self._app_transport is None and not self._app_transport_created:
-            self._app_transport = _Transport(self._loop, self)
-            self._app_transport_created = True
+        state: Any = self  # asyncio's, which typeshed does not know
+        if state._app_transport is None and not state._app_transport_created:
+            state._app_transport = _Transport(self._loop, self)
+            state._app_transport_created = True
         return super()._get_app_transport()
 
     # The handshake
