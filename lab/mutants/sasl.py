@@ -250,4 +250,12 @@ TABLE: tuple[Mutant, ...] = (
         "admitted = True",
         f"{_LISTENER}::test_logins_are_audited_within_bounds",
     ),
+    one_change(
+        "secrets-for-every-account",
+        "A19: who is nobody on a node's machine reads no secret of it",
+        "log.real_modes:close_to_others",
+        "if mode & stat.S_IRWXO and not os.path.islink(path):",
+        "if False:",
+        "tests/log/test_real_modes.py::test_what_an_older_build_made_is_closed_and_told_once",
+    ),
 )

@@ -26,6 +26,7 @@ from typing import Self
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.dev_layout import CLIENT_FILE, HOST, Layout
+from strandline.cluster.node.dev_login import for_owner, write_secret
 from strandline.cluster.node.run_node import END_WITH_INPUT
 from strandline.proto.errors import ConfigError, StrandlineError
 
@@ -306,7 +307,7 @@ class DevCluster:
                 settings = self._settings_of(node_id)
                 NodeConfig(settings)
                 config_path = self.root / f"node-{node_id}.properties"
-                config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+                write_secret(config_path, "".join(f"{key}={value}\n" for key, value in settings.items()))
                 self._nodes[node_id] = NodeProcess(node_id, config_path, self.root / f"node-{node_id}.log")
 
     def _host(self, node_id: int) -> str:
@@ -325,7 +326,7 @@ class DevCluster:
         return {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
 
     def _spawn(self, node: NodeProcess) -> None:
-        with node.log_path.open("ab") as log:
+        with open(node.log_path, "ab", opener=for_owner) as log:
             node.log_start = log.tell()
             node.process = subprocess.Popen(
                 [sys.executable, "-m", "strandline.cluster.node.run_node", str(node.config_path), END_WITH_INPUT],

@@ -174,7 +174,8 @@ class Node:
         self.http: HttpServer | None = None
         if config.http is not None:
             trace = TracePage(self)
-            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace), self.tls.of(HTTP))
+            commands = commands_of(self, trace)
+            self.http = HttpServer(config.http, routes_of(self, trace), clock, commands, self.tls.of(HTTP))
         self._health: asyncio.Task[None] | None = None
         self._server: RpcServer | None = None
         self._serving = True
