@@ -14,7 +14,7 @@ import structlog
 
 from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from strandline.log.disk import Disk, DiskError, read_file
-from strandline.log.loading import STRAY, aside_name
+from strandline.log.loading import KEPT_STRAY, STRAY, aside_name
 from strandline.log.log_dir import LogDir
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import CorruptLogError
@@ -22,9 +22,6 @@ from strandline.proto.ids import TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
 
 log = structlog.get_logger("strandline.log")
-
-KEPT = "-kept"
-"""Ends what is unique in the name of a stray that is never removed: whoever called it one knew no topic at all."""
 
 KEEP = -1
 """A delay: strays are never removed, as Kafka has it."""
@@ -88,7 +85,7 @@ class Strays:
         if not self._disk.exists(f"{self._log_dir.path}/{tp}"):
             return False
         now_ms = self._believed.latest_ms()
-        name = aside_name(tp, f"{now_ms:032x}{KEPT if kept else ''}", STRAY)
+        name = aside_name(tp, f"{now_ms:032x}", KEPT_STRAY if kept else STRAY)
         self._log_dir.take_out(tp, name)
         mark("stray-set-aside")
         if kept:
@@ -159,7 +156,7 @@ class Strays:
 
 
 def _parse(name: str) -> Stray | None:
-    """None for a directory that somebody else renamed so: nobody knows since when, and it is left alone."""
+    """None for one that is kept, or that somebody else renamed so: nobody knows since when, and it is left alone."""
     unique = name[: -len(STRAY)].rpartition(".")[2]
     try:
         return Stray(name, int(unique, 16)) if len(unique) == 32 else None

@@ -55,6 +55,7 @@ MARKS: dict[str, str] = {
     "member-lost": "a broker registered again without what it had: it counts for nothing before it has caught up",
     "disk-lost": "a broker registered again with another data directory: it has nothing of what it had",
     "older-copy": "a broker registered again with an older copy of its data directory",
+    "known-by-its-clean-stop": "a broker registered again that named no earlier process, but its clean stop",
     "directory-away": "a broker registered again while one of its directories, with a replica in it, was offline",
     "records-of-no-leader": "a broker registered again with records of a leader epoch that there has not been",
     "registration-of-the-past": "a registration named another incarnation than is registered, and changed nothing",

@@ -304,11 +304,16 @@ class DevCluster:
         self._layout.format()
         for node_id in roles:
             if node_id not in self._nodes:
-                settings = self._settings_of(node_id)
-                NodeConfig(settings)
                 config_path = self.root / f"node-{node_id}.properties"
-                write_secret(config_path, "".join(f"{key}={value}\n" for key, value in settings.items()))
                 self._nodes[node_id] = NodeProcess(node_id, config_path, self.root / f"node-{node_id}.log")
+                self._write_settings(node_id)
+
+    def _write_settings(self, node_id: int) -> NodeConfig:
+        """Write a node's file, which its next start reads. Raises ConfigError."""
+        config = NodeConfig(self._settings_of(node_id))
+        lines = (f"{key}={value}\n" for key, value in config.given.items())
+        write_secret(self._nodes[node_id].config_path, "".join(lines))
+        return config
 
     def _host(self, node_id: int) -> str:
         """The address at which a node listens: for who gives nodes networks of their own."""

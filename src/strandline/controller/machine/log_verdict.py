@@ -90,7 +90,10 @@ def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) 
     if request.directory_id is None or request.directory_id != existing.directory_id:
         mark("disk-lost")
         return True
-    if existing.incarnation_id not in request.lives and life_of_epoch(existing.broker_epoch) not in request.lives:
-        mark("older-copy")
-        return True
-    return False
+    if existing.incarnation_id in request.lives:
+        return False
+    if life_of_epoch(existing.broker_epoch) in request.lives:
+        mark("known-by-its-clean-stop")
+        return False
+    mark("older-copy")
+    return True
