@@ -22,7 +22,7 @@ from strandline.proto.errors import StrandlineError
 from strandline.tools.tier_restore import MEANWHILE, Wanted, create, wait_until_served
 
 LOST_PRODUCERS = 30
-"""Each sends one record. Their ids are the first ones of a cluster; those of one broker of the other begin there too."""
+"""Each sends one record. Theirs are the first ids of a cluster; those of one broker of the other begin there too."""
 
 RECORD_BYTES = 4_000
 TIERED = 15
@@ -70,17 +70,17 @@ def restore_then_produce(target: ChaosTarget, url: str, topic: str) -> tuple[int
 
 
 def _fill(url: str, topic: str) -> None:
-    with DevCluster(nodes=1, settings={"remote.log.storage.url": url, **_OFTEN}) as lost:
-        with Admin(lost.bootstrap) as admin:
-            admin.create_topics([NewTopic(topic, 1, 1, _LOST_TOPIC)])
-            for _ in range(LOST_PRODUCERS):
-                with Producer(lost.bootstrap) as producer:
-                    producer.send(topic, b"." * RECORD_BYTES, partition=0).result(SEND_S)
-            deadline = time.monotonic() + WAIT_S
-            while next(iter(admin.list_offsets({(topic, 0): LATEST_TIERED}).values())).offset < TIERED:
-                if time.monotonic() > deadline:
-                    raise StrandlineError(f"{topic} of the cluster that is to be lost did not come to the store")
-                pause(POLL_S)
+    lost = DevCluster(nodes=1, settings={"remote.log.storage.url": url, **_OFTEN})
+    with lost, Admin(lost.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, _LOST_TOPIC)])
+        for _ in range(LOST_PRODUCERS):
+            with Producer(lost.bootstrap) as producer:
+                producer.send(topic, b"." * RECORD_BYTES, partition=0).result(SEND_S)
+        deadline = time.monotonic() + WAIT_S
+        while next(iter(admin.list_offsets({(topic, 0): LATEST_TIERED}).values())).offset < TIERED:
+            if time.monotonic() > deadline:
+                raise StrandlineError(f"{topic} of the cluster that is to be lost did not come to the store")
+            pause(POLL_S)
 
 
 def _restore(admin: Admin, url: str, topic: str) -> None:
