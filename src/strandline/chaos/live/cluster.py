@@ -25,7 +25,7 @@ from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.ruin import rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, client_settings, pause
+from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, Wires, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters
@@ -46,6 +46,7 @@ WAIT_S = 20.0
 POLL_S = 0.05
 
 FAULT_INJECTION = "strandline.fault.injection"
+STORE_URL = "remote.log.storage.url"
 PAGE_BYTES = 4096
 
 
@@ -294,9 +295,17 @@ class LiveCluster(DevCluster):
 
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
+        why: dict[str, str] = {}
         if self._disk_bytes is None:
-            return dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
-        return {}
+            why |= dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
+        if self.store_url is None:
+            why |= dict.fromkeys(STORE_FAULTS, f"the nodes have no object store ({STORE_URL})")
+        return why
+
+    @property
+    def store_url(self) -> str | None:
+        """Of the nodes' object store; None: they have none."""
+        return self._settings.get(STORE_URL)
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
         """SHA-256 and length of what this replica holds below `end_offset`. Raises CheckFailed."""

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from strandline.chaos.live.restored import restore_then_produce
 from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError
 
+SHOWN_MAX = 5
 SLOW_DISK_MS = (20, 50, 200)
 SEGMENT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 4096
@@ -21,6 +23,10 @@ CLOSED_S = 2.0
 
 class NotNow(Exception):
     """The fault has no victim at the moment, or would break a promise that nobody made; the message says which."""
+
+
+class Violated(Exception):
+    """A promise is broken, and the run ends here."""
 
 
 @dataclass
@@ -290,6 +296,18 @@ def _wiped_dir(scene: Scene) -> Strike:
     )
 
 
+def _restore_then_produce(scene: Scene) -> Strike:
+    """Schedule 92. It is judged here: nobody else knows of the topic."""
+    if scene.target.store_url is None:
+        raise NotNow("the nodes have no object store")
+    topic = f"chaos-restored-{scene.rng.randrange(1 << 30)}"
+    acked, missing = restore_then_produce(scene.target, scene.target.store_url, topic)
+    if missing:
+        words = f"of {acked} records acknowledged after the restore of {topic} {len(missing)} are not there"
+        raise Violated(f"AckedAreWritten: {words}: {missing[:SHOWN_MAX]}")
+    return Strike(f"{topic} restored from the store of a lost cluster; {acked} records acknowledged, and all there")
+
+
 _ALL = (
     Fault("kill-leader", "SIGKILL of the leader of some partition; started again", (0.5, 6), _kill_leader),
     Fault("kill-controller", "SIGKILL of the active controller; started again", (0.5, 6), _kill_controller),
@@ -327,6 +345,12 @@ _ALL = (
     Fault("disk-full", "one node's disk without room, then with room again", (1, 6), _disk_full),
     Fault("full-leader", "the disk of a partition's leader without room, then with room again", (3, 10), _full_leader),
     Fault("wiped-dir", "a node killed, its directory emptied and formatted anew, all others whole", (1, 4), _wiped_dir),
+    Fault(
+        "restore-then-produce",
+        "a topic of another cluster, which is lost, restored from the object store; new producers write to it",
+        (0, 0),
+        _restore_then_produce,
+    ),
 )
 
 FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _ALL}
