@@ -12,6 +12,7 @@ from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
 
@@ -22,6 +23,7 @@ class Listener(Protocol):
         name: which of the node's listeners it is.
         apis: by API key.
         memory: the budget of the node.
+        notes: of what clients cause.
         tls: what it knows of clients by their certificates, where it speaks TLS.
         sasl: how they prove who they are, where it speaks SASL.
     """
@@ -32,6 +34,7 @@ class Listener(Protocol):
     memory: MemoryBudget
     clock: Clock
     stats: ListenerStats
+    notes: Notes
     tls: ListenerTls | None
     sasl: SaslDoor | None
 

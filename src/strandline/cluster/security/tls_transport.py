@@ -15,6 +15,7 @@ from asyncio import sslproto
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, Protocol, cast
 
+from strandline.proto.ids import peer_of
 from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 _Asyncios: Any = sslproto.SSLProtocol
@@ -89,7 +90,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         """A client is here: it may shake hands."""
         self._below = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
-        self.where = f"{peername[0]}:{peername[1]}" if peername else "?"
+        self.where = peer_of(peername)
         if self._door is not None:
             self._door.began(self)
         super().connection_made(transport)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import h11
 
 from strandline.cluster.security.tls_door import ListenerTls
-from strandline.proto.ids import Endpoint
+from strandline.proto.ids import Endpoint, bound_as
 
 IDLE_TIMEOUT_S = 30.0
 """A connection without a request for so long is closed."""
@@ -201,7 +201,7 @@ class HttpServer:
     def endpoint(self) -> Endpoint:
         """Where it is bound, once it is started."""
         sockets = getattr(self._server, "sockets", None)
-        return self._wanted if not sockets else Endpoint(*sockets[0].getsockname()[:2])
+        return self._wanted if not sockets else bound_as(self._wanted, sockets[0].getsockname())
 
     async def start(self) -> None:
         """Bind and accept. Raises OSError where the address cannot be bound."""
