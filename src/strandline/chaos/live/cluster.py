@@ -88,6 +88,7 @@ class LiveCluster(DevCluster):
         self._plugs: dict[int, Endpoint] = {}
         self._cut_off: dict[int, None] = {}
         self._slow: dict[int, None] = {}
+        self._ahead: dict[int, None] = {}
         self._full: dict[int, None] = {}
         self._disk_bytes = disk_bytes if disk_bytes is not None and can_mount() else None
         self._mounted: list[Path] = []
@@ -149,17 +150,33 @@ class LiveCluster(DevCluster):
         Raises:
             OSError: the node does not answer on its HTTP listener.
         """
-        body = json.dumps({"slow_disk_ms": delay_ms}).encode()
+        self._ask(node_id, {"slow_disk_ms": delay_ms})
+        if delay_ms:
+            self._slow[node_id] = None
+        else:
+            self._slow.pop(node_id, None)
+
+    def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
+        """The node's wall clock is ahead by so much, for everything but the times of files; 0 puts it right.
+
+        Raises:
+            OSError: the node does not answer on its HTTP listener.
+        """
+        self._ask(node_id, {"clock_ahead_ms": ahead_ms})
+        if ahead_ms:
+            self._ahead[node_id] = None
+        else:
+            self._ahead.pop(node_id, None)
+
+    def _ask(self, node_id: int, fault: Mapping[str, float]) -> None:
+        """By the node's fault hook. Raises OSError."""
+        body = json.dumps(fault).encode()
         scheme, context = "http", None
         if self._layout.secure:
             scheme, context = "https", ssl.create_default_context(cafile=self._layout.certificates / CA_FILE)
         request = urllib.request.Request(f"{scheme}://{self.http(node_id)}/faults", body, method="POST")
         with urllib.request.urlopen(request, timeout=5, context=context):
             pass
-        if delay_ms:
-            self._slow[node_id] = None
-        else:
-            self._slow.pop(node_id, None)
 
     def fill_disk(self, node_id: int) -> None:
         """No room any more on the node's disk, which shrinks to what is on it.
@@ -240,6 +257,10 @@ class LiveCluster(DevCluster):
             if node_id in self.pids():
                 self.slow_disk(node_id, 0)
             self._slow.pop(node_id, None)
+        for node_id in list(self._ahead):
+            if node_id in self.pids():
+                self.clock_ahead(node_id, 0)
+            self._ahead.pop(node_id, None)
 
     def revive(self) -> None:
         """Start every node that is down, all at once; returns once they do their work."""

@@ -14,7 +14,18 @@ from typing import Any
 from strandline.chaos.checkers.anomalies import judge
 from strandline.chaos.checkers.history import History, Partition, Status
 from strandline.chaos.checkers.journal import write_history
-from strandline.chaos.live.faults import FAULTS, SEGMENT_BYTES, Fault, NotNow, Scene, Strike, Violated, plan, undo
+from strandline.chaos.live.faults import (
+    FAULTS,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    Fault,
+    NotNow,
+    Scene,
+    Strike,
+    Violated,
+    plan,
+    undo,
+)
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
 from strandline.chaos.live.replicas import compare
@@ -157,7 +168,7 @@ class LiveRun:
 
     def _begin(self) -> None:
         self._say(f"creating {', '.join(self.options.topics)}; clients: {', '.join(self.options.clients)}")
-        configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
+        configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": str(RETENTION_MS)}
         with Admin(self._target.bootstrap, **self._client_settings()) as admin:
             admin.create_topics([NewTopic(name, count, 3, configs) for name, count in self.options.topics.items()])
         self._load.start(self.options.clients)

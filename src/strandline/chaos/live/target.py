@@ -92,6 +92,9 @@ class ChaosTarget(Protocol):
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
         """Every sync takes so much longer; 0 undoes it."""
 
+    def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
+        """The node's wall clock is ahead by so much; 0 puts it right."""
+
     def fill_disk(self, node_id: int) -> None:
         """The node's disk has no room any more."""
 
