@@ -26,6 +26,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import CommonConfig
 from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
@@ -107,7 +108,7 @@ def export(*, topic: str, place: str | None, format_: str, follow: bool, new_top
         ):
             run = Export(
                 admin, reader, topic, sink, shape=shape, limits=limits, clock=SystemClock(), new_topic=new_topic,
-                say=lambda text: click.echo(text, err=True), progress=told,
+                say=lambda text: echo(text, err=True), progress=told,
             )  # fmt: skip
             result = run.run(follow=follow, is_stopped=interrupted.is_set, wait=interrupted.wait)
             _show_result(topic, place or iceberg["catalog"], result, output)
@@ -144,7 +145,7 @@ def status(*, place: str, output: str, **where: Any) -> None:
     print_table(("topic", "partition", "offset", "log end", "lag"), table)
     _say_state(state)
     if why is not None:
-        click.echo(f"lag not known: {why}")
+        echo(f"lag not known: {why}")
 
 
 @lake.command("verify")
@@ -168,9 +169,9 @@ def verify(*, place: str, output: str) -> None:
                     **_figures(verdict.state)})  # fmt: skip
     else:
         for text in verdict.wrong:
-            click.echo(f"! {text}")
+            echo(f"! {text}")
         for name in verdict.leftovers:
-            click.echo(f"not in a commit: {name}")
+            echo(f"not in a commit: {name}")
         _say_state(verdict.state)
     if verdict.wrong:
         raise CommandFailed(f"{place} is damaged: {plural(len(verdict.wrong), 'file')} not as the commits say")
@@ -198,7 +199,7 @@ def compact(*, place: str, file_bytes: int, keep_minutes: float, output: str) ->
     if output == "json":
         print_json({"lake": place, "files_before": before, "files": after, "deleted": deleted})
     else:
-        click.echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
+        echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
 
 
 @lake.command("files")
@@ -222,7 +223,7 @@ def files(*, place: str, bad: bool, output: str) -> None:
         print_json([{"file": name, "rows": count} for name, count in rows])
     else:
         for name, _count in rows:
-            click.echo(name)
+            echo(name)
 
 
 # -- inside ---------------------------------------------------------------------------------------------------------
@@ -285,9 +286,7 @@ def _shape(*, kind: str, schema: Path | None, message: str | None) -> Shape:
     assert shape.typed is not None
     for field in shape.typed.struct:
         if field.name in TAKEN:
-            click.echo(
-                f"the value's {field.name} is the column value_{field.name}: {field.name} is the record's", err=True
-            )
+            echo(f"the value's {field.name} is the column value_{field.name}: {field.name} is the record's", err=True)
     return shape
 
 
@@ -342,19 +341,17 @@ def _figures(state: State) -> dict[str, int]:
 
 
 def _say_state(state: State) -> None:
-    click.echo(
-        f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}, {plural(state.next_number, 'commit')}"
-    )
+    echo(f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}, {plural(state.next_number, 'commit')}")
     _say_rest(state.bad_rows, state.lost, state.empty)
 
 
 def _say_rest(bad: int, lost: int, empty: int) -> None:
     if bad:
-        click.echo(f"! {plural(bad, 'record')} in bad/: they fit no row")
+        echo(f"! {plural(bad, 'record')} in bad/: they fit no row")
     if lost:
-        click.echo(f"! {plural(lost, 'offset')} lost: deleted before they were exported")
+        echo(f"! {plural(lost, 'offset')} lost: deleted before they were exported")
     if empty:
-        click.echo(f"{plural(empty, 'offset')} without a record (compacted away, ends of transactions, aborted ones)")
+        echo(f"{plural(empty, 'offset')} without a record (compacted away, ends of transactions, aborted ones)")
 
 
 def _show_result(topic: str, place: str, result: Result, output: str) -> None:
@@ -369,6 +366,6 @@ def _show_result(topic: str, place: str, result: Result, output: str) -> None:
         return
     if rows:
         print_table(("partition", "from", "to", "lost"), rows)
-    click.echo(f"{plural(result.rows, 'row')} of {topic} in {plural(result.files, 'file')} "
+    echo(f"{plural(result.rows, 'row')} of {topic} in {plural(result.files, 'file')} "
                f"({plural(result.size_bytes, 'byte')}), {plural(result.commits, 'commit')}: {place}")  # fmt: skip
     _say_rest(result.bad, result.lost_offsets, result.empty)

@@ -9,6 +9,7 @@ import click
 
 from strandline.cli.common import CommandFailed, Target, admin_for, output_option, print_json, target_options
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.cli.sizes import shown_bytes
 from strandline.client.admin import Admin
 from strandline.client.types import LogDirDescription
@@ -57,7 +58,7 @@ def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, o
     if output == "json":
         print_json({"topic": topic, "partition": partition, "broker": broker, "log_dir": path, "done": done})
     else:
-        click.echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
+        echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
 
 
 def _dirs(admin: Admin, broker: int) -> list[LogDirDescription]:
@@ -84,4 +85,4 @@ def _tell(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str)
     for one in _dirs(admin, broker):
         if tp in one.moving and one.path == path and output != "json":
             copy = one.moving[tp]
-            click.echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)
+            echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)

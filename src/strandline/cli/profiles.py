@@ -15,6 +15,7 @@ from strandline.cli.common import (
     print_table,
 )
 from strandline.cli.profile_store import BOOTSTRAP, Profiles
+from strandline.cli.screen import echo
 from strandline.proto.errors import ConfigError
 from strandline.proto.secrets import shown
 
@@ -55,7 +56,7 @@ def create(name: str, bootstrap: str | None, pairs: tuple[str, ...], source: str
         _check(settings)
         profiles.save(name, settings)
         profiles.use(name)
-    click.echo(f"created profile {name}, which is in use now: {profiles.path(name)}")
+    echo(f"created profile {name}, which is in use now: {profiles.path(name)}")
 
 
 @profile.command("set")
@@ -75,7 +76,7 @@ def set_(pairs: tuple[str, ...], name: str | None) -> None:
         settings = {key: value for key, value in settings.items() if value}
         _check(settings)
         profiles.save(name, settings)
-    click.echo(f"changed profile {name}")
+    echo(f"changed profile {name}")
 
 
 @profile.command("list")
@@ -93,7 +94,7 @@ def list_(output: str) -> None:
     if output == "json":
         print_json([{"profile": name, "in_use": in_use, "bootstrap": where or None} for name, in_use, where in rows])
     elif not rows:
-        click.echo("no profiles yet; make one with: strandline profile create NAME -b HOST:PORT")
+        echo("no profiles yet; make one with: strandline profile create NAME -b HOST:PORT")
     else:
         print_table(("profile", "in use", "bootstrap"), [(name, "yes" if used else "", at) for name, used, at in rows])
 
@@ -114,7 +115,7 @@ def show(name: str | None, output: str) -> None:
     if output == "json":
         print_json({"profile": name, "in_use": profiles.current == name, "settings": settings})
     else:
-        click.echo(f"{name}: {profiles.path(name)}")
+        echo(f"{name}: {profiles.path(name)}")
         print_table(("setting", "value"), list(settings.items()))
 
 
@@ -132,7 +133,7 @@ def use(name: str | None, nothing: bool) -> None:
         raise click.UsageError("name a profile, or give --none")
     with plain_errors():
         Profiles().use(name)
-    click.echo("no profile is in use" if name is None else f"profile {name} is in use")
+    echo("no profile is in use" if name is None else f"profile {name} is in use")
 
 
 @profile.command("delete")
@@ -145,7 +146,7 @@ def delete(name: str) -> None:
     """
     with plain_errors():
         Profiles().delete(name)
-    click.echo(f"deleted profile {name}")
+    echo(f"deleted profile {name}")
 
 
 def _named(profiles: Profiles, name: str | None) -> str:

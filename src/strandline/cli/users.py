@@ -18,6 +18,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.client.types import SCRAM_ITERATIONS, ScramChange, ScramDescription
 from strandline.proto.scram import SCRAM_BY_TITLE
 
@@ -56,7 +57,7 @@ def list_users(output: str, **where: Any) -> None:
     if output == "json":
         print_json([{"user": name, "mechanism": title, "iterations": count} for name, title, count in rows])
     elif not rows:
-        click.echo("no users of SCRAM yet; make one with: strandline user set NAME")
+        echo("no users of SCRAM yet; make one with: strandline user set NAME")
     else:
         print_table(("user", "mechanism", "iterations"), rows)
 
@@ -98,7 +99,7 @@ def set_password(
     changes = [ScramChange(title, password, iterations) for title in mechanisms or _MECHANISMS]
     with admin_for(Target(**where)) as admin:
         admin.alter_scram_credentials({name: changes})
-    click.echo(f"{name} has a new password, by {' and '.join(mechanisms or _MECHANISMS)}")
+    echo(f"{name} has a new password, by {' and '.join(mechanisms or _MECHANISMS)}")
 
 
 @user.command("delete")
@@ -118,7 +119,7 @@ def delete(name: str, mechanisms: tuple[str, ...], **where: Any) -> None:
         has: tuple[ScramDescription, ...] = admin.describe_scram_credentials([name])[name]
         titles = mechanisms or tuple(one.mechanism for one in has)
         admin.alter_scram_credentials({name: [ScramChange(title, None) for title in titles]})
-    click.echo(f"{name} cannot log in any more by {' and '.join(titles)}")
+    echo(f"{name} cannot log in any more by {' and '.join(titles)}")
 
 
 def _password(name: str, file: Path | None, variable: str | None) -> str:
