@@ -1,10 +1,12 @@
-"""Mutants of rule A18: with TLS nobody but nodes comes in at the internal port, and a node speaks for itself alone."""
+"""Mutants of the rules A18 and A29: with TLS nobody but nodes comes in at the internal port, and a node speaks for
+itself alone; text from outside is made printable."""
 
 from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, one_change
 
 _INTERNAL = "tests/cluster/node/internal/test_internal_tls.py"
+_SCREEN = "tests/cli/test_screen.py"
 _DOOR = "tests/cluster/security/test_tls_door.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -88,6 +90,38 @@ TABLE: tuple[Mutant, ...] = (
         "if not self.is_closing():",
         "if True:",
         "tests/cluster/broker/test_kafka_tls.py::test_answers_behind_the_end_of_a_connection_are_no_mistake_of_ours",
+    ),
+    one_change(
+        "lines-as-they-come",
+        "A29: what commands say is made printable",
+        "cli.screen:echo",
+        "printable_lines(str(text))",
+        "str(text)",
+        f"{_SCREEN}::test_lines_and_errors_of_every_command",
+    ),
+    one_change(
+        "errors-as-they-come",
+        "A29: what an error says is made printable",
+        "cli.lazy:LazyGroup.invoke",
+        "printable_lines(error.message)",
+        "error.message",
+        f"{_SCREEN}::test_lines_and_errors_of_every_command",
+    ),
+    one_change(
+        "cells-as-they-come",
+        "A29: what stands in a table is made printable",
+        "cli.common:drawn_table",
+        "printable(str(cell))",
+        "str(cell)",
+        f"{_SCREEN}::test_tables_are_no_markup_and_obeyed_by_nothing",
+    ),
+    one_change(
+        "titles-are-markup",
+        "A29: what stands in a table is no markup",
+        "cli.common:drawn_table",
+        "Text(printable(title))",
+        "printable(title)",
+        f"{_SCREEN}::test_tables_are_no_markup_and_obeyed_by_nothing",
     ),
     one_change(
         "handshakes-without-number",

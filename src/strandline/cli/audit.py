@@ -20,9 +20,11 @@ from strandline.cli.common import (
     plural,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.client.config import ConsumerConfig
 from strandline.proto.audit import AUDIT_TOPIC, LEFT_OUT, UNKNOWN, read_audit_line
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.printable import printable
 
 POLL_S = 0.2
 """How soon Ctrl-C is noticed, and a line that has come to a file."""
@@ -115,7 +117,7 @@ def tail(
         for raw in source.newest(lines, printer.fits):
             printer.show(raw)
         if not follow and source.unfinished:
-            click.echo(source.unfinished, err=True)
+            echo(source.unfinished, err=True)
         if follow:
             source.begin_at_end()
             with interrupts() as interrupted:
@@ -203,7 +205,7 @@ class Printer:
             return
         if raw.broker is not None:
             line["broker"] = raw.broker
-        click.echo(json.dumps(line) if self._as_json else as_text(line))
+        echo(json.dumps(line) if self._as_json else as_text(line))
 
     def _read(self, raw: Raw) -> dict[str, Any] | None:
         try:
@@ -212,8 +214,8 @@ class Printer:
             return read_audit_line(raw.text)
         except ValueError as error:
             self.bad += 1
-            begin = plain(raw.text[:60].decode(errors="replace"))
-            click.echo(f"{raw.where}: no line of an audit ({error}): {begin}", err=True)
+            begin = printable(raw.text[:60].decode(errors="replace"))
+            echo(f"{raw.where}: no line of an audit ({error}): {begin}", err=True)
             return None
 
 
@@ -222,9 +224,11 @@ def as_text(line: dict[str, Any]) -> str:
     event = line["event"]
     if event == GAP:
         who = f"broker {line['broker']}" if "broker" in line else "a broker"
-        return plain(f"{line['timestamp']}  {who} could not write {line.get('lines')} lines to {AUDIT_TOPIC}")
+        return printable(f"{line['timestamp']}  {who} could not write {line.get('lines')} lines to {AUDIT_TOPIC}")
     if event == LEFT_OUT:
-        return plain(f"{line['timestamp']}  {line.get('lines')} {line.get('what')} have no line: they came too fast")
+        return printable(
+            f"{line['timestamp']}  {line.get('lines')} {line.get('what')} have no line: they came too fast"
+        )
     if event == DENIED:
         what = f"{line.get('operation')} of {line.get('resource_type')} {line.get('resource')}"
         left_out, result = line.get("suppressed"), f"{DENIED}: {line.get('because')}"
@@ -234,9 +238,4 @@ def as_text(line: dict[str, Any]) -> str:
         if "part" in line:
             what = f"(part {line['part']}) {what}"
     words = f"{line['timestamp']}  {line.get('principal')}  {line.get('host')}  {line.get('api')}  {what}  {result}"
-    return plain(f"{words}  ({left_out} more before it left out)" if left_out else words)
-
-
-def plain(text: str) -> str:
-    """Without anything that a terminal obeys: clients choose the names that stand in an audit."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return printable(f"{words}  ({left_out} more before it left out)" if left_out else words)

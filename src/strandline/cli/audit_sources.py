@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-import click
-
 from strandline.cli.common import CommandFailed
+from strandline.cli.screen import echo
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import ConsumerRecord
 from strandline.proto.audit import ATTEMPTS_SUFFIX, AUDIT_TOPIC, BROKER_HEADER, read_audit_line
@@ -203,7 +202,7 @@ class AuditFiles:
         return f"{self._path}.{place}" if place else self._path
 
     def _say(self, words: str) -> None:
-        click.echo(f"{self._path}: {words}", err=True)
+        echo(f"{self._path}: {words}", err=True)
 
 
 class AuditPair:

@@ -27,6 +27,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import CommonConfig
 from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
@@ -111,7 +112,7 @@ def export(*, topic: str, place: str | None, format_: str, follow: bool, new_top
         ):
             run = Export(
                 admin, reader, topic, sink, shape=shape, limits=limits, clock=SystemClock(), new_topic=new_topic,
-                say=lambda text: click.echo(text, err=True), progress=told,
+                say=lambda text: echo(text, err=True), progress=told,
             )  # fmt: skip
             if dry_run:
                 _show_pending(topic, place, run.pending(), output)
@@ -151,7 +152,7 @@ def status(*, place: str, output: str, **where: Any) -> None:
     print_table(("topic", "partition", "offset", "log end", "lag"), table)
     _say_state(state)
     if why is not None:
-        click.echo(f"lag not known: {why}")
+        echo(f"lag not known: {why}")
 
 
 @lake.command("verify")
@@ -175,9 +176,9 @@ def verify(*, place: str, output: str) -> None:
                     **_figures(verdict.state)})  # fmt: skip
     else:
         for text in verdict.wrong:
-            click.echo(f"! {text}")
+            echo(f"! {text}")
         for name in verdict.leftovers:
-            click.echo(f"not in a commit: {name}")
+            echo(f"not in a commit: {name}")
         _say_state(verdict.state)
     if verdict.wrong:
         raise CommandFailed(f"{place} is damaged: {plural(len(verdict.wrong), 'file')} not as the commits say")
@@ -208,15 +209,15 @@ def compact(*, place: str, file_bytes: int, keep_minutes: float, dry_run: bool, 
                 print_json({"lake": place, "dry_run": True, "small_files": small, "deleted": stale})
             else:
                 for date, count in small.items():
-                    click.echo(f"{date}: {plural(count, 'small file')} would be joined")
-                click.echo(f"{plural(stale, 'file')} that no commit names would be deleted")
+                    echo(f"{date}: {plural(count, 'small file')} would be joined")
+                echo(f"{plural(stale, 'file')} that no commit names would be deleted")
             return
         before, after = upkeep.compact(there, file_bytes)
         deleted = upkeep.vacuum(there, int(keep_minutes * 60_000))
     if output == "json":
         print_json({"lake": place, "files_before": before, "files": after, "deleted": deleted})
     else:
-        click.echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
+        echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
 
 
 @lake.command("repair")
@@ -237,9 +238,9 @@ def repair(*, place: str, dry_run: bool, output: str) -> None:
         print_json({"lake": place, "dry_run": dry_run, "broken": names})
         return
     for name in names:
-        click.echo(f"{name}: {'would be put' if dry_run else 'put'} into broken/")
+        echo(f"{name}: {'would be put' if dry_run else 'put'} into broken/")
     if not names:
-        click.echo(f"every commit of {place} can be read: nothing to repair")
+        echo(f"every commit of {place} can be read: nothing to repair")
 
 
 @lake.command("files")
@@ -263,7 +264,7 @@ def files(*, place: str, bad: bool, output: str) -> None:
         print_json([{"file": name, "rows": count} for name, count in rows])
     else:
         for name, _count in rows:
-            click.echo(name)
+            echo(name)
 
 
 # -- inside ---------------------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def _show_pending(topic: str, place: str | None, spans: dict[int, tuple[int, int
         return
     print_table(("partition", "from", "end"), [(number, *span) for number, span in sorted(spans.items())])
     offsets = sum(end - start for start, end in spans.values())
-    click.echo(f"would export {plural(offsets, 'offset')} of {topic} to {place}")
+    echo(f"would export {plural(offsets, 'offset')} of {topic} to {place}")
 
 
 def _refuse_without_effect(
@@ -337,9 +338,7 @@ def _shape(*, kind: str, schema: Path | None, message: str | None) -> Shape:
     assert shape.typed is not None
     for field in shape.typed.struct:
         if field.name in TAKEN:
-            click.echo(
-                f"the value's {field.name} is the column value_{field.name}: {field.name} is the record's", err=True
-            )
+            echo(f"the value's {field.name} is the column value_{field.name}: {field.name} is the record's", err=True)
     return shape
 
 
@@ -394,19 +393,17 @@ def _figures(state: State) -> dict[str, int]:
 
 
 def _say_state(state: State) -> None:
-    click.echo(
-        f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}, {plural(state.next_number, 'commit')}"
-    )
+    echo(f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}, {plural(state.next_number, 'commit')}")
     _say_rest(state.bad_rows, state.lost, state.empty)
 
 
 def _say_rest(bad: int, lost: int, empty: int) -> None:
     if bad:
-        click.echo(f"! {plural(bad, 'record')} in bad/: they fit no row")
+        echo(f"! {plural(bad, 'record')} in bad/: they fit no row")
     if lost:
-        click.echo(f"! {plural(lost, 'offset')} lost: deleted before they were exported")
+        echo(f"! {plural(lost, 'offset')} lost: deleted before they were exported")
     if empty:
-        click.echo(f"{plural(empty, 'offset')} without a record (compacted away, ends of transactions, aborted ones)")
+        echo(f"{plural(empty, 'offset')} without a record (compacted away, ends of transactions, aborted ones)")
 
 
 def _show_result(topic: str, place: str, result: Result, output: str) -> None:
@@ -421,6 +418,6 @@ def _show_result(topic: str, place: str, result: Result, output: str) -> None:
         return
     if rows:
         print_table(("partition", "from", "to", "lost"), rows)
-    click.echo(f"{plural(result.rows, 'row')} of {topic} in {plural(result.files, 'file')} "
+    echo(f"{plural(result.rows, 'row')} of {topic} in {plural(result.files, 'file')} "
                f"({plural(result.size_bytes, 'byte')}), {plural(result.commits, 'commit')}: {place}")  # fmt: skip
     _say_rest(result.bad, result.lost_offsets, result.empty)

@@ -17,6 +17,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.cli.sizes import shown_bytes
 from strandline.client.admin import Admin
 from strandline.client.types import LogDirDescription
@@ -69,7 +70,7 @@ def move(
     if output == "json":
         print_json({"topic": topic, "partition": partition, "broker": broker, "log_dir": path, "done": done})
     else:
-        click.echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
+        echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
 
 
 def _preview(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str) -> None:
@@ -88,9 +89,9 @@ def _preview(admin: Admin, broker: int, tp: TopicPartition, path: str, output: s
         print_json({"topic": tp.topic, "partition": tp.partition, "broker": broker, "from": source.path,
                     "log_dir": path, "bytes": size, "dry_run": True})  # fmt: skip
     elif source is target:
-        click.echo(f"{tp} on broker {broker}: it is in {path}; a move that is under way would be given up")
+        echo(f"{tp} on broker {broker}: it is in {path}; a move that is under way would be given up")
     else:
-        click.echo(f"{tp} on broker {broker}: {shown_bytes(size)} would move from {source.path} to {path}")
+        echo(f"{tp} on broker {broker}: {shown_bytes(size)} would move from {source.path} to {path}")
 
 
 def _refused(broker: int, tp: TopicPartition, why: str, dirs: list[LogDirDescription]) -> CommandFailed:
@@ -122,4 +123,4 @@ def _tell(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str)
     for one in _dirs(admin, broker):
         if tp in one.moving and one.path == path and output != "json":
             copy = one.moving[tp]
-            click.echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)
+            echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)

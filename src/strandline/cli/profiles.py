@@ -16,6 +16,7 @@ from strandline.cli.common import (
     print_table,
 )
 from strandline.cli.profile_store import BOOTSTRAP, Profiles
+from strandline.cli.screen import echo
 from strandline.proto.errors import ConfigError
 from strandline.proto.secrets import shown
 
@@ -59,7 +60,7 @@ def create(name: str, bootstrap: str | None, pairs: tuple[str, ...], source: str
             profiles.save(name, settings)
             profiles.use(name)
     done = "would be created, and in use from then on" if dry_run else "created, which is in use now"
-    click.echo(f"profile {name} {done}: {profiles.path(name)}")
+    echo(f"profile {name} {done}: {profiles.path(name)}")
 
 
 @profile.command("set")
@@ -81,7 +82,7 @@ def set_(pairs: tuple[str, ...], name: str | None, dry_run: bool) -> None:
         _check(settings)
         if not dry_run:
             profiles.save(name, settings)
-    click.echo(f"{'would change' if dry_run else 'changed'} profile {name}")
+    echo(f"{'would change' if dry_run else 'changed'} profile {name}")
 
 
 @profile.command("list")
@@ -99,7 +100,7 @@ def list_(output: str) -> None:
     if output == "json":
         print_json([{"profile": name, "in_use": in_use, "bootstrap": where or None} for name, in_use, where in rows])
     elif not rows:
-        click.echo("no profiles yet; make one with: strandline profile create NAME -b HOST:PORT")
+        echo("no profiles yet; make one with: strandline profile create NAME -b HOST:PORT")
     else:
         print_table(("profile", "in use", "bootstrap"), [(name, "yes" if used else "", at) for name, used, at in rows])
 
@@ -120,7 +121,7 @@ def show(name: str | None, output: str) -> None:
     if output == "json":
         print_json({"profile": name, "in_use": profiles.current == name, "settings": settings})
     else:
-        click.echo(f"{name}: {profiles.path(name)}")
+        echo(f"{name}: {profiles.path(name)}")
         print_table(("setting", "value"), list(settings.items()))
 
 
@@ -144,7 +145,7 @@ def use(name: str | None, nothing: bool, dry_run: bool) -> None:
         elif not dry_run:
             profiles.use(name)
     state = "would be in use" if dry_run else "is in use"
-    click.echo(f"no profile {state}" if name is None else f"profile {name} {state}")
+    echo(f"no profile {state}" if name is None else f"profile {name} {state}")
 
 
 @profile.command("delete")
@@ -162,7 +163,7 @@ def delete(name: str, dry_run: bool) -> None:
             profiles.load(name)
         else:
             profiles.delete(name)
-    click.echo(f"{'would delete' if dry_run else 'deleted'} profile {name}")
+    echo(f"{'would delete' if dry_run else 'deleted'} profile {name}")
 
 
 def _named(profiles: Profiles, name: str | None) -> str:

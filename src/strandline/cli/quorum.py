@@ -14,6 +14,7 @@ from strandline.cli.common import (
     print_json,
     settings_option,
 )
+from strandline.cli.screen import echo
 
 __all__ = ["quorum"]
 
@@ -68,8 +69,8 @@ def force_vote(
     if output == "json":
         print_json({"node_id": node, "had_vote": not lost, "changed": lost and not dry_run})
     elif not lost:
-        click.echo(f"Node {node} has its vote: there is nothing to force.")
+        echo(f"Node {node} has its vote: there is nothing to force.")
     elif dry_run:
-        click.echo(f"Node {node} has no vote, or a doubtful one, and would have one again. {_RISK}")
+        echo(f"Node {node} has no vote, or a doubtful one, and would have one again. {_RISK}")
     else:
-        click.echo(f"Node {node} votes again when it starts.")
+        echo(f"Node {node} votes again when it starts.")

@@ -20,6 +20,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.client.types import SCRAM_ITERATIONS, ScramChange, ScramDescription
 from strandline.proto.scram import SCRAM_BY_TITLE
 
@@ -58,7 +59,7 @@ def list_users(output: str, **where: Any) -> None:
     if output == "json":
         print_json([{"user": name, "mechanism": title, "iterations": count} for name, title, count in rows])
     elif not rows:
-        click.echo("no users of SCRAM yet; make one with: strandline user set NAME")
+        echo("no users of SCRAM yet; make one with: strandline user set NAME")
     else:
         print_table(("user", "mechanism", "iterations"), rows)
 
@@ -104,10 +105,10 @@ def set_password(
     with admin_for(Target(**where)) as admin:
         if dry_run:
             known = name in admin.describe_scram_credentials()
-            click.echo(f"{name}, {'a user already' if known else 'a new user'}, would have a new password, by {by}")
+            echo(f"{name}, {'a user already' if known else 'a new user'}, would have a new password, by {by}")
             return
         admin.alter_scram_credentials({name: changes})
-    click.echo(f"{name} has a new password, by {by}")
+    echo(f"{name} has a new password, by {by}")
 
 
 @user.command("delete")
@@ -132,10 +133,10 @@ def delete(name: str, mechanisms: tuple[str, ...], dry_run: bool, **where: Any) 
             missing = [title for title in titles if title not in there]
             if missing:
                 raise CommandFailed(f"{name} has no {missing[0]}: its mechanisms are {', '.join(there)}")
-            click.echo(f"{name} could not log in any more by {' and '.join(titles)}")
+            echo(f"{name} could not log in any more by {' and '.join(titles)}")
             return
         admin.alter_scram_credentials({name: [ScramChange(title, None) for title in titles]})
-    click.echo(f"{name} cannot log in any more by {' and '.join(titles)}")
+    echo(f"{name} cannot log in any more by {' and '.join(titles)}")
 
 
 def _password(name: str, file: Path | None, variable: str | None) -> str:

@@ -28,6 +28,7 @@ from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world
 from strandline.proto.errors import StrandlineError
 from strandline.proto.notes import Flood
+from strandline.proto.printable import printable_lines
 from strandline.proto.system import SystemClock
 from strandline.proto.tasks import spawn
 
@@ -62,7 +63,7 @@ def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
         with asyncio.Runner(loop_factory=NodeLoop) as runner:
             return runner.run(_run(config, end_with_input))
     except (StrandlineError, OSError) as error:
-        print(f"strandline: {_explain(config, error)}", file=sys.stderr)  # noqa: T201 - what the operator reads
+        print(printable_lines(f"strandline: {_explain(config, error)}"), file=sys.stderr)  # noqa: T201 - what the operator reads
         return EXIT_FAILED
 
 
@@ -176,7 +177,7 @@ def main(arguments: list[str]) -> int:
     try:
         config = NodeConfig.load(arguments[0])
     except StrandlineError as error:
-        print(f"strandline: {error}", file=sys.stderr)  # noqa: T201
+        print(printable_lines(f"strandline: {error}"), file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
     return run(config, end_with_input=END_WITH_INPUT in arguments)
 
