@@ -17,6 +17,7 @@ from uuid import UUID
 from strandline.log.disk import Disk, read_file
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import ZERO_UUID, NodeId, TopicId, TopicPartition
+from strandline.proto.json_text import read_json
 
 T = TypeVar("T")
 
@@ -25,7 +26,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-OFFSET_CHECKPOINTS = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
+COPIED_CHECKPOINTS = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
+"""Of these there is a copy under a checksum. The cleaner's offsets save work alone."""
+OFFSET_CHECKPOINTS = (*COPIED_CHECKPOINTS, CLEANER_OFFSETS)
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -104,13 +107,7 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
         topic, partition, offset = line.split()
         return TopicPartition(topic, int(partition)), int(offset)
 
-    advice = "Move the file away and restart: what it says is worked out again from the logs, which takes longer."
-    if path.endswith(LOG_STARTS):
-        advice = (
-            "Move the file away and restart: each log then begins with its first batch until its leader tells where it "
-            "begins. If no other replica of a partition is up, this one leads and shows deleted records again."
-        )
-    return dict(decode_checkpoint(path, data, parse, advice))
+    return dict(decode_checkpoint(path, data, parse, "It is built anew from its copy, or from the logs."))
 
 
 class Cleaned(NamedTuple):
@@ -252,7 +249,7 @@ def read_clean_shutdown(disk: Disk, path: str) -> int | None:
     if not disk.exists(path):
         return None
     try:
-        content = json.loads(read_file(disk, path))
+        content = read_json(read_file(disk, path))
         epoch = content["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
         return None

@@ -35,6 +35,7 @@ ALONE = frozenset(
         "directory-lost",
         "crash-all-one-rots",
         "rolling-restart",
+        "dirs-swapped",
         "kill-all",
         "one-stays-dead",
         "restore-then-produce",
