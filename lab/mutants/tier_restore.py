@@ -106,4 +106,12 @@ TABLE: tuple[Mutant, ...] = (
         "if True",
         f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
     ),
+    one_change(
+        "epochs-share-producer-ids",
+        "B27: each quorum epoch begins with producer ids of its own",
+        "controller.machine.brokers:allocate_producer_ids",
+        "max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH)",
+        "state.image.next_producer_id",
+        f"{_ADOPTION}::test_producer_ids_go_on_where_the_metadata_log_was_rolled_back",
+    ),
 )

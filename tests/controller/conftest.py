@@ -53,13 +53,16 @@ class MachineCluster:
         leads; what is not named has ten records of epoch 0."""
         self.rng = random.Random(7)
         self.on_append: Callable[[MetadataImage], None] = lambda _: None
+        self.quorum_epoch = 0
         self.state = self._state(MetadataImage("test-cluster"))
         self._append([MetadataVersionRecord(1)])
         for node in range(1, nodes + 1):
             self.start(node)
 
     def _state(self, image: MetadataImage) -> MachineState:
-        return MachineState(image, ConfigResolver(self.static), self.rng, self.settings, self.now_ms)
+        return MachineState(
+            image, ConfigResolver(self.static), self.rng, self.settings, self.now_ms, epoch=self.quorum_epoch
+        )
 
     def _append(self, records: list[MetadataRecord]) -> None:
         if records:

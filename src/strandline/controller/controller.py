@@ -152,7 +152,8 @@ class Controller:
                 "register the publisher with the quorum first."
             )
         now_ms = self._clock.monotonic_ms()
-        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms, led_before=led_before)
+        machine, led = self._config.machine, led_before
+        state = MachineState(image, self._resolver, self._rng, machine, now_ms, epoch=epoch, led_before=led)
         self._queue.begin(state, epoch)
         self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
         log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)

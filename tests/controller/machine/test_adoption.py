@@ -72,6 +72,20 @@ def test_92_producer_ids_do_not_begin_again(cluster: Any) -> None:
     assert give_out(cluster) == (6_501, 1000)
 
 
+def test_producer_ids_go_on_where_the_metadata_log_was_rolled_back(cluster: Any) -> None:
+    """Rule B27: a majority of the controllers lost the end of the log, and with it that blocks were given out. Whoever
+    leads then does so in an epoch that no leader before had, and each epoch has ids of its own."""
+    cluster.quorum_epoch = 3
+    cluster.fail_over()
+    before, forgotten = list(cluster.log), [give_out(cluster) for _ in range(3)]
+    assert forgotten == [(3 * 2**32 + 1000 * number, 1000) for number in range(3)]
+    cluster.log = before
+    cluster.quorum_epoch = 4
+    cluster.fail_over()
+    assert give_out(cluster) == (4 * 2**32, 1000)
+    assert give_out(cluster) == (4 * 2**32 + 1000, 1000)
+
+
 def test_ids_below_those_that_were_given_out_raise_nothing(cluster: Any) -> None:
     """The next id never falls; a dry run changes nothing."""
     assert give_out(cluster) == (0, 1000)

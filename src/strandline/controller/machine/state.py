@@ -25,6 +25,9 @@ DEFAULT_REPLICATION_FACTOR_MAX = 3
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
 
+PRODUCER_IDS_OF_AN_EPOCH = 1 << 32
+"""With two million epochs ids are below 2^53: programs that read numbers as doubles have them whole."""
+
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's MAX_RECORDS_PER_USER_OP: what one request may create is appended as one atomic batch."""
 
@@ -69,12 +72,15 @@ class MachineState:
         settings: MachineSettings,
         now_ms: float,
         *,
+        epoch: int = 0,
         led_before: NodeId | None = None,
     ) -> None:
-        """`led_before`: the node that led the quorum until now, if it was another."""
+        """`epoch`: of the quorum, in which this node leads; `led_before`: the node that led it until now, if it was
+        another."""
         self.image = image
         self.resolver = resolver
         self.rng = rng
+        self.epoch = epoch
         self.settings = settings
         self.sessions = BrokerSessions(settings.times)
         self.offsets = OffsetTracker()
