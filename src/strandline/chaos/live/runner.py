@@ -36,6 +36,7 @@ ALONE = frozenset(
         "crash-all-one-rots",
         "zeroed-tail",
         "rolling-restart",
+        "dirs-swapped",
         "kill-all",
         "one-stays-dead",
     }

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.metadata.image import BrokerInfo, PartitionInfo, TopicInfo
 from strandline.log.findings import LogCondition
+from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition, TopicPartition
@@ -89,7 +90,10 @@ def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) 
     if request.directory_id is None or request.directory_id != existing.directory_id:
         mark("disk-lost")
         return True
-    if existing.incarnation_id not in request.lives:
-        mark("older-copy")
-        return True
-    return False
+    if existing.incarnation_id in request.lives:
+        return False
+    if life_of_epoch(existing.broker_epoch) in request.lives:
+        mark("known-by-its-clean-stop")
+        return False
+    mark("older-copy")
+    return True
