@@ -56,7 +56,8 @@ class PartitionBounds:
     )
     rots: int = _bound(
         0,
-        "Disks that lose, while no process runs, what was synced: a tail that recovery cuts, or more, which it misses. "
+        "Disks that lose, while no process runs, what was synced: a tail that recovery cuts, or of which it sees "
+        "nothing (zeros), or more, which it misses. "
         "One at most, and not with --min-isr 1: that can destroy every honest copy.",
         most=1,
     )

@@ -147,6 +147,7 @@ class Broker:
             answer says nothing any more.
         found: what the recovery of the next process finds: INTACT, CUT or LACKING (as a number).
         ruined: the disk has lost, since its last process ended, what had been synced.
+        zeroed: the disk has once given back zeros for it, which no recovery sees.
         slow: what takes longer here than elsewhere (see `lab.explore.partition`).
         trouble: what must not happen, if it happened in this step.
     """
@@ -165,6 +166,7 @@ class Broker:
         "slow",
         "streams",
         "trouble",
+        "zeroed",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -176,7 +178,7 @@ class Broker:
         self.shared: Shared | None = None
         self.asked = NOTHING
         self.found = int(LogCondition.INTACT)
-        self.ruined = False
+        self.ruined = self.zeroed = False
         self.slow: tuple[str, ...] = ()
         self.trouble = ""
 
@@ -269,6 +271,11 @@ class Broker:
         """Of the log on the disk the first `kept` records stay, and the directory's checkpoints prove that there were
         more: it is gone, an older copy took its place, or it is refused."""
         self._ruin(kept, LogCondition.LACKING)
+
+    def zero(self, kept: int) -> None:
+        """Of the log on the disk the first `kept` records stay, and nothing tells that there were more."""
+        self._ruin(kept, LogCondition.INTACT)
+        self.zeroed = True
 
     def _ruin(self, kept: int, condition: LogCondition) -> None:
         self.log.lose_end(kept)

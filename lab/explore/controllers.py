@@ -20,11 +20,12 @@ from lab.explore.model import NODES
 from strandline.cluster.node.replica_feed import ReplicaFeed
 from strandline.controller import broker_api
 from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings, TopicReplicaSet
-from strandline.controller.machine import brokers, isr
+from strandline.controller.machine import brokers, elections, isr
 from strandline.controller.machine.partition_change import Election
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import ProbeFinding
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
+from strandline.controller.machine.unproven import WAIT_MS, UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import (
@@ -37,11 +38,20 @@ from strandline.controller.metadata.image import (
 )
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
-from strandline.proto.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from strandline.proto.ids import (
+    NO_NODE,
+    BrokerEpoch,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    PartitionEpoch,
+    TopicIdPartition,
+)
 from strandline.proto.isr import AlterPartitionItem
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig
 
 RESOLVER = ConfigResolver({})
+KEY = TopicIdPartition(TOPIC_ID, 0)
 DIRECTORY = UUID(int=7)
 """The directory id of every broker's disk: none is ever another one's."""
 
@@ -84,12 +94,14 @@ class Found(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What is committed: the brokers and the partition; and what the active controller was told beside that."""
+    """What is committed: the brokers and the partition; and what the active controller was told beside that: `reported`
+    by heartbeats, and by registrations, of which logs nothing proves that they end where they did (`unproven`)."""
 
     brokers: dict[NodeId, BrokerInfo]
     partition: PartitionInfo
     min_isr: int
     reported: dict[NodeId, Reported]
+    unproven: tuple[NodeId, ...] = ()
 
     def counts(self, reported: Reported) -> Reported:
         """What of a heartbeat counts under these metadata: where a log ends only while nobody leads."""
@@ -135,7 +147,8 @@ def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata
         except (KafkaError, FatalError) as error:
             answer = error
         after = _metadata_of(state, metadata.min_isr)
-        key = (tuple(sorted(after.brokers.items())), after.partition, tuple(after.reported.items()), _plain(answer))
+        reported = tuple(after.reported.items())
+        key = (tuple(sorted(after.brokers.items())), after.partition, reported, after.unproven, _plain(answer))
         if repr(key) not in met:
             met[repr(key)] = None
             yield after, answer
@@ -144,6 +157,9 @@ def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata
 def _machine(metadata: Metadata, order: tuple[NodeId, ...]) -> MachineState:
     """The product's machine, with what it was told."""
     state = MachineState(image_of(metadata, order), RESOLVER, random.Random(0), MachineSettings(), NOW_MS)
+    state.unproven = UnprovenEnds(MetadataImage(CLUSTER))
+    for node in metadata.unproven:
+        state.unproven.doubt(node, [KEY])
     for node, reported in metadata.reported.items():
         epoch = metadata.brokers[node].broker_epoch
         said = reported.heartbeat(node, epoch)
@@ -173,7 +189,8 @@ def _metadata_of(state: MachineState, min_isr: int) -> Metadata:
         position = state.position(node, topic, partition)
         where = (-1, -1, -1) if position is None else (int(partition.leader_epoch), *map(int, position))
         reported[node] = Reported(not state.can_serve(node, topic, partition), *where)
-    return Metadata(dict(image.brokers), sorted_, min_isr, reported)
+    unproven = tuple(node for node in NODES if not state.unproven.is_proven(node, KEY))
+    return Metadata(dict(image.brokers), sorted_, min_isr, reported, unproven)
 
 
 def _run(state: MachineState, result: Result[Any]) -> Any:
@@ -259,6 +276,7 @@ def _register_as(state: MachineState, node: NodeId, life: int, found: Found) -> 
     )
     trial = MachineState(state.image, state.resolver, state.rng, state.settings, NOW_MS)
     trial.sessions, trial.offsets, trial.unserved = state.sessions, state.offsets, state.unserved
+    trial.unproven = state.unproven
     records = len(brokers.register_broker(trial, request, 0, NOW_MS).records)
     return _run(state, brokers.register_broker(state, request, life - records + 1, NOW_MS))
 
@@ -270,6 +288,18 @@ def failover() -> Command:
 
 def _failover(state: MachineState) -> None:
     state.offsets, state.unserved = OffsetTracker(), ReportedReplicas()
+    state.unproven = UnprovenEnds(state.image)
+
+
+def wait_out() -> Command:
+    """The rest of the last ISR has not come back in time."""
+
+    def command(state: MachineState) -> Any:
+        state.unproven.wait(KEY, waits=True)
+        state.unproven.stamp(NOW_MS)
+        return _run(state, elections.end_waits(state, NOW_MS + WAIT_MS))
+
+    return command
 
 
 def alter(node: NodeId, broker_epoch: int, item: AlterPartitionItem) -> Command:

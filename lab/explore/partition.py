@@ -240,7 +240,7 @@ class PartitionModel(ControllerSteps):
         """The disk of a machine on which no process runs loses what was synced."""
         if state[0] // ROTS & ANY and not now.ruined:
             for kept in range(len(now.disk)):
-                for what in ("rot", "lose"):
+                for what in ("rot", "lose", "zero"):
                     yield from self._alone((what, node, kept), state, node, what, kept, cost=ROTS)
 
     def _would_judge(self, state: State, now: Look) -> bool:

@@ -61,6 +61,7 @@ class Acts:
         codec = broker_codec()
         for name in ("replicas", "isr", "eligible_leader_replicas", "last_known_elr"):
             codec.unordered[PartitionInfo, name] = _itself
+        codec.unordered[controllers.Metadata, "unproven"] = _itself
         codec.unordered[AlterPartitionOutcome, "isr"] = _itself
         self.parts = Parts(codec, RENAMINGS)
         self._start_anew()

@@ -43,6 +43,9 @@ class ControllerSteps(PartitionSteps):
         if node == NODES[0]:
             if budget // MOVES & ANY:
                 yield from self._command(("move",), state, "prefer", cost=MOVES)
+            nobody_leads = not metadata.partition.has_leader
+            if nobody_leads and not any(self.acts.look(state[other]).zeroed for other in NODES):
+                yield from self._command(("wait out",), state, "wait_out")  # else the honest one is back in time
             if budget // FAILOVERS & ANY:
                 yield from self._command(("failover",), state, "failover", cost=FAILOVERS)
 

@@ -27,7 +27,7 @@ class Look(NamedTuple):
         lagging: members of the ISR that are behind the leader's log end.
         retries: a refused fetch is to be tried again.
         slow: what takes longer here than elsewhere; reported: what its heartbeats say.
-        found, ruined: see `Broker`.
+        found, ruined, zeroed: see `Broker`.
         torn: how many unsynced writes may be whole where the next one is half done.
     """
 
@@ -55,6 +55,7 @@ class Look(NamedTuple):
     reported: Reported
     found: LogCondition
     ruined: bool
+    zeroed: bool
     torn: tuple[int, ...]
 
     @property
@@ -94,6 +95,7 @@ DOWN = Look(
     reported=NOTHING_REPORTED,
     found=LogCondition.INTACT,
     ruined=False,
+    zeroed=False,
     torn=(),
 )
 
@@ -101,7 +103,13 @@ DOWN = Look(
 def look(broker: Broker) -> Look:
     """The present state of a broker."""
     log = broker.log
-    stored = DOWN._replace(entries=log.entries, disk=log.disk, found=LogCondition(broker.found), ruined=broker.ruined)
+    stored = DOWN._replace(
+        entries=log.entries,
+        disk=log.disk,
+        found=LogCondition(broker.found),
+        ruined=broker.ruined,
+        zeroed=broker.zeroed,
+    )
     if not broker.up:
         return stored
     partition = broker.partition
@@ -240,7 +248,7 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
                 committed = shown
     partition = world.metadata.partition
     return (
-        _candidates(partition, looks, committed)
+        _candidates(world.metadata, looks, committed)
         or _in_doubt(partition, looks, committed)
         or _leaders(partition, looks, committed)
         or _logs_match(looks)
@@ -248,12 +256,14 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
     )
 
 
-def _candidates(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _candidates(metadata: Metadata, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """LeaderCandidateCompleteness: who may be elected has everything committed, on its disk. Whose disk was ruined is
-    elected only once it has registered, and said so."""
+    elected only once it has registered, and said so; one that was zeroed, only as one whose end nothing proves.
+    """
+    partition = metadata.partition
     for node in (*partition.isr, *partition.eligible_leader_replicas):
         one = looks[node - 1]
-        if one.ruined:
+        if one.ruined or (one.zeroed and node in metadata.unproven and node not in partition.isr):
             continue
         kind = "ISR" if node in partition.isr else "ELR"
         if one.entries[: len(committed)] != committed:
@@ -270,13 +280,14 @@ def _candidates(partition: PartitionInfo, looks: tuple[Look, ...], committed: tu
 
 
 def _in_doubt(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
-    """InDoubtCompleteness: where ISR and ELR are empty, one of the members in doubt has everything committed.
+    """InDoubtCompleteness: where the ISR is empty, one of the eligible, or of the members in doubt, has everything
+    committed.
     NoCommittedRecordLostGlobally: some disk has it."""
     holders = [node for node, one in zip(NODES, looks, strict=True) if one.disk[: len(committed)] == committed]
     if not holders:
         return Violation("NoCommittedRecordLostGlobally", f"no disk holds {tell(committed)}, which is committed")
-    members = partition.last_known_elr
-    if members and not partition.isr and not partition.eligible_leader_replicas and not set(members) & set(holders):
+    members = (*partition.eligible_leader_replicas, *partition.last_known_elr)
+    if members and not partition.isr and not set(members) & set(holders):
         return Violation(
             "InDoubtCompleteness", f"none of {_nodes(members)} in doubt holds {tell(committed)}, which is committed"
         )
@@ -347,6 +358,8 @@ def tell_metadata(world: World) -> str:
     fenced = [node for node, broker in world.metadata.brokers.items() if broker.fenced]
     more.append(f", fenced {_nodes(fenced)}" if fenced else "")
     more.append(", RECOVERING" if one.recovering else "")
+    unproven = world.metadata.unproven
+    more.append(f", unproven {_nodes(unproven)}" if unproven else "")
     for node, reported in world.metadata.reported.items():
         more.append(f", n{int(node)} says that it cannot serve" if reported.unserved else "")
         more.append(f", n{int(node)} says that its log ends at {reported.log_end}" if reported.log_end >= 0 else "")
@@ -359,7 +372,8 @@ def tell_broker(one: Look) -> str:
     log = f"log {tell(one.entries)}, of which synced {tell(one.disk)}"
     if not one.up:
         ruined = ", and the disk was ruined" if one.ruined else ""
-        found = "" if one.found is LogCondition.INTACT else f"; recovery will find it {one.found.name.lower()}{ruined}"
+        intact = one.found is LogCondition.INTACT and not one.ruined
+        found = "" if intact else f"; recovery will find it {one.found.name.lower()}{ruined}"
         return f"down; {log}{found}"
     slow = f"; slow: {' '.join(one.slow)}" if one.slow else ""
     if one.role is None:

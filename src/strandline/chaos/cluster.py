@@ -369,12 +369,19 @@ class SimCluster:
                     same = registered is not None and registered.incarnation_id == live.node.incarnation_id
                     if same and log.directory not in self._disk_of(live, partition).rotten:
                         serving[node] = log.log_end_offset
-            self.copies.check_candidates(known, (*state.isr, *state.eligible_leader_replicas), serving)
+            elr = state.eligible_leader_replicas
+            proven = [node for node in elr if not self._has_lost_tail(node, known.name)]
+            self.copies.check_candidates(known, (*state.isr, *proven), serving)
             others = {node: self.place(node, known.name) for node in brokers if node not in ends}
             self.copies.check_somewhere(known, ends, others)
             synced = not any(broker.acks_unsynced for broker in image.brokers.values())
-            if synced and not state.isr and not state.eligible_leader_replicas:
-                self.copies.check_in_doubt(known, state.last_known_elr, ends, others)
+            if synced and not state.isr:
+                self.copies.check_in_doubt(known, (*elr, *state.last_known_elr), ends, others)
+
+    def _has_lost_tail(self, node: int, partition: str) -> bool:
+        """Its disk once did not give back what it had synced: in no ISR it is compared with the others (rule B30)."""
+        disk, directory = self.place(node, partition)
+        return directory in disk.tails_lost
 
     def _places_of(self, partition: str) -> dict[str, tuple[SimDisk, str]]:
         """Where the brokers, dead or alive, have their replicas of a partition, or would."""

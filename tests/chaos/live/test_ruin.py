@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from strandline.chaos.live.ruin import NothingToRot, rot_newest_batch
+from strandline.chaos.live.ruin import NothingToRot, lose_newest_batches, rot_newest_batch
 from strandline.log.config import LogConfig
+from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
@@ -56,6 +57,25 @@ def test_a_start_cuts_the_newest_batch_and_no_other(path: Path, seed: int) -> No
     assert f"byte {changed} of {TP}/{segment.name}" in said
     assert f"offset {2 * (BATCHES - 1)}" in said
     assert found(path).log_end_offset == 2 * (BATCHES - 1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_disk_does_not_give_back_leaves_no_trace(path: Path, seed: int) -> None:
+    """The newest batches are gone, none of those that checkpoints vouch for, and a start finds the log intact."""
+    written(path, checkpoint_after=3)
+    said = lose_newest_batches(path / str(TP), seed)
+    log_dir = opened(path)
+    end = log_dir.logs[TP].log_end_offset
+    assert 6 <= end < 2 * BATCHES
+    assert said.endswith(f"newest {BATCHES - end // 2} batches, from offset {end}")
+    assert log_dir.found == {LogCondition.INTACT: 1}
+
+
+def test_what_checkpoints_vouch_for_is_not_lost(path: Path) -> None:
+    """A start would miss it."""
+    written(path, checkpoint_after=BATCHES)
+    with pytest.raises(NothingToRot, match=f"no batch from offset {2 * BATCHES} on"):
+        lose_newest_batches(path / str(TP), 1)
 
 
 def test_what_checkpoints_vouch_for_is_left_alone(path: Path) -> None:

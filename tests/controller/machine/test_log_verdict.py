@@ -278,6 +278,7 @@ def test_a_life_that_left_its_broker_epoch_alone(machine_cluster: Any, since: in
     request = replace(request, lives=(life_of_epoch(epoch), request.incarnation_id))
     cluster.run(brokers.register_broker(cluster.state, request, len(cluster.log), 0))
     cluster.beat(2)
+    cluster.wait_out()
     assert cluster.partition().leader == (NO_NODE if since else 2)
 
 

@@ -62,6 +62,7 @@ def test_a_rule_of_the_quorum(mutant: str, bounds: Bounds, invariant: str) -> No
         ("lost-log-stays-eligible", RUINED, "LeaderCandidateCompleteness"),
         ("cut-log-is-taken-for-whole", RUINED, "LeaderCandidateCompleteness"),
         ("lacking-log-counts", RUINED, "LeaderCandidateCompleteness"),
+        ("unproven-end-leads-at-once", RUINED, "LeaderCandidateCompleteness"),
     ],
 )
 def test_a_rule_of_a_partition(mutant: str, bounds: Bounds, invariant: str) -> None:

@@ -23,10 +23,12 @@ class Believing(Ruin):
         return f"n{self.partition().replicas[0]}"
 
     async def stop_all(self) -> None:
-        """Every node stops in good order."""
-        for name in self.cluster.names:
+        """Every node stops in good order, the preferred replica as the last broker: of equal logs the first leads."""
+        preferred = self.preferred
+        last = [preferred, *(name for name in self.cluster.names if name not in self.cluster.brokers)]
+        for name in (*self.others(preferred), *last):
             self.cluster.stop(name)
-        await self.until(lambda: not any(map(self.is_alive, self.cluster.names)), "a node does not stop")
+            await self.until(lambda name=name: not self.is_alive(name), f"{name} does not stop")  # type: ignore[misc]
 
     async def led_by_preferred(self) -> None:
         """All nodes come back, and the preferred replica leads."""

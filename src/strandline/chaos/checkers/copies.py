@@ -17,9 +17,9 @@ class CopyChecks:
     """Where committed records are.
 
     - LeaderCandidateCompleteness: every member of the committed ISR and ELR that the controller could elect now has
-      everything that was ever committed, elected or not.
-    - InDoubtCompleteness: where ISR and ELR are empty, one of the members in doubt has it: so has the leader for the
-      greatest log of them.
+      everything that was ever committed, elected or not; of the ELR but those whose disk did not give back a tail.
+    - InDoubtCompleteness: where the ISR is empty, one of the eligible or of the members in doubt has it: so has the
+      leader for the greatest log of them.
     - NoCommittedRecordLostGlobally: some disk has it, whether its node lives or not.
     """
 
@@ -38,7 +38,7 @@ class CopyChecks:
         log_ends: Mapping[int, int],
         others: Mapping[int, tuple[SimDisk, str]],
     ) -> None:
-        """`members` in doubt of a partition whose ISR and ELR are empty; the others as in `check_somewhere`."""
+        """`members` eligible or in doubt of a partition whose ISR is empty; the others as in `check_somewhere`."""
         counting = {int(node) for node in members}
         ends = {node: end for node, end in log_ends.items() if node in counting}
         places = {node: place for node, place in others.items() if node in counting}

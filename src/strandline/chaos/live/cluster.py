@@ -24,7 +24,7 @@ from typing import TypeVar
 from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
-from strandline.chaos.live.ruin import rot_newest_batch
+from strandline.chaos.live.ruin import lose_newest_batches, rot_newest_batch
 from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, Wires, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
@@ -221,6 +221,15 @@ class LiveCluster(DevCluster):
         """
         self._directory_of_the_dead(node_id)
         return rot_newest_batch(self._replica(node_id, topic, partition), seed)
+
+    def lose_newest(self, node_id: int, topic: str, partition: int, seed: int) -> str:
+        """Take away the newest batches of a replica of a node that is down, without a trace; says which.
+
+        Raises:
+            DevError: the node runs.
+            NothingToRot: no batch is newer than what its checkpoints vouch for.
+        """
+        return lose_newest_batches(self._directory_of_the_dead(node_id) / f"{topic}-{partition}", seed)
 
     def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
         """Remove the directory of a replica of a node that is down.

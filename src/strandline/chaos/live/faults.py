@@ -174,6 +174,21 @@ def _crash_all_one_rots(scene: Scene) -> Strike:
     return Strike(f"SIGKILL of every node at once; on node {leader}, which led and starts last, {where}", undo, nodes)
 
 
+def _zeroed_tail(scene: Scene) -> Strike:
+    """Schedule 96. The dishonest node is started first, and all others at once: an honest copy that comes later than is
+    waited for (rule B30) may be cut."""
+    scene.all_whole()
+    leader, topic, number = scene.led_partition()
+    nodes = _kill_every_node(scene)
+    nodes.sort(key=lambda node: node != leader)
+    undo = [_start(scene.target, node) for node in nodes]
+    try:
+        where = scene.target.lose_newest(leader, topic, number, scene.rng.randrange(1 << 30))
+    except (OSError, StrandlineError) as error:
+        return Strike(f"SIGKILL of every node at once; nothing is lost ({error})", undo, nodes)
+    return Strike(f"SIGKILL of every node at once; on node {leader}, which led and starts first, {where}", undo, nodes)
+
+
 def _one_stays_dead(scene: Scene) -> Strike:
     """Schedule 53. A machine is a broker; where controllers are processes of their own one of those dies with it."""
     dead = [scene.any_broker()]
@@ -335,6 +350,12 @@ _ALL = (
         "SIGKILL of every node at once; a bit rots in the newest batch of one that led, which starts last",
         (0.2, 2),
         _crash_all_one_rots,
+    ),
+    Fault(
+        "zeroed-tail",
+        "SIGKILL of every node at once; the disk of one that led gives back zeros, or less, for its newest batches",
+        (0.2, 2),
+        _zeroed_tail,
     ),
     Fault(
         "one-stays-dead",

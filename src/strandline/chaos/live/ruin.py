@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,9 @@ from strandline.log.batch import HEADER_SIZE, BatchHeader, iter_batches, verify_
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, decode_offsets
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+
+_LOST_MAX = 30
+_CUT_PROBABILITY = 0.3
 
 
 class NothingToRot(StrandlineError):
@@ -32,9 +36,7 @@ def rot_newest_batch(directory: Path, seed: int) -> str:
     Raises:
         NothingToRot: such a batch does not exist.
     """
-    topic, _, number = directory.name.rpartition("-")
-    where = TopicPartition(topic, int(number))
-    vouched_for = max(_checkpoint(directory.parent / name, where) for name in (RECOVERY_POINTS, HIGH_WATERMARKS))
+    vouched_for = _vouched_for(directory)
     path = max(directory.glob("*.log"))
     raw = bytearray(path.read_bytes())
     newest = _newest(raw)
@@ -49,13 +51,58 @@ def rot_newest_batch(directory: Path, seed: int) -> str:
     return f"bit {bit} of byte {byte} of {directory.name}/{path.name} rots, in the batch of offset {header.base_offset}"
 
 
+def lose_newest_batches(directory: Path, seed: int) -> str:
+    """Give back zeros for the newest batches of a partition, or a file that ends before them, as a disk does that said
+    that it had synced them. A start finds nothing wrong (rule B30).
+
+    Args:
+        directory: the partition's, of a node that is down.
+        seed: decides how many of those that its checkpoints do not vouch for, and which of the two.
+
+    Returns:
+        What is gone from which file.
+
+    Raises:
+        NothingToRot: such a batch does not exist.
+    """
+    vouched_for = _vouched_for(directory)
+    path = max(directory.glob("*.log"))
+    raw = bytearray(path.read_bytes())
+    places = [(position, header) for position, header in _batches(raw) if header.base_offset >= vouched_for]
+    if not places:
+        raise NothingToRot(f"{directory} has no batch from offset {vouched_for} on, where its checkpoints end")
+    rng = random.Random(seed)
+    count = rng.randint(1, min(len(places), _LOST_MAX))
+    position, first = places[-count]
+    if rng.random() < _CUT_PROBABILITY:
+        os.truncate(path, position)
+        return f"{directory.name}/{path.name} ends before its newest {count} batches, from offset {first.base_offset}"
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes(len(raw) - position))
+    return f"{directory.name}/{path.name} has zeros for its newest {count} batches, from offset {first.base_offset}"
+
+
+def _vouched_for(directory: Path) -> int:
+    """Up to where a start misses what is gone, by the node's checkpoints."""
+    topic, _, number = directory.name.rpartition("-")
+    where = TopicPartition(topic, int(number))
+    return max(_checkpoint(directory.parent / name, where) for name in (RECOVERY_POINTS, HIGH_WATERMARKS))
+
+
 def _newest(segment: bytearray) -> tuple[int, BatchHeader] | None:
     """Position and header of the last batch that holds its checksum."""
-    found, position = None, 0
+    return next(reversed(_batches(segment)), None)
+
+
+def _batches(segment: bytearray) -> list[tuple[int, BatchHeader]]:
+    """Position and header of each batch up to the last one that holds its checksum."""
+    found: list[tuple[int, BatchHeader]] = []
+    position = 0
     with suppress(KafkaError):  # behind it are zeros, or a torn write
         for header, batch in iter_batches(segment):
             verify_crc(batch)
-            found = position, header
+            found.append((position, header))
             position += header.size
     return found
 

@@ -45,6 +45,7 @@ ALONE = frozenset(
         "wiped-dir",
         "directory-lost",
         "crash-all-one-rots",
+        "zeroed-tail",
         "rolling-restart",
         "dirs-swapped",
         "kill-all",

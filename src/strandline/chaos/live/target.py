@@ -107,6 +107,9 @@ class ChaosTarget(Protocol):
     def rot_newest(self, node_id: int, topic: str, partition: int, seed: int) -> str:
         """Flip a bit in the newest batch of a replica of a node that is down; says where."""
 
+    def lose_newest(self, node_id: int, topic: str, partition: int, seed: int) -> str:
+        """Take away the newest batches of a replica of a node that is down, without a trace; says which."""
+
     def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
         """Remove the directory of a replica of a node that is down."""
 

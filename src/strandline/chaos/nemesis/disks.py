@@ -13,16 +13,23 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from strandline.chaos.checkers.batches import NotABatch
+from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
 from strandline.replica.disk_health import NOTICE_MS
 
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
-    from strandline.chaos.sim.disk import DiskFaults
+    from strandline.chaos.sim.disk import DiskFaults, SimDisk
 
 _ROTS_AT_THE_END = 0.5
 _PARTITION = re.compile(r"-\d+/[^/]*$")
 """A file in the directory of a partition."""
+_APART_MS = 100
+"""So far apart do nodes start that were killed together: what rule B30 waits for is longer."""
+_CALM_MS = 6_000
+"""After that the replicas are in sync again."""
+_BATCHES_LOST_MAX = 8
 _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
 
@@ -231,6 +238,50 @@ def _rot(nemesis: Nemesis, may: Callable[[str], bool]) -> None:
     if first:
         nemesis.excuse(name)
         nemesis.note(f"somebody will see it {nemesis.later(undo)} ms later")
+
+
+def zeroed_tail(nemesis: Nemesis) -> None:
+    """kill -9 of all nodes; then the disk of the one machine of the run to which such things happen does not give back
+    what it had synced last, in some logs of it: zeros, or files that end where a batch did (schedules 96, 97).
+
+    All start within moments, that machine first, and nothing else happens for a while: an honest copy that comes later
+    than is waited for may be cut. So nothing is done while another fault is in effect.
+    """
+    name = nemesis.victim
+    disk = nemesis.any_disk(name)
+    if not nemesis.is_calm or disk.rotten or any(nemesis.world.process(one) is None for one in nemesis.names):
+        return
+    newest: dict[str, str] = {}
+    for path in sorted(disk.files()):
+        if path.endswith(".log"):
+            newest[path.rpartition("/")[0]] = path
+    nemesis.look()
+    for one in nemesis.names:
+        nemesis.world.kill(one)
+    nemesis.calm_until_ms = nemesis.world.now_ms + _CALM_MS
+    for directory, path in newest.items():
+        if nemesis.rng.random() < 0.5:
+            _lose_tail(nemesis, disk, directory, path)
+    order = [name, *nemesis.rng.sample([one for one in nemesis.names if one != name], len(nemesis.names) - 1)]
+    for number, one in enumerate(order):
+        delay_ms = 1 + (nemesis.rng.randint(0, _APART_MS) if number else 0)
+        nemesis.call_after(delay_ms, lambda one=one: nemesis.restart(one))  # type: ignore[misc]
+    nemesis.note(f"kill of all; {name} is back first")
+
+
+def _lose_tail(nemesis: Nemesis, disk: SimDisk, directory: str, path: str) -> None:
+    """Of the batches of a log's newest segment the last ones go."""
+    base = int(path[-24:-4])
+    try:
+        places = [place for batch, place in stored_headers(disk, directory) if batch.base_offset >= base]
+    except NotABatch:
+        return
+    if places:
+        lost = nemesis.rng.randint(1, min(len(places), _BATCHES_LOST_MAX))
+        cut = nemesis.rng.random() < 0.3
+        disk.lose_tail(path, places[-lost].position, cut=cut)
+        how = "the file ends before" if cut else "zeros for"
+        nemesis.note(f"{path} of {nemesis.victim}: {how} the newest {lost} batches")
 
 
 def lose_directory(nemesis: Nemesis) -> None:

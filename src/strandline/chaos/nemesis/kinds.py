@@ -39,6 +39,7 @@ FAULTS = {
     "fail_read": disks.fail_read,
     "bit_rot": disks.bit_rot,
     "rot_beside_log": disks.rot_beside_log,
+    "zeroed_tail": disks.zeroed_tail,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
     "wipe_one": disks.wipe_one,
@@ -66,6 +67,7 @@ _NODE_ALONE = (
     "fail_read",
     "bit_rot",
     "rot_beside_log",
+    "zeroed_tail",
     "lose_directory",
 )
 
@@ -84,5 +86,5 @@ NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_S
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
-DESTRUCTIVE = ("bit_rot", "rot_beside_log", "lose_directory", "wipe", "wipe_one")
+DESTRUCTIVE = ("bit_rot", "rot_beside_log", "zeroed_tail", "lose_directory", "wipe", "wipe_one")
 """They take good copies of partitions away for good: harmless only where what is committed is on two disks."""

@@ -59,6 +59,8 @@ class Nemesis:
     store: SimStore | None = None
     """The object store, where the nodes have one."""
     victim: str = ""
+    calm_until_ms: float = 0.0
+    """No fault is injected before."""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     """Kind -> how many of them did something: one that finds nothing to strike, or may not, does nothing."""
@@ -92,6 +94,8 @@ class Nemesis:
             kind = schedule.choice(self.options.kinds)
             # Each fault draws from a generator of its own: leaving one out changes none of the others.
             self.rng = random.Random(schedule.getrandbits(64))
+            if self.world.now_ms < self.calm_until_ms:
+                continue
             if number < self.options.first and number not in self.options.without:
                 self.injected += 1
                 before = len(self.events)
@@ -131,6 +135,11 @@ class Nemesis:
         self._undo[number] = undo
         self.call_after(duration_ms, lambda: self._undo_now(number))
         return duration_ms
+
+    @property
+    def is_calm(self) -> bool:
+        """No fault is in effect that is still to be undone."""
+        return not self._undo and not self.damaged and not self.dead
 
     def _undo_now(self, number: int) -> None:
         action = self._undo.pop(number, None)

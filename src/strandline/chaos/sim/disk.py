@@ -90,6 +90,9 @@ class SimDisk:
         """How often something on it was destroyed for good: a directory, a bit, everything."""
         self.rotten: dict[str, None] = {}
         """Directories with rotten files: what stands there is not judged."""
+        self.tails_lost: dict[str, None] = {}
+        """Directories of which the disk did not give back what was synced last: nobody can tell, while they are in no
+        ISR, that something is missing there."""
         self._flipped: list[tuple[str, int, int]] = []
         """(path, position, byte) of what `rot` left there."""
         self.operations = 0
@@ -174,6 +177,7 @@ class SimDisk:
         else:
             node.write(memoryview(bytes(node.size - position)), position)
         node.complete_sync(node.begin_sync())
+        self.tails_lost[path.rpartition("/")[0]] = None
         self.destroyed += 1
         self.loop.effects["tail-lost"] += 1
         self._count()
