@@ -1,0 +1,50 @@
+"""Mutants of rule A27: what clients make a node keep is bounded."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, one_change
+
+_SESSIONS = "tests/cluster/broker/test_kafka_fetch_sessions.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "sessions-of-what-may-not-be-read",
+        "A27: no fetch session begins with partitions that the client may not read, or that are not there",
+        "cluster.broker.handlers.fetch:FetchHandler.handle",
+        "any(map(_is_nothing_to_it, results))",
+        "False",
+        f"{_SESSIONS}::test_105_no_session_begins_with_what_the_client_may_not_read",
+    ),
+    one_change(
+        "one-principal-is-kept-everything",
+        "A27: of what is kept, one principal has a part",
+        "cluster.broker.kept:KeptMemory.hold",
+        " or held > self.of_principal_bytes",
+        "",
+        f"{_SESSIONS}::test_all_principals_together_have_a_bound",
+    ),
+    one_change(
+        "sessions-grow-without-bound",
+        "A27: a session that grows beyond what may be kept ends",
+        "cluster.broker.handlers.fetch:FetchSessions._update",
+        "if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):",
+        "if not self._kept.hold(session.principal, 0):",
+        f"{_SESSIONS}::test_what_sessions_keep_is_bounded_for_each_principal",
+    ),
+    one_change(
+        "ended-sessions-keep-their-room",
+        "A27: what ends gives its room back",
+        "cluster.broker.handlers.fetch:FetchSessions.drop",
+        "self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))",
+        "pass",
+        f"{_SESSIONS}::test_what_sessions_keep_is_bounded_for_each_principal",
+    ),
+    one_change(
+        "any-number-of-fetches-wait",
+        "A27: a fetch that there is no room for is answered at once",
+        "cluster.broker.parked_fetch:Fetch._answer_or_wait",
+        "or not self._may_wait()",
+        "",
+        f"{_SESSIONS}::test_fetches_that_wait_are_kept_within_bounds",
+    ),
+)
