@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, one_change
 
+_WRITERS = "tests/cluster/broker/test_kafka_slow_writers.py"
+_MEMORY = "tests/cluster/broker/test_service_memory.py"
 _SESSIONS = "tests/cluster/broker/test_kafka_fetch_sessions.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -46,5 +48,29 @@ TABLE: tuple[Mutant, ...] = (
         "or not self._may_wait()",
         "",
         f"{_SESSIONS}::test_fetches_that_wait_are_kept_within_bounds",
+    ),
+    one_change(
+        "one-payer-has-all-the-room",
+        "A27: of the room for requests, one payer has half",
+        "cluster.broker.memory:MemoryBudget._has_room",
+        " and own + size <= self._payer_limit * fraction",
+        "",
+        f"{_MEMORY}::test_one_payer_has_half_of_the_room",
+    ),
+    one_change(
+        "who-has-the-turn-takes-others-room",
+        "A27: what grows by turn does not count against others",
+        "cluster.broker.memory:MemoryBudget._has_room",
+        "used = self._used[Account.RECEIVE] - self._turn_bytes",
+        "used = self._used[Account.RECEIVE]",
+        f"{_WRITERS}::test_who_drips_keeps_others_of_its_own_waiting_alone",
+    ),
+    one_change(
+        "requests-may-drip",
+        "A27: while others wait for room, who holds some and drips is closed",
+        "cluster.broker.listener:KafkaListener._close_slow",
+        "if seen.slow_since_ms is not None and",
+        "if False and",
+        f"{_WRITERS}::test_the_slowest_is_closed_when_others_wait",
     ),
 )

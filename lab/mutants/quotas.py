@@ -27,6 +27,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_RATES}::test_the_wait_is_what_brings_the_rate_back",
     ),
     one_change(
+        "each-connection-has-one-more-request",
+        "A21: above request_percentage all connections of a share wait",
+        "cluster.broker.quotas.client_quotas:ClientQuotas.must_wait",
+        "if wait_ms <= 0:",
+        "if True:",
+        f"{_WIRE}::test_a_share_waits_on_all_of_its_connections",
+    ),
+    one_change(
         "windows-are-never-forgotten",
         "A21: what was taken long ago does not count",
         "proto.rates:Rate._forget",
