@@ -246,6 +246,10 @@ class ComposeCluster:
         """Remove the directory of a replica of a node that is down."""
         self._on_volume(node_id, _REMOVE, f"{DATA}/{topic}-{partition}")
 
+    def swap_directories(self, node_id: int) -> None:
+        """Not possible: see `unsupported`. Raises EngineError."""
+        raise EngineError(self.unsupported()["dirs-swapped"])
+
     def heal(self) -> None:
         """Undo cuts, pauses and slow disks. Nodes that are down stay down."""
         for node_id in list(self._cut_off):
@@ -342,6 +346,7 @@ class ComposeCluster:
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
         return {
+            "dirs-swapped": "the nodes of the compose files have one volume each",
             "partition": "`docker network disconnect` cuts a container off from all others, not from one",
             **dict.fromkeys(DISK_FAULTS, "a volume of the engine has no size of its own"),
         }

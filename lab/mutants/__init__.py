@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from lab.mutants import (
     acls,
+    belief,
     clauses,
     clients,
     compaction,
@@ -48,6 +49,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    unproven,
 )
 from lab.mutants.mutant import Mutant, Patch
 from lab.mutants.patching import StalePatch, applied
@@ -71,7 +73,9 @@ MUTANTS: dict[str, Mutant] = {
         deletions.TABLE,
         log.TABLE,
         log_recovery.TABLE,
+        belief.TABLE,
         recovery.TABLE,
+        unproven.TABLE,
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,

@@ -229,6 +229,19 @@ def _rolling_restart(scene: Scene) -> Strike:
     return Strike("every node stopped in an orderly way and started again, one after the other", list(steps()))
 
 
+def _dirs_swapped(scene: Scene) -> Strike:
+    """Schedule 95, from the first undo on: by the second node a majority has another order."""
+
+    def steps() -> Iterator[Callable[[], None]]:
+        for node in scene.target.node_ids:
+            yield scene.wait_whole
+            yield lambda node=node: scene.target.stop_node(node)  # type: ignore[misc]
+            yield lambda node=node: scene.target.swap_directories(node)  # type: ignore[misc]
+            yield _start(scene.target, node)
+
+    return Strike("every node stopped and started with log.dirs in another order, one after the other", list(steps()))
+
+
 def _slow_disk(scene: Scene) -> Strike:
     node, delay_ms = scene.any_broker(), scene.rng.choice(SLOW_DISK_MS)
     try:
@@ -304,6 +317,12 @@ _ALL = (
     Fault("partition", "the cable between two nodes cut, one way or both", (1, 8), _partition),
     Fault("isolate", "one node cut off from all others; clients still reach it", (1, 8), _isolate),
     Fault("rolling-restart", "every node stopped in an orderly way and started again", (0, 0), _rolling_restart),
+    Fault(
+        "dirs-swapped",
+        "log.dirs of every node turned around, or a new disk put in front, one node after the other",
+        (0, 0),
+        _dirs_swapped,
+    ),
     Fault("slow-disk", "every sync of one broker 20 to 200 ms slower", (2, 6), _slow_disk),
     Fault("disk-full", "one node's disk without room, then with room again", (1, 6), _disk_full),
     Fault("full-leader", "the disk of a partition's leader without room, then with room again", (3, 10), _full_leader),

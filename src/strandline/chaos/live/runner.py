@@ -30,7 +30,15 @@ QUIET_S = 1.5
 POLL_S = 0.1
 SECOND_FAULT_PROBABILITY = 0.2
 ALONE = frozenset(
-    {"wiped-dir", "directory-lost", "crash-all-one-rots", "rolling-restart", "kill-all", "one-stays-dead"}
+    {
+        "wiped-dir",
+        "directory-lost",
+        "crash-all-one-rots",
+        "rolling-restart",
+        "dirs-swapped",
+        "kill-all",
+        "one-stays-dead",
+    }
 )
 """Faults during which no other strikes: those that destroy data allow none, the others leave nothing to strike."""
 

@@ -100,6 +100,9 @@ class ChaosTarget(Protocol):
     def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
         """Remove the directory of a replica of a node that is down."""
 
+    def swap_directories(self, node_id: int) -> None:
+        """Put a new disk in front of the others of a node that is down, or turn the order of its disks around."""
+
     def heal(self) -> None:
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down."""
 

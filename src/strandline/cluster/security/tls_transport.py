@@ -5,7 +5,8 @@ reasons. The context may change (new certificates). A handshake that fails is se
 send the alert that says why. And memory is bounded: asyncio encrypts whatever is written at once, an answer of 50 MB
 into a buffer of 50 MB that OpenSSL keeps for the life of the connection, and what waits in the socket's transport
 counts nowhere. Here what the socket does not take waits unencrypted and uncopied, and counts
-(tests/cluster/security/test_tls_door.py holds each of these against the asyncio that runs).
+(tests/cluster/security/test_tls_door.py holds each of these against the asyncio that runs). Nor may asyncio's transport
+be closed twice: it forgets its connection then, and fails whatever it is asked afterwards (`_Transport`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from strandline.cluster.security.principal import ANONYMOUS
 from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 _Asyncios: Any = sslproto.SSLProtocol
+_AsynciosTransport: Any = getattr(sslproto, "_SSLProtocolTransport")  # noqa: B009
 _State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed knows asyncio's TLS of Python 3.10
 
 RECORD_BYTES = 64 * 1024
@@ -72,6 +74,14 @@ class LoopTime(Protocol):
         """It waits no more."""
 
 
+class _Transport(_AsynciosTransport):  # type: ignore[misc]
+    """What the listener's protocol writes to. It may be closed as often as a socket's transport."""
+
+    def close(self) -> None:
+        if not self.is_closing():
+            super().close()
+
+
 class TlsConnection(_Asyncios):  # type: ignore[misc]
     """TLS between a socket's transport and the protocol of a listener.
 
@@ -113,6 +123,13 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self.host = ""
         self._ssl_buffer, self._ssl_buffer_view = _SCRATCH, _SCRATCH_VIEW  # asyncio gives each connection its own
         self._set_read_buffer_limits(high=RECORD_BYTES)
+
+    def _get_app_transport(self) -> Any:
+        state: Any = self  # asyncio's, which typeshed does not know
+        if state._app_transport is None and not state._app_transport_created:
+            state._app_transport = _Transport(self._loop, self)
+            state._app_transport_created = True
+        return super()._get_app_transport()
 
     # The handshake
 
