@@ -111,9 +111,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "names-of-any-length-are-remembered",
         "A21: what is remembered of a client's name is bounded",
-        "cluster.broker.quotas.client_quotas:MeteredExchange.__init__",
-        "context.client_id[:NAME_CHARS_MAX]",
-        "context.client_id",
+        "cluster.broker.quotas.client_quotas:_names",
+        "client_id[:NAME_CHARS_MAX]",
+        "client_id",
         f"{_WIRE}::test_of_a_long_client_id_little_is_remembered",
     ),
     one_change(
