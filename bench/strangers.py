@@ -50,7 +50,8 @@ FILL_BYTES = 60 << 20
 
 PERCENT = 10.0
 
-SESSION_PARTITIONS = 100_000
+SESSION_PARTITIONS = 19_000
+"""A request may have 20,000 elements."""
 SESSIONS = 60
 
 

@@ -60,6 +60,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_RATES}::test_the_wait_is_what_brings_the_rate_back",
     ),
     one_change(
+        "each-connection-has-one-more-request",
+        "A21: above request_percentage all connections of a share wait",
+        "cluster.broker.quotas.client_quotas:ClientQuotas.must_wait",
+        "if wait_ms <= 0:",
+        "if True:",
+        f"{_WIRE}::test_a_share_waits_on_all_of_its_connections",
+    ),
+    one_change(
         "windows-are-never-forgotten",
         "A21: what was taken long ago does not count",
         "proto.rates:Rate._forget",
@@ -103,9 +111,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "names-of-any-length-are-remembered",
         "A21: what is remembered of a client's name is bounded",
-        "cluster.broker.quotas.client_quotas:MeteredExchange.__init__",
-        "context.client_id[:NAME_CHARS_MAX]",
-        "context.client_id",
+        "cluster.broker.quotas.client_quotas:_names",
+        "client_id[:NAME_CHARS_MAX]",
+        "client_id",
         f"{_WIRE}::test_of_a_long_client_id_little_is_remembered",
     ),
     one_change(

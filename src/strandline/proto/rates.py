@@ -47,12 +47,16 @@ class Rate:
     A window begins with the first record after the end of the one before, and is forgotten `memory_ms` after the last
     record in it. At most one more than `WindowShape.windows` are remembered. The time that the rate is over is never
     less than all whole windows and the part of the one under way: a first record is no burst.
+
+    Attributes:
+        waits_until_ms: the latest end of the waits that somebody was told.
     """
 
-    __slots__ = ("_shape", "_windows")
+    __slots__ = ("_shape", "_windows", "waits_until_ms")
 
     def __init__(self, shape: WindowShape) -> None:
         self._shape = shape
+        self.waits_until_ms = 0.0
         self._windows: deque[_Window] = deque()
 
     def record(self, value: float, now_ms: float) -> None:
@@ -64,6 +68,7 @@ class Rate:
     def record_throttle(self, throttle_ms: float, now_ms: float) -> None:
         """The client waits so long for what was recorded just now."""
         window = self._current(now_ms)
+        self.waits_until_ms = max(self.waits_until_ms, now_ms + throttle_ms)
         window.throttled_ms += throttle_ms
         window.throttles += 1
 

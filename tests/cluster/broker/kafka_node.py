@@ -353,4 +353,5 @@ async def kafka_node(
     await asyncio.sleep(0)
     assert node.listener.stats.connections == 0
     assert node.broker.memory.used_bytes == 0
+    assert node.broker.kept.used_bytes == 0
     assert node.fetch_sessions == 0

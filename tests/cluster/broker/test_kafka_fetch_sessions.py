@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
+import pytest
+from kafka_case import run
+from kafka_node import KafkaNode, until
+from kafka_wire import KafkaClient, connect
+from test_kafka_fetch import fetch
+
 from strandline.cluster.broker.handlers.fetch import EVICTION_MS_MIN, FetchSessions
+from strandline.cluster.broker.kept import FETCH_BYTES, PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.parked_fetch import FetchedPartition
+from strandline.cluster.broker.request import Action, AllowAll, RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.fetch import FINAL_EPOCH, FetchPartition, PartitionKey
 
@@ -19,6 +29,13 @@ class HandClock:
 
     def wall_ms(self) -> int:
         return 0
+
+
+class NobodyReads(AllowAll):
+    enabled = True
+
+    def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
+        return [False] * len(actions)
 
 
 OWNER, OTHER = object(), object()
@@ -35,9 +52,10 @@ def result(partition: int, *, size: int = 0, high_watermark: int = 5, error: Err
 
 
 class Driver:
-    def __init__(self, slots: int = 10) -> None:
+    def __init__(self, slots: int = 10, kept_partitions: int = 1000) -> None:
         self.clock = HandClock()
-        self.sessions = FetchSessions(self.clock, slots)
+        self.kept = KeptMemory(kept_partitions * PARTITION_BYTES * 4 // 3 + 2)
+        self.sessions = FetchSessions(self.clock, slots, self.kept)
 
     def ask(
         self,
@@ -47,10 +65,17 @@ class Driver:
         *,
         forgotten: list[PartitionKey] | None = None,
         owner: object = OWNER,
+        principal: str = "User:a",
         by_id: bool = False,
     ):
         return self.sessions.open(
-            owner, session_id=session_id, epoch=epoch, by_id=by_id, wanted=wanted, forgotten=forgotten or []
+            owner,
+            principal=principal,
+            session_id=session_id,
+            epoch=epoch,
+            by_id=by_id,
+            wanted=wanted,
+            forgotten=forgotten or [],
         )
 
 
@@ -170,3 +195,90 @@ def test_sessions_by_topic_id() -> None:
     session = driver.ask(0, 0, wanted, by_id=True).session
     assert session is not None
     assert driver.ask(session.session_id, 1, [], forgotten=[(topic_id, 0)], by_id=True).session is None
+
+
+def test_what_sessions_keep_is_bounded_for_each_principal() -> None:
+    """Beyond that a fetch is served without a session, and one that grows beyond it ends; others have theirs. What
+    ends, shrinks or is replaced gives its room back."""
+    driver = Driver(kept_partitions=4)
+    first = driver.ask(0, 0, want(0, 1)).session
+    assert first is not None
+    assert driver.ask(0, 0, want(0, 1, 2)).session is None
+    assert driver.ask(0, 0, want(0), principal="User:b").session is not None
+    assert driver.ask(first.session_id, 1, want(2, 3)).error is ErrorCode.NONE
+    assert driver.ask(first.session_id, 2, want(4)).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert driver.kept.held_for("User:a") == 0
+    second = driver.ask(0, 0, want(0, 1, 2, 3)).session
+    assert second is not None
+    assert driver.ask(second.session_id, 1, want(0), forgotten=[("t", 1), ("t", 9)]).error is ErrorCode.NONE
+    assert driver.kept.held_for("User:a") == 3 * PARTITION_BYTES
+    third = driver.ask(second.session_id, 0, want(0)).session
+    assert third is not None
+    assert driver.kept.held_for("User:a") == PARTITION_BYTES
+    driver.ask(third.session_id, FINAL_EPOCH, [])
+    driver.sessions.drop_all_of(OWNER)
+    assert driver.kept.used_bytes == 0
+    assert driver.kept.refused == 2
+
+
+def test_all_principals_together_have_a_bound() -> None:
+    """Three quarters of it may be one's, and the rest is for others."""
+    kept = KeptMemory(100)
+    assert kept.hold("a", 75)
+    assert not kept.hold("a", 1)
+    assert kept.hold("b", 25)
+    assert not kept.hold("c", 1)
+    kept.release("b", 25)
+    assert kept.hold("c", 25)
+    assert kept.held_for("b") == 0
+    with pytest.raises(AssertionError):
+        kept.release("b", 1)
+
+
+def test_105_no_session_begins_with_what_the_client_may_not_read(tmp_path: Path) -> None:
+    """Schedule 105: the partitions are answered with their errors, as often as they are asked for, and nothing of them
+    is kept; nor of partitions that are not there."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+        partitions = dict.fromkeys(range(5000), 0)
+        for denied, topic, error in (
+            (True, "t", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            (False, "nothing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ):
+            node.authorizer.chosen = NobodyReads() if denied else AllowAll()
+            answer = await client.receive(fetch(client, 11, topic, partitions, session_id=0, session_epoch=0))
+            assert answer.session_id == 0
+            assert {one.error_code for one in answer.responses[0].partitions} == {error}
+            assert node.fetch_sessions == node.broker.kept.used_bytes == 0
+        answer = await client.receive(fetch(client, 11, "t", {0: 0}, session_id=0, session_epoch=0))
+        assert answer.session_id > 0
+        assert node.broker.kept.used_bytes == PARTITION_BYTES
+        answer = await client.receive(fetch(client, 11, "t", {}, session_id=answer.session_id, session_epoch=1))
+        assert answer.error_code == 0
+
+    run(tmp_path, main)
+
+
+def test_fetches_that_wait_are_kept_within_bounds(tmp_path: Path) -> None:
+    """One that there is no room for is answered at once with what there is; when others have ended, it waits again."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+        each = FETCH_BYTES + PARTITION_BYTES
+        room = node.broker.kept.of_principal_bytes // each
+        assert room > 100
+        assert node.broker.kept.hold("User:ANONYMOUS", (room - 2) * each)
+        async with connect(node.listener.endpoint) as other:
+            waiting = [other.receive(fetch(other, 11, "t", {0: 0}, max_wait_ms=600_000)) for _ in range(2)]
+            await until(lambda: node.broker.kept.held_for("User:ANONYMOUS") == room * each)
+            answer = await client.receive(fetch(client, 11, "t", {0: 0}, max_wait_ms=600_000))
+            assert answer.responses[0].partitions[0].error_code == 0
+            for one in waiting:
+                one.close()
+        await until(lambda: node.broker.kept.held_for("User:ANONYMOUS") == (room - 2) * each)
+        node.broker.kept.release("User:ANONYMOUS", (room - 2) * each)
+        fetch(client, 11, "t", {0: 0}, max_wait_ms=600_000)
+        await until(lambda: node.broker.kept.used_bytes == each)
+
+    run(tmp_path, main)

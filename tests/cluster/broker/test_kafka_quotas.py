@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,26 @@ def test_every_answer_that_has_the_field_says_how_long_to_wait(tmp_path: Path) -
         assert silent == set()
 
     run(tmp_path, main, service=BrokerConfig(quota_window_ms=1))
+
+
+def test_a_share_waits_on_all_of_its_connections(tmp_path: Path) -> None:
+    """Ten connections of one user, above its request_percentage: one request is answered, and the others wait as long
+    as that one was told, however many there are. A change of the quota lets all go, and each is answered."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        set_quota(node, EVERY_USER, request_percentage=1e-6)
+        async with AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(connect(node.listener.endpoint)) for _ in range(10)]
+            assert waits_ms(await client.ask("api_versions", 2)) == 60_000
+            asked = [asyncio.ensure_future(other.ask("api_versions", 2)) for other in others]
+            await until(lambda: muted(node) == 11)
+            assert not any(one.done() for one in asked)
+            assert node.listener.stats.apis["ApiVersions", 2].answers == 1
+            set_quota(node, EVERY_USER, request_percentage=None)
+            for one in asked:
+                assert waits_ms(await one) == 0
+
+    run(tmp_path, main, service=BrokerConfig(quota_window_ms=60_000))
 
 
 def test_the_time_of_a_request_that_is_answered_later_counts(tmp_path: Path) -> None:

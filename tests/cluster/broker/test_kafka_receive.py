@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.cluster.broker.receive import START_BYTES, STREAM_BYTES, ReceiveBuffer
+from strandline.cluster.broker.request import Peer
+
+PEER = Peer("L", "host")
 
 
 def put(buffer: ReceiveBuffer, data: bytes, frame_bytes: int = 0) -> int:
@@ -25,7 +28,7 @@ def put(buffer: ReceiveBuffer, data: bytes, frame_bytes: int = 0) -> int:
 def test_an_idle_connection_has_no_buffer() -> None:
     """Thousands of idle connections must be cheap."""
     budget = MemoryBudget(1 << 20)
-    buffer = ReceiveBuffer(budget)
+    buffer = ReceiveBuffer(budget, PEER)
     assert buffer.capacity == 0
     put(buffer, b"x")
     assert buffer.capacity == START_BYTES
@@ -38,7 +41,7 @@ def test_an_idle_connection_has_no_buffer() -> None:
 def test_an_announced_frame_that_never_comes_costs_nothing() -> None:
     """100 MB announced, ten bytes sent: the buffer stays at its first size."""
     budget = MemoryBudget(1 << 20)
-    buffer = ReceiveBuffer(budget)
+    buffer = ReceiveBuffer(budget, PEER)
     put(buffer, struct.pack(">i", 100 << 20))
     for _ in range(6):
         put(buffer, b"y", (100 << 20) + 4)
@@ -49,7 +52,7 @@ def test_an_announced_frame_that_never_comes_costs_nothing() -> None:
 def test_growth_is_charged_and_given_back() -> None:
     """What a large frame takes is held against the node's budget until it is released."""
     budget = MemoryBudget(1 << 30)
-    buffer = ReceiveBuffer(budget)
+    buffer = ReceiveBuffer(budget, PEER)
     frame = 3 << 20
     sent = 0
     while sent < frame:
@@ -63,7 +66,7 @@ def test_growth_is_charged_and_given_back() -> None:
 
 def test_a_partial_frame_is_moved_not_lost() -> None:
     """The tail of a pipelined stream stays whole when the buffer starts again at its beginning."""
-    buffer = ReceiveBuffer(MemoryBudget(1 << 30))
+    buffer = ReceiveBuffer(MemoryBudget(1 << 30), PEER)
     first = bytes(range(256)) * 60
     put(buffer, first)
     buffer.start += 15_000  # frames read
@@ -77,7 +80,7 @@ def test_a_partial_frame_is_moved_not_lost() -> None:
 def test_frames_come_out_as_they_went_in(sizes: list[int], reads: list[int]) -> None:
     """Whatever the sizes of frames and of reads, every frame is found whole and in order."""
     budget = MemoryBudget(1 << 30)
-    buffer = ReceiveBuffer(budget)
+    buffer = ReceiveBuffer(budget, PEER)
     frames = [struct.pack(">i", size) + bytes([number % 251]) * size for number, size in enumerate(sizes)]
     stream = b"".join(frames)
     found: list[bytes] = []
@@ -102,7 +105,7 @@ def test_frames_come_out_as_they_went_in(sizes: list[int], reads: list[int]) -> 
 def test_without_room_one_buffer_grows_at_a_time() -> None:
     """Two large frames on a small budget: the second waits, keeps its bytes, and goes on when the first is finished."""
     budget = MemoryBudget(100_000)
-    first, second = ReceiveBuffer(budget), ReceiveBuffer(budget)
+    first, second = ReceiveBuffer(budget, PEER), ReceiveBuffer(budget, Peer("L", "other"))
     frame = 200_000
     for buffer in (first, second):
         while buffer.end < 2 * START_BYTES:
@@ -124,7 +127,7 @@ def test_without_room_one_buffer_grows_at_a_time() -> None:
 def test_a_turn_ends_with_its_request() -> None:
     """A peer that pipelines large requests does not keep the turn; it keeps what has come of the next request."""
     budget = MemoryBudget(60_000)
-    buffer, other = ReceiveBuffer(budget), ReceiveBuffer(budget)
+    buffer, other = ReceiveBuffer(budget, PEER), ReceiveBuffer(budget, Peer("L", "other"))
     frame = 100_000
     while buffer.end < frame:
         put(buffer, bytes(frame - buffer.end), frame)

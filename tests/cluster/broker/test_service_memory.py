@@ -48,38 +48,63 @@ def test_answers_over_their_half_and_back() -> None:
 
 
 def test_one_at_a_time_grows_beyond_the_limit() -> None:
-    """Whoever has the turn finishes; the others wait in order; so somebody always gets on."""
-    budget = MemoryBudget(2000)
-    first, second, third = Waiter(), Waiter(), Waiter()
-    assert budget.may_grow(first, 900)
-    budget.charge(Account.RECEIVE, 900)
+    """Whoever has the turn finishes; the others wait in order, each payer in turn; so somebody always gets on. What is
+    held by turn does not count against others."""
+    budget = MemoryBudget(4000)
+    first, second, third, other = Waiter(), Waiter(), Waiter(), Waiter()
+    assert budget.may_grow(first, "a", 0, 900)
+    budget.charge_request(first, "a", 900)
     assert budget.turn is None
-    assert budget.may_grow(first, 500)
+    assert budget.may_grow(first, "a", 900, 500)
     assert budget.turn is first
-    budget.charge(Account.RECEIVE, 500)
-    assert not budget.may_grow(second, 200)
-    budget.when_may_grow(second)
-    assert not budget.may_grow(third, 200)
-    budget.when_may_grow(third)
-    assert budget.may_grow(first, 500)
+    budget.charge_request(first, "a", 500)
+    assert budget.may_grow(second, "a", 0, 1000)
+    budget.charge_request(second, "a", 1000)
+    for waiter, payer in ((second, "a"), (third, "a")):
+        assert not budget.may_grow(waiter, payer, 0, 200)
+        budget.when_may_grow(payer, waiter)
+    assert budget.may_grow(other, "b", 0, 1000)
+    budget.charge_request(other, "b", 1000)
+    assert not budget.may_grow(other, "b", 1000, 1)
+    budget.when_may_grow("b", other)
+    assert budget.receivers_wait
+    assert budget.may_grow(first, "a", 1400, 5000)
     budget.return_turn(second)
     assert budget.turn is first
     budget.return_turn(first)
-    # Neither takes the turn here, so both are asked.
-    assert (second.woken, third.woken) == (1, 1)
+    # None takes the turn here, so all are asked, the payers in turn.
+    assert (second.woken, third.woken, other.woken) == (1, 1, 1)
+    assert not budget.receivers_wait
 
 
 def test_room_for_requests_wakes_all_who_wait() -> None:
-    """Once enough was given back, nobody needs a turn."""
-    budget = MemoryBudget(2000)
-    wake, other = Waiter(), Waiter()
-    budget.charge(Account.RECEIVE, 1400)
-    budget.when_may_grow(wake)
-    budget.when_may_grow(other)
-    budget.release(Account.RECEIVE, 600)
-    assert not budget.receive_scarce or budget.used_for(Account.RECEIVE) > 750
-    budget.release(Account.RECEIVE, 100)
-    assert (wake.woken, other.woken) == (1, 1)
+    """Once its payer has room again, nobody needs a turn; another payer's room is not its."""
+    budget = MemoryBudget(4000)
+    holder, big, wake, other = object(), object(), Waiter(), Waiter()
+    assert budget.may_grow(big, "c", 0, 1500)
+    budget.charge_request(big, "c", 1500)
+    for payer in ("a", "b"):
+        budget.charge_request(holder, payer, 1000)
+    budget.when_may_grow("a", wake)
+    budget.when_may_grow("b", other)
+    budget.release_request(holder, "a", 200)
+    assert (wake.woken, other.woken) == (0, 0)
+    budget.release_request(holder, "a", 100)
+    assert (wake.woken, other.woken) == (0, 0)
+    budget.release_request(holder, "a", 300)
+    assert (wake.woken, other.woken) == (1, 0)
+
+
+def test_one_payer_has_half_of_the_room() -> None:
+    """It waits for its own, whatever else is free; others do not wait for it."""
+    budget = MemoryBudget(4000)
+    slow, honest = object(), object()
+    assert budget.may_grow(slow, "slow", 0, 1000)
+    budget.charge_request(slow, "slow", 1000)
+    assert budget.may_grow(object(), "slow", 0, 10_000)
+    assert not budget.may_grow(slow, "slow", 1000, 1)
+    assert budget.may_grow(honest, "honest", 0, 1000)
+    assert not budget.may_grow(honest, "honest", 0, 1001)
 
 
 def test_a_waiter_may_withdraw() -> None:
@@ -87,12 +112,13 @@ def test_a_waiter_may_withdraw() -> None:
     budget = MemoryBudget(10)
     wake = Waiter()
     budget.charge(Account.PARKED, 20)
-    budget.charge(Account.RECEIVE, 20)
+    holder = object()
+    budget.charge_request(holder, "a", 20)
     budget.when_answers_fit(wake)
-    budget.when_may_grow(wake)
+    budget.when_may_grow("a", wake)
     budget.forget(wake)
     budget.release(Account.PARKED, 20)
-    budget.release(Account.RECEIVE, 20)
+    budget.release_request(holder, "a", 20)
     assert wake.woken == 0
 
 

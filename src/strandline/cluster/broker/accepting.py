@@ -48,5 +48,8 @@ class Listener(Protocol):
     def opened(self, connection: Any) -> None:
         """A client has connected."""
 
+    def waits_for_room(self) -> None:
+        """A connection has more to send than there is room for."""
+
     def lost(self, connection: Any, reason: str) -> None:
         """It has gone; `reason` "" unless it was refused."""

@@ -38,6 +38,7 @@ from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, Sas
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
+from strandline.cluster.broker.kept import KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
@@ -54,6 +55,9 @@ from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.proto.ports import Clock, Rpc
 from strandline.proto.rates import WindowShape
 from strandline.replica.manager import ReplicaManager
+
+KEPT_PART = 4
+"""As much as this part of the memory budget may be kept beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,7 @@ class Broker:
 
     Attributes:
         memory: the budget for all that clients make this node hold.
+        kept: what it remembers for them between their requests, beside that budget.
         loop_time: what clients take of this node's loop.
         connection_limits: how many connections they may have.
         handlers: one of each class.
@@ -100,6 +105,7 @@ class Broker:
         brokers = Brokers(parts.node_id, image, parts.quorum, parts.replicas, clock)
         self.clock = clock
         self.memory = MemoryBudget(config.memory_bytes)
+        self.kept = KeptMemory(config.memory_bytes // KEPT_PART)
         self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
         self.quotas: ClientQuotas | None = None
@@ -116,6 +122,7 @@ class Broker:
             authorizer=authorizer,
             brokers=brokers,
             memory=self.memory,
+            kept=self.kept,
             loop_time=self.loop_time,
             clock=clock,
             config=config,

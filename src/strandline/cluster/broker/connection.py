@@ -58,7 +58,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._in = ReceiveBuffer(listener.memory)
+        self.peer = Peer(listener.name, "")
+        self._in = ReceiveBuffer(listener.memory, self.peer)
         self._exchanges: deque[Exchange] = deque()
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -76,7 +77,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Reading is paused, by us."""
         self._write_paused = False
         self._reason = ""
-        self.peer = Peer(listener.name, "")
         self.port = 0
         self.bytes_moved = 0
 
@@ -96,6 +96,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def to_blame(self) -> bool:
         """It holds memory that only its peer can free, by sending the rest of a request or by taking answers."""
         return self.unsent_bytes > 0 or (self._in.charged_bytes > 0 and not self.waiting)
+
+    @property
+    def receives(self) -> bool:
+        """A request is on its way, for which it holds memory of the budget."""
+        return self._in.charged_bytes > 0 and not self.waiting
 
     @property
     def buffer_bytes(self) -> int:
@@ -269,7 +274,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             if gate is not None:
                 gate.check(frame)
-            self._handle(frame)
+            if not self._handle(frame):
+                received.start = start
+                return False
         return True
 
     def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
@@ -292,7 +299,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     f"a request of {length} bytes to {name}, which takes {config.small_request_bytes_max} at most"
                 )
 
-    def _handle(self, frame: memoryview) -> None:
+    def _handle(self, frame: memoryview) -> bool:
+        """Begin to answer a request; false where its client must wait before it is taken."""
         key, version, correlation_id = read_request_header(frame)
         api = self.listener.apis.get(key)
         if api is None:
@@ -304,9 +312,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if answer_version == version:
             client_id, position = read_client_id(frame, answer_api.api.flexible(version))
         listener = self.listener
+        quotas, flexible = listener.quotas, api.api.flexible_answer_header(version)
+        if quotas is not None and quotas.must_wait(self, self.peer, name, client_id):
+            return False
         now_ms = listener.clock.monotonic_ms()
         context = RequestContext(self.peer, client_id, name, version, correlation_id, now_ms)
-        quotas, flexible = listener.quotas, api.api.flexible_answer_header(version)
         metered = None if quotas is None else quotas.metered(self, context, flexible, len(frame))
         exchange = metered or Exchange(self, context, flexible)
         self._exchanges.append(exchange)
@@ -319,6 +329,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 raise
             log.exception("internal error: a request failed", api=name, version=version, **self.identity())
             raise ProtocolError(f"{name} v{version} could not be answered") from None
+        return True
 
     def _take_token(self, gate: Gate, token: memoryview) -> None:
         """A message of SASL that has no header, after SaslHandshake 0."""
@@ -476,7 +487,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 memory.when_answers_fit(self._wake)
         elif not self._in.make_room(self._frame_bytes()):
             wait = True
-            memory.when_may_grow(self._process)
+            memory.when_may_grow(self.peer.payer, self._process)
+            self.listener.waits_for_room()
         if wait != self.waiting:
             self.waiting = wait
             if wait:

@@ -24,6 +24,13 @@ log = structlog.get_logger("strandline.kafka")
 SWEEP_MS_MAX = 5000
 """Idle and stalled connections are looked for this often; only while there are connections."""
 
+WAITING_SWEEP_MS = 500
+"""And so often while requests wait for room."""
+
+RECEIVE_BYTES_PER_S_MIN, SLOW_MS_MAX = 64 * 1024, 1500
+"""While others wait for room, a connection that holds some has to send at least so fast; one that did not for so long
+is closed, the slowest first."""
+
 CLOSE_GRACE_MS = 2000
 """How long a closing listener waits for its last answers to leave."""
 
@@ -31,13 +38,16 @@ CLOSE_GRACE_MS = 2000
 class _Seen:
     """What the last sweep saw of a connection."""
 
-    __slots__ = ("bytes_moved", "counted", "since_ms", "unsent_bytes")
+    __slots__ = ("bytes_moved", "bytes_per_s", "counted", "since_ms", "slow_since_ms", "unsent_bytes")
 
     def __init__(self, now_ms: float) -> None:
         self.bytes_moved = -1
         self.unsent_bytes = -1
         self.counted = False
         self.since_ms = now_ms
+        self.bytes_per_s = 0.0
+        self.slow_since_ms: float | None = None
+        """A request drips in since then."""
 
 
 class KafkaListener:
@@ -77,6 +87,8 @@ class KafkaListener:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._turn_seen = (0, 0.0)
+        self._swept_ms = 0.0
+        self._sweeps_often = False
 
     @property
     def quotas(self) -> ClientQuotas | None:
@@ -164,6 +176,12 @@ class KafkaListener:
         self.stats.refused += 1
         self.notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
 
+    def waits_for_room(self) -> None:
+        """A connection has more to send than there is room for: whoever does not use what it holds is looked for."""
+        if self._sweep_timer is not None and not self._sweeps_often:
+            self._sweep_timer.cancel()
+            self._schedule_sweep()
+
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         seen = self._connections.pop(connection, None)
         if seen is not None and seen.counted:
@@ -185,6 +203,10 @@ class KafkaListener:
 
     def _schedule_sweep(self) -> None:
         delay_ms = min(SWEEP_MS_MAX, self.config.idle_ms_max / 2, self.config.stalled_ms_max / 2)
+        self._sweeps_often = self.memory.receivers_wait
+        if self._sweeps_often:
+            delay_ms = min(delay_ms, WAITING_SWEEP_MS)
+        self._swept_ms = self.clock.monotonic_ms()
         self._sweep_timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._sweep)
 
     def _sweep(self) -> None:
@@ -192,6 +214,7 @@ class KafkaListener:
         now_ms = self.clock.monotonic_ms()
         for connection, seen in list(self._connections.items()):
             unsent = connection.unsent_bytes
+            self._note_rate(connection, seen, now_ms)
             if (connection.bytes_moved, unsent) != (seen.bytes_moved, seen.unsent_bytes):
                 seen.bytes_moved, seen.unsent_bytes, seen.since_ms = connection.bytes_moved, unsent, now_ms
             elif connection.idle:
@@ -204,8 +227,39 @@ class KafkaListener:
         memory = self.memory
         if memory.answers_over or memory.receive_scarce:
             self._close_stalled(now_ms)
+        if memory.receivers_wait:
+            self._close_slow(now_ms)
         if self._connections:
             self._schedule_sweep()
+
+    def _note_rate(self, connection: KafkaConnection, seen: _Seen, now_ms: float) -> None:
+        elapsed_s = max(now_ms - self._swept_ms, 1.0) / 1000
+        seen.bytes_per_s = (connection.bytes_moved - max(seen.bytes_moved, 0)) / elapsed_s
+        if not connection.receives or seen.bytes_per_s >= RECEIVE_BYTES_PER_S_MIN:
+            seen.slow_since_ms = None
+        elif seen.slow_since_ms is None:
+            seen.slow_since_ms = now_ms
+
+    def _close_slow(self, now_ms: float) -> None:
+        """Requests wait for room that others hold and do not use: of each payer the slowest goes, and the largest of
+        these."""
+        slow = [
+            (seen.bytes_per_s, -connection.held_bytes, number, connection)
+            for number, (connection, seen) in enumerate(self._connections.items())
+            if seen.slow_since_ms is not None and now_ms - seen.slow_since_ms >= SLOW_MS_MAX
+        ]
+        gone: set[str] = set()
+        for bytes_per_s, _, _, connection in sorted(slow):
+            if connection.peer.payer not in gone:
+                gone.add(connection.peer.payer)
+                log.warning(
+                    "closed a slow connection to free memory",
+                    held_bytes=connection.held_bytes,
+                    bytes_per_s=round(bytes_per_s),
+                    least_bytes_per_s=RECEIVE_BYTES_PER_S_MIN,
+                    **connection.identity(),
+                )
+                connection.abort()
 
     def _stalled(self, now_ms: float) -> list[KafkaConnection]:
         """Who holds memory and does not move, and who makes others wait for their turn with a request that drips in.

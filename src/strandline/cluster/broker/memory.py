@@ -8,8 +8,10 @@ reading, nor slow readers others from writing.
   of it stop taking requests until enough has been released; over seven eighths, all stop taking requests for much (what
   a fetch brings); over the whole of it, all requests. So clients that take no answers keep those who do waiting only
   once there are very many of them, and those who ask for little hardly ever.
-* Room for a request is asked for before it is allocated. When there is none left, one connection at a time has the turn
-  to grow beyond the limit, so that somebody always finishes: the node holds its limit and one request more.
+* Room for a request is asked for before it is allocated. One payer (a principal, or an address where everybody is
+  anonymous) has half of it at most, so that one who sends much and finishes nothing keeps no other waiting. Where there
+  is none left, one connection at a time has the turn to grow beyond the limits, so that somebody always finishes: the
+  node holds its limit and one request more. What that one holds does not count against others.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class MemoryBudget:
     Invariants:
         * `used_bytes` is the sum of all charges not yet released, and never negative;
         * a waiter is called once for each time it asked to be;
-        * one holder at most has the turn, and only while the receiving half is full.
+        * one holder at most has the turn, and only while the receiving half, or its payer's part, is full.
     """
 
     __slots__ = (
@@ -47,8 +49,12 @@ class MemoryBudget:
         "_answer_limit_of_all",
         "_answer_limit_of_large",
         "_answer_waiters",
+        "_payer_limit",
         "_receive_limit",
         "_receive_waiters",
+        "_received",
+        "_turn_bytes",
+        "_turn_payer",
         "_used",
         "limit_bytes",
         "turn",
@@ -64,12 +70,16 @@ class MemoryBudget:
         self.turns = 0
         """How often the turn was given."""
         self._receive_limit = limit_bytes // 2
+        self._payer_limit = self._receive_limit // 2
+        self._received: dict[str, int] = {}
+        self._turn_bytes = 0
+        self._turn_payer = ""
         self._answer_limit_of_all = limit_bytes - self._receive_limit
         self._answer_limit = self._answer_limit_of_all * 3 // 4
         self._answer_limit_of_large = self._answer_limit_of_all * 7 // 8
         self._used = dict.fromkeys(Account, 0)
         self._answer_waiters: dict[Wake, None] = {}
-        self._receive_waiters: dict[Wake, None] = {}
+        self._receive_waiters: dict[str, dict[Wake, None]] = {}
 
     def used_for(self, account: Account) -> int:
         """Bytes charged to one account."""
@@ -87,8 +97,8 @@ class MemoryBudget:
         if self._used[account] < 0:
             raise AssertionError(f"More released than charged: {account.value} {self._used[account]}")
         if account is Account.RECEIVE:
-            self._wake_receivers()
-        elif self._answer_waiters and self._answers <= self._answer_limit * RESUME_FRACTION:
+            return
+        if self._answer_waiters and self._answers <= self._answer_limit * RESUME_FRACTION:
             waiters, self._answer_waiters = self._answer_waiters, {}
             for wake in waiters:
                 wake()
@@ -96,7 +106,9 @@ class MemoryBudget:
     def forget(self, wake: Wake) -> None:
         """Withdraw whatever `wake` waits for; fine if there is nothing."""
         self._answer_waiters.pop(wake, None)
-        self._receive_waiters.pop(wake, None)
+        for payer, wakes in list(self._receive_waiters.items()):
+            if wakes.pop(wake, wakes) is None and not wakes:
+                del self._receive_waiters[payer]
 
     # Answers
 
@@ -135,36 +147,68 @@ class MemoryBudget:
         """Buffers should be given back as soon as they are empty."""
         return self.turn is not None or self._used[Account.RECEIVE] > self._receive_limit * RESUME_FRACTION
 
-    def may_grow(self, holder: object, size: int) -> bool:
-        """Whether `holder` may hold `size` more bytes of a request; takes the turn where there is no room."""
-        if self._used[Account.RECEIVE] + size <= self._receive_limit or self.turn is holder:
+    @property
+    def receivers_wait(self) -> bool:
+        """Somebody has more to send than there is room for."""
+        return bool(self._receive_waiters)
+
+    def charge_request(self, holder: object, payer: str, size: int) -> None:
+        """`holder` has so many more bytes of a request in its buffer."""
+        self.charge(Account.RECEIVE, size)
+        self._received[payer] = self._received.get(payer, 0) + size
+        if self.turn is holder:
+            self._turn_bytes += size
+
+    def release_request(self, holder: object, payer: str, size: int) -> None:
+        """So many less; wakes those who wait once there is room again."""
+        self.release(Account.RECEIVE, size)
+        left = self._received.get(payer, 0) - size
+        if left > 0:
+            self._received[payer] = left
+        else:
+            self._received.pop(payer, None)
+        if self.turn is holder:
+            self._turn_bytes -= size
+        self._wake_receivers()
+
+    def may_grow(self, holder: object, payer: str, held: int, size: int) -> bool:
+        """Whether `holder`, which holds `held` bytes of a request, may hold `size` more; takes the turn where there is
+        no room."""
+        if self.turn is holder or self._has_room(payer, size):
             return True
         if self.turn is None:
-            self.turn = holder
+            self.turn, self._turn_bytes, self._turn_payer = holder, held, payer
             self.turns += 1
             return True
         return False
 
-    def when_may_grow(self, wake: Wake) -> None:
+    def when_may_grow(self, payer: str, wake: Wake) -> None:
         """Call `wake` once when it is worth to ask `may_grow` again. Asking twice counts once."""
-        self._receive_waiters[wake] = None
+        self._receive_waiters.setdefault(payer, {})[wake] = None
 
     def return_turn(self, holder: object) -> None:
         """`holder` has finished its request, or is gone; fine if it does not have the turn."""
         if self.turn is holder:
-            self.turn = None
+            self.turn, self._turn_bytes, self._turn_payer = None, 0, ""
             self._wake_receivers()
 
+    def _has_room(self, payer: str, size: int, fraction: float = 1.0) -> bool:
+        """For so many bytes more, without the turn's."""
+        own = self._received.get(payer, 0) - (self._turn_bytes if payer == self._turn_payer else 0)
+        used = self._used[Account.RECEIVE] - self._turn_bytes
+        return used + size <= self._receive_limit * fraction and own + size <= self._payer_limit * fraction
+
     def _wake_receivers(self) -> None:
-        """Wake all who wait for room if there is some, else the one whose turn is next."""
-        if self._receive_waiters and self._used[Account.RECEIVE] <= self._receive_limit * RESUME_FRACTION:
-            waiters, self._receive_waiters = self._receive_waiters, {}
-            for wake in waiters:
-                wake()
-            return
-        for wake in list(self._receive_waiters):
-            if self.turn is not None:
-                return
-            if wake in self._receive_waiters:
-                del self._receive_waiters[wake]
-                wake()  # takes the turn, unless it has no more need of it
+        """Wake all of each payer that has room again, else the one whose turn is next."""
+        for payer in list(self._receive_waiters):
+            if self._has_room(payer, 0, RESUME_FRACTION):
+                for wake in self._receive_waiters.pop(payer, ()):
+                    wake()
+        while self.turn is None and self._receive_waiters:
+            payer, wakes = next(iter(self._receive_waiters.items()))
+            wake = next(iter(wakes))
+            del self._receive_waiters[payer]
+            del wakes[wake]
+            if wakes:
+                self._receive_waiters[payer] = wakes  # behind the other payers
+            wake()  # takes the turn, unless it has no more need of it

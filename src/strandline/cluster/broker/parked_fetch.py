@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from strandline.cluster.broker.kept import FETCH_BYTES, PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.cluster.broker.request import Peer
@@ -73,6 +74,7 @@ class Shared:
     replicas: ReplicaManager
     image: Callable[[], MetadataImage]
     memory: MemoryBudget
+    kept: KeptMemory
     loop_time: LoopTime
     deadlines: Deadlines
     fetch_max_bytes: int
@@ -108,9 +110,11 @@ class Fetch:
         "_done",
         "_ended",
         "_is_short",
+        "_kept",
         "_max_bytes",
         "_min_bytes",
         "_peer",
+        "_principal",
         "_request",
         "_shared",
         "_size",
@@ -125,6 +129,7 @@ class Fetch:
     ) -> None:
         self._shared = shared
         self._peer = peer
+        self._principal = peer.principal
         self._request = request
         self._done = done
         budget = max(shared.memory.answer_room_bytes, READ_BYTES_MIN)
@@ -132,6 +137,7 @@ class Fetch:
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._size = 0
         self._charged = 0
+        self._kept = 0
         self._ended = False
         self._is_short = False
         """Something is there, and was not read in time: the client shall ask again at once."""
@@ -264,6 +270,7 @@ class Fetch:
             or not self.results
             or self._is_short
             or any(result.says_more for result in just_read)
+            or not self._may_wait()
         ):
             self._end()
             return
@@ -276,6 +283,14 @@ class Fetch:
         self._charged = self._size
         if self._ticket is None:
             self._ticket = self._shared.deadlines.add(self._request.max_wait_ms, self)
+
+    def _may_wait(self) -> bool:
+        """There is room to remember the request while it waits; else it is answered at once, with what there is."""
+        size = 0 if self._kept else FETCH_BYTES + PARTITION_BYTES * len(self.results)
+        if size and not self._shared.kept.hold(self._principal, size):
+            return False
+        self._kept += size
+        return True
 
     def _charge(self, account: Account, size: int) -> None:
         if size > 0:
@@ -298,6 +313,9 @@ class Fetch:
         self._wakes.clear()
         self._charge(Account.PARKED, -self._charged)
         self._charged = 0
+        if self._kept:
+            self._shared.kept.release(self._principal, self._kept)
+            self._kept = 0
 
 
 def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.request import Peer
 from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 START_BYTES = 16 * 1024
@@ -24,10 +25,13 @@ class ReceiveBuffer:
     Invariants: 0 <= start <= end <= capacity; the charge is max(0, capacity - START_BYTES).
     """
 
-    __slots__ = ("_budget", "_charged", "_filled", "end", "start", "view")
+    __slots__ = ("_budget", "_charged", "_filled", "_payer", "_peer", "end", "start", "view")
 
-    def __init__(self, budget: MemoryBudget) -> None:
+    def __init__(self, budget: MemoryBudget, peer: Peer) -> None:
         self._budget = budget
+        self._peer = peer
+        self._payer = ""
+        """Who holds what is charged."""
         self._charged = 0
         self._filled = False
         self.view = memoryview(b"")
@@ -98,7 +102,7 @@ class ReceiveBuffer:
         self._budget.return_turn(self)
 
     def _grow(self, capacity: int) -> bool:
-        if not self._budget.may_grow(self, capacity - len(self.view)):
+        if not self._budget.may_grow(self, self._peer.payer, self._charged, capacity - len(self.view)):
             return False
         self._resize(capacity)
         return True
@@ -119,11 +123,18 @@ class ReceiveBuffer:
         self._charge(max(0, capacity - START_BYTES))
 
     def _charge(self, size: int) -> None:
-        if size > self._charged:
-            self._budget.charge(Account.RECEIVE, size - self._charged)
-        elif size < self._charged:
-            self._budget.release(Account.RECEIVE, self._charged - size)
+        payer, held = self._peer.payer, self._charged
+        if size == held:
+            return
         self._charged = size
+        if held and payer != self._payer:  # the client has logged in meanwhile
+            self._budget.release_request(self, self._payer, held)
+            held = 0
+        self._payer = payer
+        if size > held:
+            self._budget.charge_request(self, payer, size - held)
+        elif size < held:
+            self._budget.release_request(self, payer, held - size)
 
 
 TLS_ON_PLAINTEXT = (

@@ -76,6 +76,14 @@ class Peer:
         self.software_name = UNKNOWN_SOFTWARE
         self.software_version = UNKNOWN_SOFTWARE
 
+    @property
+    def payer(self) -> str:
+        """Who holds what this connection does: all strangers together, a principal, or where everybody is anonymous the
+        address."""
+        if self.is_stranger:
+            return ""
+        return f"{ANONYMOUS} {self.host}" if self.principal == ANONYMOUS else self.principal
+
 
 class RequestContext(NamedTuple):
     """One request.

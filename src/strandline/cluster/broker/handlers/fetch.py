@@ -8,6 +8,7 @@ from typing import NamedTuple
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.kept import PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
@@ -82,11 +83,12 @@ class _Known:
 class FetchSession:
     """One session. `epoch` is the number that the client's next request must carry."""
 
-    __slots__ = ("by_id", "epoch", "owner", "partitions", "session_id", "used_ms")
+    __slots__ = ("by_id", "epoch", "owner", "partitions", "principal", "session_id", "used_ms")
 
-    def __init__(self, session_id: int, owner: object, by_id: bool, used_ms: float) -> None:
+    def __init__(self, session_id: int, owner: object, principal: str, by_id: bool, used_ms: float) -> None:
         self.session_id = session_id
         self.owner = owner
+        self.principal = principal
         self.by_id = by_id
         self.used_ms = used_ms
         self.epoch = 1
@@ -143,12 +145,16 @@ class FetchSessions:
     session that nobody has used for a while makes room for a new one, and where there is no room a fetch is served in
     full, without a session.
 
+    What its partitions take is held of the memory that is kept for its principal: where that is used up, a fetch is
+    served without a session, too.
+
     Invariants: at most `slots` sessions; each is found only by the connection that opened it.
     """
 
-    def __init__(self, clock: Clock, slots: int) -> None:
+    def __init__(self, clock: Clock, slots: int, kept: KeptMemory) -> None:
         self._clock = clock
         self._slots = slots
+        self._kept = kept
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self._last_id = 0
         self.evictions = 0
@@ -165,6 +171,7 @@ class FetchSessions:
         self,
         owner: object,
         *,
+        principal: str,
         session_id: int,
         epoch: int,
         by_id: bool,
@@ -175,8 +182,8 @@ class FetchSessions:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             known = self._sessions.get(session_id)
             if known is not None and known.owner is owner:
-                del self._sessions[session_id]
-            session = None if epoch == FINAL_EPOCH or not wanted else self._create(owner, by_id, wanted)
+                self.drop(known)
+            session = None if epoch == FINAL_EPOCH or not wanted else self._create(owner, principal, by_id, wanted)
             return Opened(ErrorCode.NONE, session, False, wanted)
         session = self._sessions.get(session_id)
         if session is None or session.owner is not owner:
@@ -185,45 +192,78 @@ class FetchSessions:
             return Opened(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, [])
         if session.by_id != by_id:
             return Opened(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, [])
-        session.update(wanted, forgotten)
-        del self._sessions[session_id]
+        if not self._update(session, wanted, forgotten):
+            self.drop(session)
+            return Opened(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, [])
         if not session.partitions:
+            self.drop(session)
             return Opened(ErrorCode.NONE, None, False, [])
+        del self._sessions[session_id]
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_ms = self._clock.monotonic_ms()
         self._sessions[session_id] = session
         return Opened(ErrorCode.NONE, session, True, [known.wanted for known in session.partitions.values()])
 
     def drop(self, session: FetchSession) -> None:
-        """Nobody was told of it."""
-        self._sessions.pop(session.session_id, None)
+        """Nobody was told of it, or nobody uses it any more."""
+        if self._sessions.pop(session.session_id, None) is not None:
+            self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))
 
     def drop_all_of(self, owner: object) -> None:
         """The connection is gone."""
-        for session_id in [key for key, session in self._sessions.items() if session.owner is owner]:
-            del self._sessions[session_id]
+        for session in [session for session in self._sessions.values() if session.owner is owner]:
+            self.drop(session)
 
-    def _create(self, owner: object, by_id: bool, wanted: Sequence[FetchPartition]) -> FetchSession | None:
+    def _update(
+        self, session: FetchSession, wanted: Sequence[FetchPartition], forgotten: Sequence[PartitionKey]
+    ) -> bool:
+        """Whether there is room for what the session becomes."""
+        new = {key_of(partition) for partition in wanted} - session.partitions.keys()
+        if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):
+            return False
+        session.update(wanted, ())
+        before = len(session.partitions)
+        session.update((), forgotten)
+        self._kept.release(session.principal, PARTITION_BYTES * (before - len(session.partitions)))
+        return True
+
+    def _create(
+        self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
+    ) -> FetchSession | None:
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots and not self._evict_one(now_ms):
             return None
         self._last_id = 1 if self._last_id == EPOCH_MAX else self._last_id + 1
         while self._last_id in self._sessions:
             self._last_id += 1
-        session = FetchSession(self._last_id, owner, by_id, now_ms)
-        session.update(wanted, ())
+        session = FetchSession(self._last_id, owner, principal, by_id, now_ms)
+        if not self._update(session, wanted, ()):
+            return None
         self._sessions[session.session_id] = session
         return session
 
     def _evict_one(self, now_ms: float) -> bool:
         """Make room: the least recently used session goes, if it has not been used for long enough."""
-        for session_id, session in self._sessions.items():
+        for session in self._sessions.values():
             if now_ms - session.used_ms < EVICTION_MS_MIN:
                 return False
-            del self._sessions[session_id]
+            self.drop(session)
             self.evictions += 1
             return True
         return False
+
+
+def _is_nothing_to_it(result: FetchedPartition) -> bool:
+    """The client may not read this partition, or there is none: no session begins with it, and the next fetch is in
+    full again."""
+    return result.error in _NOTHING_TO_IT
+
+
+_NOTHING_TO_IT = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+)
 
 
 class FetchHandler:
@@ -242,6 +282,7 @@ class FetchHandler:
         authorizer: Authorizer,
         brokers: Brokers,
         memory: MemoryBudget,
+        kept: KeptMemory,
         loop_time: LoopTime,
         clock: Clock,
         config: BrokerConfig,
@@ -253,9 +294,16 @@ class FetchHandler:
         self._brokers = brokers
         self._deadlines = Deadlines(clock, GRANULARITY_MS)
         self._shared = Shared(
-            replicas, image, memory, loop_time, self._deadlines, config.fetch_max_bytes, config.rack_aware_fetch
+            replicas,
+            image,
+            memory,
+            kept,
+            loop_time,
+            self._deadlines,
+            config.fetch_max_bytes,
+            config.rack_aware_fetch,
         )
-        self.sessions = FetchSessions(clock, config.fetch_session_slots)
+        self.sessions = FetchSessions(clock, config.fetch_session_slots, kept)
 
     def close(self) -> None:
         """Forget every deadline; nothing is answered any more."""
@@ -288,6 +336,9 @@ class FetchHandler:
         results = [FetchedPartition(wanted) for wanted in opened.wanted]
         for result in results:
             self._locate(context, message, result)
+        if opened.session is not None and not opened.incremental and any(map(_is_nothing_to_it, results)):
+            self.sessions.drop(opened.session)
+            opened = opened._replace(session=None)
         fetch = Fetch(
             self._shared,
             context.peer,
@@ -326,6 +377,7 @@ class FetchHandler:
     def _open(self, exchange: Exchange, message: FetchRequest) -> Opened:
         return self.sessions.open(
             exchange.connection,
+            principal=exchange.context.principal,
             session_id=message.session_id,
             epoch=message.session_epoch,
             by_id=exchange.context.version >= TOPIC_ID_SINCE,

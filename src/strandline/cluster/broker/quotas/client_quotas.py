@@ -17,7 +17,7 @@ from strandline.cluster.broker.exchange import FREE, STRICT_SINCE, Charge, Conne
 from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits, Share
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota, TokenQuota
-from strandline.cluster.broker.request import RequestContext
+from strandline.cluster.broker.request import Peer, RequestContext
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
@@ -57,6 +57,7 @@ class ClientQuotas:
         """Go by these from now on. Rates stay; whoever is muted goes on, and is judged anew at its next request."""
         for key, rate in self.rates.items():
             rate.limits = Limits(quotas, key)
+            rate.let_go()
         self.mutation_limits = Limits(quotas, QuotaKey.CONTROLLER_MUTATION_RATE)
         self.arrivals.set(quotas)
         self.mutes.end_all()
@@ -69,6 +70,19 @@ class ClientQuotas:
         }
         return {**self.rates, **tokens}
 
+    def must_wait(self, connection: Connection, peer: Peer, api: str, client_id: str) -> bool:
+        """Its share has taken too much of the loop, on whichever connection: then this one is muted as long, and its
+        request waits. Else each of many connections would have one more request in every window."""
+        if peer.is_stranger or api in EXEMPT:
+            return False
+        now_ms = self.clock.monotonic_ms()
+        requests = self.rates[QuotaKey.REQUEST_PERCENTAGE]
+        wait_ms = requests.wait_ms(*_names(peer.principal, client_id), now_ms)
+        if wait_ms <= 0:
+            return False
+        self.mutes.mute(connection, wait_ms, now_ms)
+        return True
+
     def metered(
         self, connection: Connection, context: RequestContext, flexible_header: bool, frame_bytes: int
     ) -> MeteredExchange | None:
@@ -77,6 +91,11 @@ class ClientQuotas:
         if context.api in EXEMPT or (gate is not None and not gate.is_open):
             return None
         return MeteredExchange(self, connection, context, flexible_header, frame_bytes)
+
+
+def _names(principal: str, client_id: str) -> tuple[str, str]:
+    """A user and a client, as far as they are remembered: a client.id may fill a frame."""
+    return principal.partition(":")[2][:NAME_CHARS_MAX], client_id[:NAME_CHARS_MAX]
 
 
 class MeteredExchange(Exchange):
@@ -94,9 +113,7 @@ class MeteredExchange(Exchange):
     ) -> None:
         super().__init__(connection, context, flexible_header)
         self._quotas = quotas
-        user = context.principal.partition(":")[2]
-        # A client.id may fill a frame; it is remembered for a while.
-        self._client = user[:NAME_CHARS_MAX], context.client_id[:NAME_CHARS_MAX]
+        self._client = _names(context.principal, context.client_id)
         now_ms = quotas.clock.monotonic_ms()
         self._began_ms: float | None = now_ms
         self._busy_ms = 0.0

@@ -55,6 +55,10 @@ class Recent(Generic[T]):
         """The same without using it; None: there is nothing to know."""
         return self._known.get(of)
 
+    def all(self) -> Iterator[T]:
+        """What is known of each."""
+        yield from self._known.values()
+
     def latest_first(self, now_ms: float) -> Iterator[tuple[QuotaEntity, T]]:
         """All of them."""
         self._forget(now_ms)
@@ -125,6 +129,17 @@ class RateQuota:
         share = self.limits.share(user, client_id)
         if share is not None:
             self._rates.use(share.of, now_ms).record(value, now_ms)
+
+    def wait_ms(self, user: str, client_id: str, now_ms: float) -> float:
+        """How long anybody of its share was told to wait yet; 0: nobody."""
+        share = self.limits.share(user, client_id)
+        rate = None if share is None else self._rates.look(share.of)
+        return 0.0 if rate is None else max(rate.waits_until_ms - now_ms, 0.0)
+
+    def let_go(self) -> None:
+        """Nobody waits any more: the quotas have changed."""
+        for rate in self._rates.all():
+            rate.waits_until_ms = 0.0
 
     def most_at_once(self, user: str, client_id: str) -> float:
         """Whoever takes more at once must wait even if it took nothing before (Kafka's `getMaxValueInQuotaWindow`)."""
