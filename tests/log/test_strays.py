@@ -95,13 +95,14 @@ def test_100_a_clock_set_ahead_removes_no_stray(node: Node, restart: bool) -> No
     """Schedule 100: its delay is over by a clock that nobody believes, before a restart or behind it."""
     node.clock = clock = JumpingClock()
     log_dir, strays = node.start()
-    strays.set_aside(ASSIGNED)
+    strays.set_aside(ASSIGNED, knows_topics=True)
     note_time(node.disk, str(node.path), clock.wall_ms())
     if restart:
         log_dir.close(8)
     clock.jump(8 * 24 * 3_600_000)
     if restart:
         log_dir, strays = node.start()
+        strays.set_aside(ASSIGNED, knows_topics=True)
     asyncio.run(strays.remove_due(lambda _: False))
     assert len(node.names()) == 3
     clock.now_ms += DELAY_MS

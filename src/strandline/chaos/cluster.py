@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.chaos.checkers.batches import StoredBatch
+from strandline.chaos.checkers.compacted import tombstones_go
 from strandline.chaos.checkers.copies import CopyChecks
 from strandline.chaos.checkers.durable import CommittedIsDurable
 from strandline.chaos.checkers.invariant import InvariantViolated
@@ -394,10 +395,10 @@ class SimCluster:
                 found.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
         return found
 
-    def compacted(self) -> set[str]:
-        """Partitions of compacted topics."""
-        hosted = [partition for live in self.nodes() for partition in self.replicas(live)]
-        return {str(one.topic_partition) for one in hosted if one.log is not None and one.log.config.compacted}
+    def compacted(self) -> dict[str, bool]:
+        """Partitions of compacted topics, and whether their tombstones may be gone."""
+        logs = [one.log for live in self.nodes() for one in self.replicas(live) if one.log is not None]
+        return {str(log.topic_partition): tombstones_go(log.config) for log in logs if log.config.compacted}
 
     def counted(self) -> dict[str, int]:
         """How often the run reached what it is to test."""

@@ -53,6 +53,7 @@ class Retention:
         self._log_dir = log_dir
         self._clock = believed
         self._raise_tier_start = raise_tier_start
+        self._ahead_told = False
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)
@@ -71,9 +72,9 @@ class Retention:
             self._pass.cancel()
 
     def _read_clock(self) -> int:
-        before_ms = self._clock.ahead_ms
-        now_ms = self._clock.earliest_ms()
-        if self._clock.ahead_ms and not before_ms:
+        now_ms, told = self._clock.earliest_ms(), self._ahead_told
+        self._ahead_told = self._clock.ahead_ms != 0
+        if self._ahead_told and not told:
             log.warning(
                 "the wall clock was set ahead, or this broker was away for more than a day; for a day everything "
                 "expires by the time before, so that nothing goes too early. Put the clock right if it is wrong",

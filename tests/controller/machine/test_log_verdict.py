@@ -273,8 +273,9 @@ def test_a_life_that_left_its_broker_epoch_alone(machine_cluster: Any, since: in
     """Schedule 94: an earlier build, which keeps no lives, stopped in good order. Its clean mark has the epoch;
     an older copy of such a directory names one of the past."""
     cluster = crashed(machine_cluster)
-    request = cluster.registration(2)
-    request = replace(request, lives=(life_of_epoch(cluster.epoch(2) + since), request.incarnation_id))
+    epoch = cluster.epoch(2) + since
+    request = cluster.registration(2, previous_broker_epoch=epoch)
+    request = replace(request, lives=(life_of_epoch(epoch), request.incarnation_id))
     cluster.run(brokers.register_broker(cluster.state, request, len(cluster.log), 0))
     cluster.beat(2)
     cluster.wait_out()

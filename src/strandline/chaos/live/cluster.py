@@ -25,7 +25,7 @@ from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.ruin import lose_newest_batches, rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, client_settings, pause
+from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, Wires, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters
@@ -46,6 +46,7 @@ WAIT_S = 20.0
 POLL_S = 0.05
 
 FAULT_INJECTION = "strandline.fault.injection"
+STORE_URL = "remote.log.storage.url"
 PAGE_BYTES = 4096
 
 
@@ -87,6 +88,7 @@ class LiveCluster(DevCluster):
         self._plugs: dict[int, Endpoint] = {}
         self._cut_off: dict[int, None] = {}
         self._slow: dict[int, None] = {}
+        self._ahead: dict[int, None] = {}
         self._full: dict[int, None] = {}
         self._disk_bytes = disk_bytes if disk_bytes is not None and can_mount() else None
         self._mounted: list[Path] = []
@@ -148,17 +150,33 @@ class LiveCluster(DevCluster):
         Raises:
             OSError: the node does not answer on its HTTP listener.
         """
-        body = json.dumps({"slow_disk_ms": delay_ms}).encode()
+        self._ask(node_id, {"slow_disk_ms": delay_ms})
+        if delay_ms:
+            self._slow[node_id] = None
+        else:
+            self._slow.pop(node_id, None)
+
+    def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
+        """The node's wall clock is ahead by so much, for everything but the times of files; 0 puts it right.
+
+        Raises:
+            OSError: the node does not answer on its HTTP listener.
+        """
+        self._ask(node_id, {"clock_ahead_ms": ahead_ms})
+        if ahead_ms:
+            self._ahead[node_id] = None
+        else:
+            self._ahead.pop(node_id, None)
+
+    def _ask(self, node_id: int, fault: Mapping[str, float]) -> None:
+        """By the node's fault hook. Raises OSError."""
+        body = json.dumps(fault).encode()
         scheme, context = "http", None
         if self._layout.secure:
             scheme, context = "https", ssl.create_default_context(cafile=self._layout.certificates / CA_FILE)
         request = urllib.request.Request(f"{scheme}://{self.http(node_id)}/faults", body, method="POST")
         with urllib.request.urlopen(request, timeout=5, context=context):
             pass
-        if delay_ms:
-            self._slow[node_id] = None
-        else:
-            self._slow.pop(node_id, None)
 
     def fill_disk(self, node_id: int) -> None:
         """No room any more on the node's disk, which shrinks to what is on it.
@@ -248,6 +266,10 @@ class LiveCluster(DevCluster):
             if node_id in self.pids():
                 self.slow_disk(node_id, 0)
             self._slow.pop(node_id, None)
+        for node_id in list(self._ahead):
+            if node_id in self.pids():
+                self.clock_ahead(node_id, 0)
+            self._ahead.pop(node_id, None)
 
     def revive(self) -> None:
         """Start every node that is down, all at once; returns once they do their work."""
@@ -303,9 +325,17 @@ class LiveCluster(DevCluster):
 
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
+        why: dict[str, str] = {}
         if self._disk_bytes is None:
-            return dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
-        return {}
+            why |= dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
+        if self.store_url is None:
+            why |= dict.fromkeys(STORE_FAULTS, f"the nodes have no object store ({STORE_URL})")
+        return why
+
+    @property
+    def store_url(self) -> str | None:
+        """Of the nodes' object store; None: they have none."""
+        return self._settings.get(STORE_URL)
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
         """SHA-256 and length of what this replica holds below `end_offset`. Raises CheckFailed."""

@@ -7,20 +7,31 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from strandline.chaos.live.restored import restore_then_produce
 from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError
 
+SHOWN_MAX = 5
 SLOW_DISK_MS = (20, 50, 200)
+AHEAD_DAYS = (8, 400, -8)
+"""Beyond `retention.ms` of the topics, `offsets.retention.minutes` and `producer.id.expiration.ms`, or back as far."""
 SEGMENT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 4096
+RETENTION_MS = 7 * 24 * 3_600_000
+"""Of the topics: only a clock that is wrong makes a record of theirs older."""
+
 CLOSED_S = 2.0
 """So long after a change of their size segments are closed, on a machine that is not very busy."""
 
 
 class NotNow(Exception):
     """The fault has no victim at the moment, or would break a promise that nobody made; the message says which."""
+
+
+class Violated(Exception):
+    """A promise is broken, and the run ends here."""
 
 
 @dataclass
@@ -266,6 +277,18 @@ def _slow_disk(scene: Scene) -> Strike:
     return Strike(f"syncs of node {node} take {delay_ms} ms longer", [scene.target.heal])
 
 
+def _clock_ahead(scene: Scene) -> Strike:
+    """Schedule 100: what expired by such a clock would be gone when it is put right."""
+    node, who = scene.any_leader()
+    days = scene.rng.choice(AHEAD_DAYS)
+    try:
+        scene.target.clock_ahead(node, days * 24 * 3_600_000)
+    except OSError as error:
+        raise NotNow(f"node {node} does not answer: {error}") from None
+    how = f"{days} days ahead" if days > 0 else f"{-days} days back"
+    return Strike(f"the wall clock of node {node} is set {how}, {who}", [scene.target.heal])
+
+
 def _fill(scene: Scene, node: int, who: str) -> Strike:
     """Segments are allocated ahead of their records, and would have room for the whole fault. Small ones need some with
     nearly every batch, once those that were there are closed."""
@@ -303,6 +326,18 @@ def _wiped_dir(scene: Scene) -> Strike:
         [lambda: target.wipe(node), _start(target, node)],
         [node],
     )
+
+
+def _restore_then_produce(scene: Scene) -> Strike:
+    """Schedule 92. It is judged here: nobody else knows of the topic."""
+    if scene.target.store_url is None:
+        raise NotNow("the nodes have no object store")
+    topic = f"chaos-restored-{scene.rng.randrange(1 << 30)}"
+    acked, missing = restore_then_produce(scene.target, scene.target.store_url, topic)
+    if missing:
+        words = f"of {acked} records acknowledged after the restore of {topic} {len(missing)} are not there"
+        raise Violated(f"AckedAreWritten: {words}: {missing[:SHOWN_MAX]}")
+    return Strike(f"{topic} restored from the store of a lost cluster; {acked} records acknowledged, and all there")
 
 
 _ALL = (
@@ -345,9 +380,16 @@ _ALL = (
         _dirs_swapped,
     ),
     Fault("slow-disk", "every sync of one broker 20 to 200 ms slower", (2, 6), _slow_disk),
+    Fault("clock-ahead", "the wall clock of a leader days ahead or back, then put right", (2, 8), _clock_ahead),
     Fault("disk-full", "one node's disk without room, then with room again", (1, 6), _disk_full),
     Fault("full-leader", "the disk of a partition's leader without room, then with room again", (3, 10), _full_leader),
     Fault("wiped-dir", "a node killed, its directory emptied and formatted anew, all others whole", (1, 4), _wiped_dir),
+    Fault(
+        "restore-then-produce",
+        "a topic of another cluster, which is lost, restored from the object store; new producers write to it",
+        (0, 0),
+        _restore_then_produce,
+    ),
 )
 
 FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _ALL}

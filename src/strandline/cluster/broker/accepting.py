@@ -13,6 +13,7 @@ from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
 
@@ -24,6 +25,7 @@ class Listener(Protocol):
         apis: by API key.
         memory: the budget of the node.
         loop_time: what clients take of the node's loop.
+        notes: of what clients cause.
         tls: what it knows of clients by their certificates, where it speaks TLS.
         sasl: how they prove who they are, where it speaks SASL.
     """
@@ -35,6 +37,7 @@ class Listener(Protocol):
     loop_time: LoopTime
     clock: Clock
     stats: ListenerStats
+    notes: Notes
     tls: ListenerTls | None
     sasl: SaslDoor | None
 

@@ -15,8 +15,9 @@ from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
 from strandline.cluster.broker.sasl import SESSION_OVER, SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
-from strandline.cluster.security.tls_door import ListenerTls, Notes
-from strandline.proto.ids import Endpoint
+from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.ids import Endpoint, bound_as
+from strandline.proto.notes import Notes
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -68,7 +69,7 @@ class KafkaListener:
         self.stats = ListenerStats(broker.clock)
         self.tls = tls
         self.sasl = sasl
-        self._notes = Notes(broker.clock)
+        self.notes = Notes(broker.clock, log)
         self._broker = broker
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
@@ -87,8 +88,7 @@ class KafkaListener:
         """Where it is bound, once it is started."""
         if self._server is None or not self._server.sockets:
             return self._wanted
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Endpoint(host, port)
+        return bound_as(self._wanted, self._server.sockets[0].getsockname())
 
     @property
     def connections(self) -> list[KafkaConnection]:
@@ -153,7 +153,7 @@ class KafkaListener:
         seen.counted = not refusal
         if refusal:
             self.stats.refused += 1
-            self._notes.warn("closed a new connection", refusal, reason=refusal, **connection.identity())
+            self.notes.warn("closed a new connection", refusal, reason=refusal, **connection.identity())
         if self._server is None or refusal:
             connection.abort()
         elif self._sweep_timer is None:
@@ -162,7 +162,7 @@ class KafkaListener:
     def turned_away(self, where: str, reason: str) -> None:
         """A connection was closed before it was one of this listener's."""
         self.stats.refused += 1
-        self._notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
+        self.notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         seen = self._connections.pop(connection, None)
@@ -176,8 +176,8 @@ class KafkaListener:
             self.stats.refused += 1
             gate = connection.peer.sasl
             by_anybody = reason in (TLS_ON_PLAINTEXT, SESSION_OVER) or (gate is not None and not gate.is_open)
-            warn = self._notes.warn if by_anybody else log.warning
-            warn("closed a client's connection", reason=reason, **connection.identity())
+            kind = "" if by_anybody else reason
+            self.notes.warn("closed a client's connection", kind, reason=reason, **connection.identity())
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
@@ -198,7 +198,8 @@ class KafkaListener:
                 connection.release_buffer()
             if now_ms - seen.since_ms >= self.config.idle_ms_max:
                 self.stats.idle_closed += 1
-                log.info("closed an idle connection", idle_ms=round(now_ms - seen.since_ms), **connection.identity())
+                idle_ms = round(now_ms - seen.since_ms)
+                self.notes.info("closed an idle connection", idle_ms=idle_ms, **connection.identity())
                 connection.abort()
         memory = self.memory
         if memory.answers_over or memory.receive_scarce:
@@ -231,7 +232,7 @@ class KafkaListener:
             if number > 0 and surplus <= 0:
                 return
             surplus -= connection.held_bytes
-            log.warning(
+            self.notes.warn(
                 "closed a stalled connection to free memory",
                 held_bytes=connection.held_bytes,
                 limit_bytes=memory.limit_bytes,

@@ -15,13 +15,13 @@ import structlog
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.request import RequestContext
 from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
-from strandline.cluster.security.tls_door import Notes
 from strandline.cluster.security.token_keys import Keys
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT32
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.security")
@@ -78,7 +78,7 @@ class SaslDoor:
         self.settings = mechanisms.settings
         self.clock = clock
         self.counts = SaslCounts()
-        self.notes = Notes(clock)
+        self.notes = Notes(clock, log)
         self._keys = keys
         self.audit: NotesLogin = lambda _context, _mechanism, _user, _result: None
         """Called for each login, and for each that failed."""

@@ -96,7 +96,7 @@ class Node:
         disk = main = lie_on[config.data_dir]
         self.faults = FaultInjection() if config.fault_injection else None
         if self.faults is not None:
-            disk = self.faults.slow(disk)
+            disk, clock = self.faults.slow(disk), self.faults.shift(clock)
         self.disk = WatchedDisk(disk, clock, self.fatal)
         self.disks = dict.fromkeys(config.log_dirs, self.disk)
         """What each log directory lies on."""

@@ -18,6 +18,7 @@ from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, Protocol, cast
 
 from strandline.cluster.security.principal import ANONYMOUS
+from strandline.proto.ids import address_of, peer_of
 from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 _Asyncios: Any = sslproto.SSLProtocol
@@ -138,7 +139,8 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self._below = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
         if peername:
-            self.host, self.where = str(peername[0]), f"{peername[0]}:{peername[1]}"
+            self.host = address_of(str(peername[0]))
+        self.where = peer_of(peername)
         if self._door is not None:
             self._door.began(self)
         super().connection_made(transport)

@@ -15,8 +15,9 @@ from types import MappingProxyType
 import h11
 import structlog
 
-from strandline.cluster.security.tls_door import ListenerTls, Notes
-from strandline.proto.ids import Endpoint
+from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.ids import Endpoint, bound_as, peer_of
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.http")
@@ -77,8 +78,7 @@ class HttpProtocol(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peername = transport.get_extra_info("peername")
-        if peername:
-            self.where = f"{peername[0]}:{peername[1]}"
+        self.where = peer_of(peername)
         self._end_after(IDLE_S)
         self._connections.add(self)
 
@@ -240,7 +240,7 @@ class Connections:
 
     def __init__(self, clock: Clock) -> None:
         self._open: dict[HttpProtocol, None] = {}
-        self._notes = Notes(clock)
+        self._notes = Notes(clock, log)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -292,7 +292,7 @@ class HttpServer:
     def endpoint(self) -> Endpoint:
         """Where it is bound, once it is started."""
         sockets = getattr(self._server, "sockets", None)
-        return self._wanted if not sockets else Endpoint(*sockets[0].getsockname()[:2])
+        return self._wanted if not sockets else bound_as(self._wanted, sockets[0].getsockname())
 
     async def start(self) -> None:
         """Bind and accept. Raises OSError where the address cannot be bound."""
