@@ -60,6 +60,48 @@ def test_age_takes_whole_segments_up_to_the_first_that_is_young(disk: FailingDis
     assert expired(log, T0 + 10 * HOUR_MS, limit=3) == expired(log, T0 + HOUR_MS + 11, limit=3)
 
 
+def damaged_index(data: bytes, damage: str) -> bytes:
+    """What a disk makes of a time index of several entries."""
+    first_ms = int.from_bytes(data[:8], "big")
+    match damage:
+        case "flip":  # of the newest time: still later than the one before, and long ago
+            return data[:-12] + (first_ms + 1).to_bytes(8, "big") + data[-4:]
+        case "cut":
+            return data[:12]
+        case "zeros":
+            return data[:-12] + bytes(12)
+    return (T0 + 1).to_bytes(8, "big") + data[8:12]  # "older": one entry, of an index that had begun
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "zeros", "older"])
+@pytest.mark.parametrize("stopped", [True, False], ids=["clean stop", "killed"])
+def test_98_a_time_index_alone_takes_no_record(
+    disk: FailingDisk, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, stopped: bool
+) -> None:
+    """Schedule 98, rule B31: a time index has no checksum, and makes records look older than they are. They go once
+    their batches say the same; the index is built anew, with a line of log."""
+    config = replace(keeps(retention_ms=HOUR_MS), index_interval_bytes=0)
+    log = open_test_log(disk, tmp_path, config=config)
+    for time_ms in (T0, T0 + 1, T0 + 30 * HOUR_MS):
+        log.append_as_leader(client_batch(1, size=100, timestamp_ms=time_ms), 1, T0)
+    log.roll()
+    log.append_as_leader(client_batch(1, size=100, timestamp_ms=T0 + 30 * HOUR_MS + 5), 1, T0)
+    log.sync_now()
+    log.close() if stopped else log.close_files()
+    path = tmp_path / f"{0:020d}.timeindex"
+    whole = path.read_bytes()
+    path.write_bytes(damaged_index(whole, damage))
+    last = LastLife(clean=stopped, recovery_point=4, same_boot=True)
+    log = open_test_log(disk, tmp_path, config=config, last_life=last)
+    assert expired(log, T0 + 30 * HOUR_MS + 7) is None, "seconds old"
+    assert path.read_bytes()[-12:] == whole[-12:]
+    if damage != "zeros":  # which no index can be: it is built anew when it is loaded
+        assert "is built anew" in capsys.readouterr().out
+    found = expired(log, T0 + 31 * HOUR_MS + 1)
+    assert found is not None
+    assert (found.offset, found.by) == (3, "retention.ms")
+
+
 def test_nothing_goes_above_the_high_watermark(disk: FailingDisk, tmp_path: Path) -> None:
     """Rule of schedule 16: a segment that reaches beyond it stays whole, and so does all behind it."""
     log = filled(disk, tmp_path, keeps(retention_ms=1, retention_bytes=0), [T0] * 4)

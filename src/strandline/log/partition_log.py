@@ -366,7 +366,14 @@ class PartitionLog(LogState):
 
         Raises KafkaError as `read`.
         """
-        return await self._reader.cold(lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread))
+        while self.failure is None:
+            try:
+                return await self._reader.cold(
+                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread)
+                )
+            except retention.Unproven as unproven:
+                await retention.prove_newest(self, unproven.segment, self._reader.cold)
+        return None
 
     async def find_cleanable(self, now_ms: int, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""

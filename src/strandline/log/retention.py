@@ -8,8 +8,13 @@ not committed may be cut by the next leader, and the topic would keep less than 
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import structlog
 
 from strandline.log.config import INT64_MAX
 from strandline.log.disk import Disk, read_file
@@ -19,6 +24,13 @@ from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+logger = structlog.get_logger("strandline.log")
+
+T = TypeVar("T")
+
+PROVEN_AT_ONCE = 8
+"""Batches whose headers are read in one turn of the event loop. Each may wait for the disk."""
 
 CLOCK_FILE = ".retention-clock"
 """In a log directory: the time that its last life went by, in milliseconds."""
@@ -61,6 +73,21 @@ class Expired(NamedTuple):
     """The setting that the newest of them goes by: `retention.ms`, `retention.bytes`, or the same with `local.`."""
 
 
+class Cold(Protocol):
+    """Reads without waiting for a cold disk on the event loop (`LogReader.cold`)."""
+
+    def __call__(self, read: Callable[[Pread], T], /) -> Awaitable[T]:
+        """What `read` finds."""
+
+
+class Unproven(Exception):
+    """A segment looks old enough to go, but nobody has held that against its batches: `prove_newest`, then again."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment.file.path)
+        self.segment = segment
+
+
 class Keep(NamedTuple):
     """What is kept of a log.
 
@@ -80,7 +107,7 @@ class Keep(NamedTuple):
 def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
     """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
 
-    Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
+    Raises Unproven; ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
     excess = -1
     if 0 <= keep.size_bytes < log.size_bytes:
@@ -92,6 +119,8 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, prea
         if end > end_max or not segment.size:
             break
         if keep.age_ms >= 0 and now_ms - newest_ms(log, segment, now_ms, pread) > keep.age_ms:
+            if segment.proven_to < segment.size:
+                raise Unproven(segment)
             by = f"{keep.prefix}retention.ms"
         elif excess >= segment.size:
             by = f"{keep.prefix}retention.bytes"
@@ -101,6 +130,24 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, prea
         size_bytes += segment.size
         found = Expired(Offset(end), i + 1, size_bytes, by)
     return found
+
+
+async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
+    """Walk a segment's batches, which alone can say how old its newest record is (rule B31). A time index that says
+    less is built anew. Ends early where the segment has left the log meanwhile.
+
+    Raises as reading does.
+    """
+    held = True
+    while log.failure is None and segment in log.segments and segment.proven_to < segment.size:
+        held &= await cold(partial(segment.prove_newest, PROVEN_AT_ONCE))
+        await asyncio.sleep(0)
+    if not held and log.failure is None and segment in log.segments:
+        mark("time-index-rotten")
+        logger.warning(
+            "a time index says less than its segment's batches, and is built anew", segment=segment.file.path
+        )
+        segment.rebuild_indexes(log.config.index_interval_bytes)
 
 
 def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:

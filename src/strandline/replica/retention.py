@@ -91,6 +91,8 @@ class Retention:
                 except (KafkaError, DiskError, FileNotFoundError) as error:
                     name = str(partition.topic_partition)
                     log.warning("retention cannot look into a log", partition=name, error=str(error))
+                    if isinstance(error, KafkaError):
+                        partition.cannot_read(error)
                 await asyncio.sleep(0)
         finally:
             self._pass = None

@@ -107,8 +107,8 @@ class Identity:
         "log.dirs",
         _directories,
         "strandline-data",
-        "The directories of this node's data, best each on a disk of its own; `strandline format` prepares them. The "
-        "first has the metadata log too, and the node stops if it fails.",
+        "The directories of this node's data, in any order, best each on a disk of its own; `strandline format` "
+        "prepares them. One of them has the metadata log too, and the node stops if it fails.",
         type=ConfigType.LIST,
     )
     broker_rack = string(
@@ -234,7 +234,8 @@ class Limits:
         "log.stray.delete.delay.ms",
         3_600_000,
         "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
-        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it.",
+        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
+        "cluster that knows no topic at all are never removed (-kept-stray).",
         low=-1,
         high=2**31 - 1,
         unit="ms",

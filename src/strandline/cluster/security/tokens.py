@@ -6,7 +6,6 @@ whatever the keys are. `joserfc` checks signatures; what a token says is checked
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.json_text import read_json
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -166,7 +166,7 @@ def parse_keys(text: str) -> KeySet:
     from joserfc.jwk import KeySet
 
     try:
-        document = json.loads(text)
+        document = read_json(text)
         usable = [key for key in document["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
         return KeySet.import_key_set({"keys": usable})
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
