@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS, OF_SEVERAL
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
 from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
@@ -47,6 +47,20 @@ SEESAW: dict[str, Any] = {
 """What those seeds have in common: each leader gets a tail of its own, so who comes back last finds that its log leaves
 the leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
 
+
+DATED_SHARE = 0.25
+"""Of the seeds: clocks are set by days."""
+
+DATED: dict[str, Any] = {
+    "node": {
+        "log.retention.check.interval.ms": "500",
+        "offsets.retention.check.interval.ms": "500",
+        "log.stray.delete.delay.ms": "604800000",
+    },
+    "workload": {"topic_configs": {"retention.ms": "604800000"}},
+}
+"""What those seeds have in common: a week is kept of everything, so a clock that is wrong by more shows. Runs take
+seconds, so nothing else makes a record a week old."""
 
 DIRECTORIES_SHARE = 0.3
 """Of the seeds: nodes have two or three log directories, on disks of their own."""
@@ -160,6 +174,17 @@ class ScenarioOptions:
             drawn = override(drawn, {"tiered": tier, **tier.changes(drawn.faults.kinds)})
             if drawn.services is not None:
                 drawn.services.tiered = dict(tier.topics)
+        return drawn._draw_dates(split(seed, "dates"))
+
+    def _draw_dates(self, rng: random.Random) -> ScenarioOptions:
+        """Whether clocks are set by days, and who stamps. A machine without its directory does not know the time of its
+        last life, and believes the clock that it finds: no directory is wiped in such a run."""
+        wiped = any("wipe" in kind for kind in self.faults.kinds)
+        if rng.random() >= DATED_SHARE or wiped:
+            return self
+        drawn = override(self, DATED)
+        drawn.faults.kinds = (*drawn.faults.kinds, *OF_CLOCKS)
+        drawn.workload.topic_configs["message.timestamp.type"] = rng.choice(("CreateTime", "LogAppendTime"))
         return drawn
 
     def _draw_directories(self, rng: random.Random) -> None:

@@ -20,6 +20,7 @@ FAULTS = {
     "pause": processes.pause,
     "rolling_restart": processes.rolling_restart,
     "wall_jump": processes.wall_jump,
+    "wall_days": processes.wall_days,
     "partition": links.partition,
     "partition_one_way": links.partition_one_way,
     "isolate": links.isolate,
@@ -77,10 +78,13 @@ BY_NAME_ALONE = ("seesaw",)
 OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
 """They strike one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""
 
+OF_CLOCKS = ("wall_days",)
+"""Drawn besides, with settings by which such a clock takes something (`chaos/scenario_options.py`, `DATED`)."""
+
 STORE_KINDS = ("store_away", "store_slow", "store_refuses", "store_loses_answers", "store_keeps")
 """Those of the object store: drawn where there is one (`chaos/tiered.py`)."""
 
-NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *STORE_KINDS))
+NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *STORE_KINDS))
 """Those that a whole node is asked to survive."""
 
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)

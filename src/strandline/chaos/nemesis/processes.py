@@ -150,6 +150,19 @@ def pause(nemesis: Nemesis) -> None:
         nemesis.note(f"pause {name} for {nemesis.later(process.resume)} ms")
 
 
+DAYS_MS = tuple(days * 86_400_000 for days in (-400, -8, 8, 8, 8, 400, 30_000))
+"""Beyond what anything is kept for, here and by default; the last is a date with a wrong digit."""
+
+
+def wall_days(nemesis: Nemesis) -> None:
+    """The wall clock is set ahead or back by days, and put right later (schedule 100)."""
+    name, by_ms = nemesis.pick(), nemesis.rng.choice(DAYS_MS)
+    clock = nemesis.world.machines[name].clock
+    clock.jump_wall(by_ms)
+    nemesis.world.loop.effects["wall-clock-jumped-days"] += 1
+    nemesis.note(f"wall clock of {name} jumps by {by_ms} ms for {nemesis.later(lambda: clock.jump_wall(-by_ms))} ms")
+
+
 def wall_jump(nemesis: Nemesis) -> None:
     """The wall clock is set, by a little or by an hour; it stays so."""
     name = nemesis.pick()

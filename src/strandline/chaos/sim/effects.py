@@ -18,6 +18,7 @@ EFFECTS: dict[str, str] = {
     "power-lost": "a machine lost power while something ran on it",
     "paused": "a process was stopped and went on later",
     "wall-clock-jumped": "a wall clock was set",
+    "wall-clock-jumped-days": "a wall clock was set by days",
     "clocks-apart": "the monotonic clocks of the machines ran at different rates",
     "sectors-lost": "a power cut took sectors that were written and not synced",
     "file-torn": "a power cut left a part of what was last written to a file, and took the rest",
