@@ -8,6 +8,7 @@ from typing import Any
 
 JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
 TRIMMED, ALTERED, EXPIRING, COMPACTED = "trimmed", "altered", "expiring", "compacted"
+RESTING = "resting"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
@@ -69,8 +70,10 @@ class ServiceOptions:
     lowers_min_isr: bool = False
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""
+    rests: bool = False
+    """There is `resting`, which is empty most of the time, with a consumer at its end."""
     tiered: dict[str, str] = field(default_factory=dict)
-    """Configs of `jobs`, `fleeting`, `trimmed` and `expiring`, where segments go to the object store."""
+    """Configs of `jobs`, `fleeting`, `trimmed`, `expiring` and `resting`, where segments go to the object store."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> ServiceOptions:
