@@ -23,6 +23,7 @@ from strandline.cluster.broker.request import Gate, Peer, RequestContext
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import address_of
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT32,
@@ -123,7 +124,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self.listener.config.write_buffer_bytes)
         peername = transport.get_extra_info("peername")
         if peername:
-            self.peer.host, self.port = str(peername[0]), int(peername[1])
+            self.peer.host, self.port = address_of(str(peername[0])), int(peername[1])
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
