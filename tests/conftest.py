@@ -117,6 +117,7 @@ LONG_TESTS = {
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-kill]",
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-power_cut]",
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-stop]",
+    "cluster/broker/test_work_grows_linearly.py::test_every_array_of_a_request",
     "cluster/node/test_doctor_live.py::test_doctor_ends_though_a_broker_is_silent_and_the_quorum_gone",
     "cluster/node/test_doctor_live.py::test_doctor_works_during_an_outage",
     "golden/test_golden_directories.py::test_what_an_earlier_build_wrote_is_led_read_and_served[53dd7cb1]",

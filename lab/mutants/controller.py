@@ -349,4 +349,41 @@ BROKERS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*ALTER_PARTITION, *BROKERS)
+_GROWTH = "tests/cluster/broker/test_work_grows_linearly.py"
+
+GROWTH: tuple[Mutant, ...] = (
+    one_change(
+        "resources-are-counted-one-by-one",
+        "A24: a request of 20,000 resources looks at each a few times",
+        "controller.machine.configs:incremental_alter_configs",
+        "times[resource] > 1",
+        "resources.count(resource) > 1",
+        f"{_GROWTH}::test_what_was_quadratic",
+    ),
+    one_change(
+        "users-are-counted-one-by-one",
+        "A24: a question about 20,000 users looks at each a few times",
+        "cluster.broker.handlers.scram_credentials:ScramCredentialsHandler.describe",
+        "asked[name] > 1",
+        "list(asked.elements()).count(name) > 1",
+        f"{_GROWTH}::test_what_was_quadratic",
+    ),
+    one_change(
+        "topics-to-delete-are-sought-in-a-list",
+        "A24: a topic to delete is not compared with all before it",
+        "controller.machine.topics:delete_topics",
+        "topic.topic_id in records",
+        "topic.topic_id in list(records)",
+        f"{_GROWTH}::test_topics_that_exist_are_deleted",
+    ),
+    one_change(
+        "all-protocols-are-looked-at-for-each-that-leaves",
+        "A24: a member that leaves costs what it has, not what others have",
+        "cluster.groups.classic.group:Group._support_no_more",
+        "for name in {name for name, _ in protocols}:",
+        "self._supporters = +self._supporters\n        for name in {name for name, _ in protocols}:",
+        f"{_GROWTH}::test_members_that_leave_one_with_many_protocols",
+    ),
+)
+
+TABLE = (*ALTER_PARTITION, *BROKERS, *GROWTH)

@@ -192,4 +192,12 @@ TABLE: tuple[Mutant, ...] = (
         "if self.log is None",
         "tests/replica/test_manager.py::test_failover_cuts_what_was_not_committed",
     ),
+    one_change(
+        "epochs-of-nothing-have-no-end",
+        "B33: an epoch that is older than all that is left ended where the next larger one begins (schedules 102, 103)",
+        "replica.reads:epoch_end_offset",
+        "known < 0 <= epoch",
+        "False",
+        "tests/schedules/replication/test_positions.py",
+    ),
 )

@@ -27,6 +27,7 @@ CATCHERS = {
     "unsettled-record-counts-as-done": (4, 5, 7),
     "position-kept-over-a-topic-made-anew": (5, 9, 87),
     "offset-committed-without-its-topic": (653, 663),
+    "epochs-of-nothing-have-no-end": (41, 160),
 }
 """Seeds that caught each break when this was written; tried first. As the code changes others do: they follow."""
 
@@ -92,6 +93,16 @@ def test_what_was_asked_to_be_deleted_may_be_gone() -> None:
         one.check_trimmed(NEW, stored | {(0, 2): "another"}, asked=4, deleted=0)
     with pytest.raises(InvariantViolated, match=r"DeletedIsGone.*offsets=\[2\]"):
         one.check_trimmed(NEW, stored, asked=4, deleted=3)
+
+
+def test_nothing_passes_a_consumer_at_the_end_by() -> None:
+    """What lies before its beginning may, and what it has not come to."""
+    one = ledger()
+    one.check_tail(NEW, 0, 5, {0, 1, 2, 3, 4})
+    one.check_tail(NEW, 2, 4, {2, 3})
+    one.check_tail(NEW, 5, 5, set())
+    with pytest.raises(InvariantViolated, match=r"TailMissesNothing.*\(3, 'j4'\)"):
+        one.check_tail(NEW, 2, 5, {2, 4})
 
 
 def test_nothing_destroys_a_disk_where_one_may_have_the_only_copy() -> None:

@@ -92,6 +92,28 @@ def test_epochs_of_what_is_in_the_tier_are_known() -> None:
     play(scenario)
 
 
+def test_an_epoch_older_than_the_tier_ended_where_the_tier_begins() -> None:
+    """Rule B33: the records of the first epochs are deleted; a consumer that stood at the end of them is not sent to
+    the end of what was written since."""
+
+    async def scenario(bench: Tiers) -> None:
+        await bench.fill(10)
+        await bench.elect(2)
+        await bench.fill(10)
+        await bench.elect(1)
+        await bench.fill(30)
+        await bench.copied()
+        bench.delete(20, lambda *_: None)
+        await bench.until(lambda: bench.status(1).log_start_offset == 20)
+        assert bench.tier.start_offset == 20 < bench.tier.end_offset
+        for epoch in (0, 1):
+            found = bench.manager(1).epoch_end_offset(TP, current_leader_epoch=-1, epoch=epoch)
+            assert (found.error, found.leader_epoch, found.end_offset) == (ErrorCode.NONE, epoch, 20)
+        assert bench.manager(1).epoch_end_offset(TP, current_leader_epoch=-1, epoch=-1).end_offset == -1
+
+    play(scenario)
+
+
 def test_a_store_that_does_not_answer_holds_nobody_up() -> None:
     """The other partitions of the same fetch: it is answered with nothing after remote.fetch.max.wait.ms, then with an
     error that clients try again."""

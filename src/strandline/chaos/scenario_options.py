@@ -65,6 +65,9 @@ seconds, so nothing else makes a record a week old."""
 DIRECTORIES_SHARE = 0.3
 """Of the seeds: nodes have two or three log directories, on disks of their own."""
 
+RESTING_SHARE = 0.5
+"""Of the seeds with services: one topic rests, and a consumer stands at its end."""
+
 SERVICES_SHARE = 0.2
 """Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
 
@@ -165,6 +168,7 @@ class ScenarioOptions:
             drawn.node["log.cleaner.backoff.ms"] = str(drawn.services.cleaner_backoff_ms)
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
+            drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
         rng = split(seed, "secured")
         if rng.random() < SECURED_SHARE:
             drawn.secured = SecuredOptions.draw(rng)

@@ -53,7 +53,14 @@ _SHORT_WAIT_MS = 50
 class Fetcher:
     """The consumer's engine. Runs on one event loop."""
 
-    def __init__(self, config: ConsumerConfig, session: Session, leaders: Leaders, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        session: Session,
+        leaders: Leaders,
+        tasks: Tasks,
+        lookups: type[Lookups] = Lookups,
+    ) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.requests_sent = 0
         self.last_error: StrandlineError | None = None
@@ -66,7 +73,7 @@ class Fetcher:
         self._asked_bytes: dict[tuple[int, str], int] = {}
         """(broker, connection) -> bytes asked for by the request that is out there."""
         self._tasks = tasks
-        self._lookups = Lookups(config, session, leaders, tasks, self._found)
+        self._lookups = lookups(config, session, leaders, tasks, self._found)
         self._connecting: set[tuple[int, str]] = set()
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None

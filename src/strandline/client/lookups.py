@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from strandline.client import logs
 from strandline.client.config import ConsumerConfig, duration_ms
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange
-from strandline.client.leaders import Leaders
+from strandline.client.leaders import EpochEnd, Leaders
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
@@ -141,9 +141,7 @@ class Lookups:
             end = (await self._leaders.epoch_ends(asked, self._config.default_api_timeout_ms))[partition]
             if state.generation == generation:
                 state.checked_epoch = epoch
-                known = end.leader_epoch >= 0 and end.end_offset >= 0
-                if known and end.end_offset < state.fetch_offset:
-                    self._truncated(state, end.end_offset)
+                self.judge(state, end)
         except StrandlineError as error:
             if state.generation != generation:
                 return
@@ -154,6 +152,12 @@ class Lookups:
         finally:
             state.resolving = False
             self._found()
+
+    def judge(self, state: PartitionState, end: EpochEnd) -> None:
+        """Go on where the leader's log parts from what was read. One that knows no end of that epoch tells nothing."""
+        known = end.leader_epoch >= 0 and end.end_offset >= 0
+        if known and end.end_offset < state.fetch_offset:
+            self._truncated(state, end.end_offset)
 
     def _truncated(self, state: PartitionState, diverged_at: int) -> None:
         position = state.fetch_offset

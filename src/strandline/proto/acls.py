@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, NamedTuple
 
+from strandline.proto.ids import address_of
+
 
 class Operation(IntEnum):
     """What is asked for, with the numbers of Kafka's `AclOperation`. ANY stands in filters alone."""
@@ -127,7 +129,8 @@ class AclBinding:
     Attributes:
         name: the resource's name, or what names begin with (`pattern`).
         principal: `User:alice`, or `User:*` for everybody.
-        host: an IP address as text, or `*`.
+        host: an IP address as text, or `*`. New ones are written as `host_of` has it; older ones may be written
+            otherwise, so hosts are compared by it (rule A25).
     """
 
     kind: Annotated[ResourceKind, 1]
@@ -167,6 +170,8 @@ class AclFilter:
         """The one binding that fits, where every field names one; else None."""
         if self.name is None or self.principal is None or self.host is None:
             return None
+        if ":" in self.host:  # an address that may be written in many ways
+            return None
         if min(self.kind, self.operation, self.permission) <= 1 or self.pattern <= PatternType.MATCH:
             return None
         return AclBinding(
@@ -178,7 +183,7 @@ class AclFilter:
         return (
             self.kind in (ResourceKind.ANY, binding.kind)
             and self.principal in (None, binding.principal)
-            and self.host in (None, binding.host)
+            and (self.host is None or host_of(self.host) == host_of(binding.host))
             and self.operation in (Operation.ANY, binding.operation)
             and self.permission in (Permission.ANY, binding.permission)
             and self._fits_name(binding)
@@ -188,6 +193,11 @@ class AclFilter:
         if self.pattern is PatternType.MATCH:
             return self.name is None or binding.covers(self.name)
         return self.pattern in (PatternType.ANY, binding.pattern) and self.name in (None, binding.name)
+
+
+def host_of(host: str) -> str:
+    """One text for an address, however it is written (rule A25). Without a colon there is one way alone to write it."""
+    return address_of(host) if ":" in host else host
 
 
 def described(kind: ResourceKind, pattern: PatternType, name: str) -> str:

@@ -144,6 +144,7 @@ MARKS: dict[str, str] = {
     "tier-delete-failed": "objects of a segment that was forgotten were not deleted, and were left to the reaper",
     "tier-read-takes-long": "a fetch was answered without what the object store had not given yet",
     "tier-read-failed": "the object store did not give what a client wanted to read",
+    "epoch-older-than-all": "a consumer asked where an epoch ended of which, as of all before it, nothing is left",
     "unclean-leader-begins-at-the-tier": "a new leader lacked what is in the object store, and began anew behind it",
     "producers-from-the-tier": "a log that begins behind what is in the object store learned its producers from there",
     "producers-wait-for-the-tier": "a replica waited to learn the producers of what lies before its log",

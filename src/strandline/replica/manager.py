@@ -403,7 +403,8 @@ class ReplicaManager:
         return await reads.list_offset_cold(partition, timestamp, current_leader_epoch, self.tier_reads)
 
     def epoch_end_offset(self, tp: TopicPartition, *, current_leader_epoch: int, epoch: int) -> EpochEnd:
-        """The largest leader epoch not above `epoch`, and where it ends (KIP-320)."""
+        """The largest leader epoch not above `epoch`, and where it ends. If all that is left is of larger ones, `epoch`
+        itself, and where the partition begins (KIP-320, rule B33)."""
         partition = self._partitions.get(tp)
         if partition is None:
             return EpochEnd(*NOT_HOSTED)

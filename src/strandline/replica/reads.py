@@ -238,4 +238,8 @@ def epoch_end_offset(partition: Partition, current_leader_epoch: int, epoch: int
     tiered = partition.state.tier.epoch_end(epoch) if known < 0 else None
     if tiered is not None:  # of records that are in the object store alone
         return EpochEnd(ErrorCode.NONE, "", tiered.epoch, tiered.start_offset)
+    if known < 0 <= epoch:
+        # Nothing of it, nor of one before it, is left here. The next larger one begins where the partition does.
+        mark("epoch-older-than-all")
+        return EpochEnd(ErrorCode.NONE, "", epoch, partition.log_start_offset)
     return EpochEnd(ErrorCode.NONE, "", known, end_offset)

@@ -148,7 +148,9 @@ class ListedOffset(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The largest leader epoch not above the one asked for, and where it ends; -1 and -1 when there is none."""
+    """The largest leader epoch not above the one asked for, and where it ends: where the next larger one begins. Where
+    all that is left is of larger ones, the one asked for, which ends where the partition begins (rule B33); -1 and -1
+    for a negative one."""
 
     error: ErrorCode
     message: str = ""

@@ -363,3 +363,27 @@ def test_restoring_a_topic_takes_the_cluster_too(tmp_path: Path) -> None:
         assert await errors() == [ErrorCode.INVALID_CONFIG, 0], "this broker has no object store"
 
     run(tmp_path, main)
+
+
+def test_an_address_is_stored_in_one_way_and_found_in_any(tmp_path: Path) -> None:
+    """Rule A25: what is created is written as clients are seen; an entry of an earlier build, in another way, denies as
+    well, and is shown and deleted by any text of its address."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        authorize(node, super_users=[ME])
+        long, short = "0:0:0:0:0:0:0:1", "::1"
+        await client.ask(
+            "create_acls", 3, creations=[creation("t", 3, host=long), creation("t", 3, host="::ffff:a01:1")]
+        )
+        assert [one.host for one in node.controller.image.acls] == [short, "10.1.0.1"]
+        old = AclBinding(ResourceKind.TOPIC, "u", PatternType.LITERAL, "User:a", long, Operation.READ, Permission.DENY)
+        grant(node, old)
+        answer = await client.ask("describe_acls", 3, **wanted(host_filter=short))
+        assert {one.resource_name for one in answer.resources} == {"t", "u"}
+        exact = {"resource_type_filter": 2, "pattern_type_filter": 3, "operation": 3, "permission_type": 2}
+        exact |= {"resource_name_filter": "u", "principal_filter": "User:a", "host_filter": short}
+        [result] = (await client.ask("delete_acls", 3, filters=[exact])).filter_results
+        assert [one.resource_name for one in result.matching_acls] == ["u"]
+        assert old not in node.controller.image.acls
+
+    run(tmp_path, main)

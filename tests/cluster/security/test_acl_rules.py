@@ -78,9 +78,31 @@ def test_alter_configs_implies_describe_configs() -> None:
     assert not allowed(acl(Operation.CREATE), operation=Operation.DESCRIBE)
 
 
-def test_hosts_are_compared_as_text() -> None:
+def test_hosts_are_compared() -> None:
     assert allowed(acl(host="10.0.0.1"))
     assert not allowed(acl(host="10.0.0.2"))
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:DB8::0:1", "2001:db8::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "::ffff:10.0.0.1"),
+        ("::FFFF:a00:1", "10.0.0.1"),
+        ("fe80::1", "fe80::1%eth0"),
+    ],
+)
+def test_an_address_is_the_same_however_it_is_written(written: str, seen: str) -> None:
+    """Rule A25: a DENY for it denies, wherever either end took its text from; and a filter finds the entry."""
+    entry = acl(permission=DENY, host=written)
+    rules = AclRules([acl(), entry], (), True)
+    assert not rules.decide(Asker("User:alice", seen), Operation.READ, ORDERS).allowed
+    assert rules.decide(Asker("User:alice", "10.0.0.2"), Operation.READ, ORDERS).allowed
+    assert AclFilter(host=seen).fits(entry)
+    assert not AclFilter(host="::2").fits(entry)
 
 
 def test_a_star_is_a_name_only_as_a_prefix() -> None:

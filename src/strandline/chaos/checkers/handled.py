@@ -9,13 +9,14 @@
 | DeletedIsGone | a record is there whose deletion was answered |
 | CompactedTooMuch | compaction took a record that no later one of its key supersedes |
 | DeletedKeyIsBack | a tombstone's time was over and it has gone, and a record before it of its key is there |
+| TailMissesNothing | a consumer that began at the end has gone past an acknowledged record that it was not given |
 | ExpiredTooMuch | retention.bytes took more than what was too much |
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -96,6 +97,15 @@ class Ledger:
         if back:
             facts = {"deleted_before": deleted, "offsets": back[:SHOWN_MAX]}
             raise InvariantViolated("DeletedIsGone", "deleted records are there", **facts)
+
+    def check_tail(self, topic_id: UUID, began: int, position: int, seen: Set[int]) -> None:
+        """A consumer of a topic of one partition stood at `began` first, stands at `position` now, and was given the
+        records at the offsets `seen`. Raises InvariantViolated."""
+        acked = self.acked.get((topic_id, 0), {})
+        passed = sorted(offset for offset in acked if began <= offset < position and offset not in seen)
+        if passed:
+            facts = {"began": began, "position": position, "passed": [(at, acked[at]) for at in passed[:SHOWN_MAX]]}
+            raise InvariantViolated("TailMissesNothing", "acknowledged records passed a consumer by", **facts)
 
     def check_expired(self, topic_id: UUID, stored: Mapping[tuple[int, int], str], *, least: int) -> None:
         """As `check_stored`, of a topic of one partition from whose front records go by its size: where some are gone,

@@ -8,6 +8,7 @@ from typing import Any
 
 JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
 TRIMMED, ALTERED, EXPIRING, COMPACTED = "trimmed", "altered", "expiring", "compacted"
+RESTING = "resting"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
@@ -78,8 +79,10 @@ class ServiceOptions:
     """log.cleaner.backoff.ms of the nodes: where it is long, nodes start again between two passes."""
     tombstones_go: bool = False
     """delete.retention.ms of `compacted` is TOMBSTONES_MS, which pass in the end."""
+    rests: bool = False
+    """There is `resting`, which is empty most of the time, with a consumer at its end."""
     tiered: dict[str, str] = field(default_factory=dict)
-    """Configs of `jobs`, `fleeting`, `trimmed` and `expiring`, where segments go to the object store."""
+    """Configs of `jobs`, `fleeting`, `trimmed`, `expiring` and `resting`, where segments go to the object store."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> ServiceOptions:

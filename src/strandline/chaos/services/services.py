@@ -21,11 +21,13 @@ from strandline.chaos.services.options import (
     FLEETING,
     JOBS,
     LETTERS,
+    RESTING,
     TRIMMED,
     VISITORS,
     WORKERS,
     ServiceOptions,
 )
+from strandline.chaos.services.resting import Resting
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics, shown
 from strandline.chaos.workload import Ports
@@ -57,12 +59,14 @@ class Services:
         self._now_ms = now_ms
         self._topics = Topics(self.shared)
         self._altered = Altered(self.shared, self._topics)
+        self._resting = Resting(self.shared, self._topics, lambda: self.calm)
         self._committed: dict[tuple[UUID, int], int] = {}
         self._broken: BaseException | None = None
 
     async def main(self, ports: Ports) -> None:
         """The services' process."""
         self.shared.begin()
+        self._resting.begin()
         options = self._options
         await self._topics.make_jobs(ports)
         members = [
@@ -76,6 +80,8 @@ class Services:
             work.append(self._copy(ports))
         if options.alters:
             work += [self._altered.feed(ports), self._altered.trim(ports), self._altered.alter(ports)]
+        if options.rests:
+            work += [self._resting.feed(ports), self._resting.tail(ports)]
         try:
             async with asyncio.TaskGroup() as group:
                 for one in work:
@@ -100,6 +106,7 @@ class Services:
             raise self._broken
         jobs_id = self._topics.jobs_id
         fed = self._topics.fed and self._topics.visited and (self._altered.fed or not self._options.alters)
+        fed = fed and (self._resting.fed or not self._options.rests)
         if jobs_id is None or self.open or not fed:
             return False
         ends = self.shared.ledger.ends(jobs_id)
@@ -123,7 +130,7 @@ class Services:
     @property
     def deletable(self) -> dict[str, int]:
         """Topic -> below which offset its records may be gone from the cluster: deleted, or over its size."""
-        return {TRIMMED: self._altered.asked, EXPIRING: INT64_MAX}
+        return {TRIMMED: self._altered.asked, RESTING: self._resting.asked, EXPIRING: INT64_MAX}
 
     def figures(self) -> dict[str, object]:
         """How much of it was tried."""
@@ -134,6 +141,7 @@ class Services:
             "cancelled": self.shared.cancelled,
             "errors": dict(self.shared.errors),
             "records_deleted": self._altered.deleted,
+            "rests": self._resting.rounds,
             "settings_changed": self._altered.changes,
         }
 
@@ -197,6 +205,11 @@ class Services:
         ledger.check_stored(fleeting_id, await self._whole(ports, FLEETING))
         if self._options.alters:
             await self._look_at_the_altered(ports)
+        if self._options.rests:
+            resting = self._resting
+            assert resting.topic_id is not None
+            stored = await self._whole(ports, RESTING)
+            ledger.check_trimmed(resting.topic_id, stored, asked=resting.asked, deleted=resting.deleted)
         if self._options.copy:
             await self._engine(ports, follow=False).run()
             check_copied(list(jobs.values()), list((await self._whole(ports, COPIED)).values()))

@@ -12,6 +12,7 @@ from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError, ClientTimeout, ClosedError, TopicReplaced
 from strandline.client.fetcher import Fetcher
 from strandline.client.leaders import Leaders
+from strandline.client.lookups import Lookups
 from strandline.client.polled import Part, PolledRecords
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
@@ -30,6 +31,9 @@ T = TypeVar("T", list[ConsumerRecord], PolledRecords)
 
 class Reader:
     """Reads partitions from given offsets; knows nothing of groups. See `Consumer`."""
+
+    _lookups: type[Lookups] = Lookups
+    """What makes of leaders' answers a place to read from."""
 
     def __init__(
         self,
@@ -263,7 +267,7 @@ class Reader:
         if self._closed:
             raise ClosedError("the consumer is closed")
         if self._fetcher is None:
-            self._fetcher = Fetcher(self._config, self.session, self._leaders, self._tasks)
+            self._fetcher = Fetcher(self._config, self.session, self._leaders, self._tasks, self._lookups)
             self._fetcher.states = self._states
             self.session.metadata.want(dict.fromkeys(item.topic for item in self._states))
         return self._fetcher

@@ -8,7 +8,7 @@
     5. a resource that no binding names is forbidden, unless allow.everyone.if.no.acl.found says otherwise.
 
 A binding fits where its pattern covers the resource's name, its principal is the one that asks or `User:*`, its host
-is the one it asks from or `*`, and its operation is the one asked for or ALL.
+is the address it asks from, however either is written, or `*`, and its operation is the one asked for or ALL.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from strandline.proto.acls import (
     Permission,
     Resource,
     ResourceKind,
+    host_of,
 )
 
 IMPLY_DESCRIBE = frozenset({Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER})
@@ -50,6 +51,10 @@ class Asker(NamedTuple):
     host: str
 
 
+_Section = dict[str, list[tuple[str, AclBinding]]]
+"""By principal: each binding, with its host as `host_of` writes it (rule A25)."""
+
+
 class AclRules:
     """The bindings of a cluster, found by name and by principal.
 
@@ -64,15 +69,15 @@ class AclRules:
     def __init__(self, bindings: Iterable[AclBinding], super_users: Iterable[str], allow_unnamed: bool) -> None:
         self._super_users = frozenset(super_users)
         self._allow_unnamed = allow_unnamed
-        self._literal: dict[Resource, dict[str, list[AclBinding]]] = {}
-        self._prefixed: dict[Resource, dict[str, list[AclBinding]]] = {}
+        self._literal: dict[Resource, _Section] = {}
+        self._prefixed: dict[Resource, _Section] = {}
         lengths: dict[ResourceKind, set[int]] = {}
         for binding in bindings:
             prefixed = binding.pattern is PatternType.PREFIXED
             section = (self._prefixed if prefixed else self._literal).setdefault(
                 Resource(binding.kind, binding.name), {}
             )
-            section.setdefault(binding.principal, []).append(binding)
+            section.setdefault(binding.principal, []).append((host_of(binding.host), binding))
             if prefixed:
                 lengths.setdefault(binding.kind, set()).add(len(binding.name))
         self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
@@ -112,7 +117,7 @@ class AclRules:
             return False
         return any(not _is_outdone(binding, denied) for binding in bindings if binding.permission is Permission.ALLOW)
 
-    def _sections(self, resource: Resource) -> Iterator[dict[str, list[AclBinding]]]:
+    def _sections(self, resource: Resource) -> Iterator[_Section]:
         """What is bound to patterns that cover the resource, by principal."""
         kind, name = resource
         for key in dict.fromkeys((resource, Resource(kind, WILDCARD))):
@@ -132,11 +137,12 @@ class AclRules:
                     yield from _of(section, asker)
 
 
-def _of(section: dict[str, list[AclBinding]], asker: Asker) -> Iterator[AclBinding]:
+def _of(section: _Section, asker: Asker) -> Iterator[AclBinding]:
     """Those of a section that count for who asks."""
+    hosts = (WILDCARD, host_of(asker.host))
     for principal in dict.fromkeys((asker.principal, EVERYBODY)):
-        for binding in section.get(principal, ()):
-            if binding.host in (WILDCARD, asker.host):
+        for host, binding in section.get(principal, ()):
+            if host in hosts:
                 yield binding
 
 

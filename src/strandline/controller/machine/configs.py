@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from strandline.controller.api import (
@@ -45,9 +46,10 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
     records: list[MetadataRecord] = []
     outcomes = []
     resources = [(item.resource_type, item.resource_name) for item in request.resources]
+    times = Counter(resources)
     for item, resource in zip(request.resources, resources, strict=True):
         try:
-            if resources.count(resource) > 1:
+            if times[resource] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource twice.")
             records += _alter_resource(state, item, resource)
             outcomes.append(ResourceOutcome(*resource, ErrorCode.NONE))
@@ -64,9 +66,9 @@ def _alter_resource(state: MachineState, item: ResourceAlteration, resource: Con
     _check_resource(state.image, resource)
     names = [alteration.name for alteration in item.alterations]
     current = state.image.config(resource)
-    after = dict(current)
+    after, times = dict(current), Counter(names)
     for alteration in item.alterations:
-        if names.count(alteration.name) > 1:
+        if times[alteration.name] > 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request alters {alteration.name} twice.")
         value = _altered(resource[0], alteration, current)
         if value is None:
@@ -114,12 +116,12 @@ def _altered(kind: ResourceType, alteration: ConfigAlteration, current: Mapping[
     key = (TOPIC_CONFIGS if kind is ResourceType.TOPIC else BROKER_CONFIGS).get(name)
     if key is None or key.type is not ConfigType.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cannot {operation.name} to {name}, because its type is not LIST.")
-    parts = split_list(current.get(name, key.default))
+    parts = dict.fromkeys(split_list(current.get(name, key.default)))
     for part in split_list(value):
-        if operation is ConfigOperation.APPEND and part not in parts:
-            parts.append(part)
-        elif operation is ConfigOperation.SUBTRACT and part in parts:
-            parts.remove(part)
+        if operation is ConfigOperation.APPEND:
+            parts[part] = None
+        else:
+            parts.pop(part, None)
     return ",".join(parts)
 
 

@@ -314,7 +314,7 @@ def new_partition(
 
 def delete_topics(state: MachineState, request: DeleteTopicsRequest) -> Result[TopicOutcomes]:
     """Delete topics by name or id; each succeeds or fails alone."""
-    records: list[MetadataRecord] = []
+    records: dict[TopicId, MetadataRecord] = {}
     outcomes = []
     for ref in request.topics:
         topic = _find(state.image, ref)
@@ -323,14 +323,13 @@ def delete_topics(state: MachineState, request: DeleteTopicsRequest) -> Result[T
             what = f"named {ref.name!r}" if ref.topic_id == ZERO_UUID else f"with id {ref.topic_id}"
             outcomes.append(TopicOutcome(ref.name, ref.topic_id, code, f"There is no topic {what}."))
             continue
-        record = RemoveTopicRecord(topic.topic_id)
-        if record in records:
+        if topic.topic_id in records:
             message = f"The request names topic {topic.name!r} twice."
             outcomes.append(TopicOutcome(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
             continue
-        records.append(record)
+        records[topic.topic_id] = RemoveTopicRecord(topic.topic_id)
         outcomes.append(TopicOutcome(topic.name, topic.topic_id, ErrorCode.NONE))
-    return Result(TopicOutcomes(tuple(outcomes)), [] if request.dry_run else records)
+    return Result(TopicOutcomes(tuple(outcomes)), [] if request.dry_run else list(records.values()))
 
 
 def _find(image: MetadataImage, ref: TopicRef) -> TopicInfo | None:

@@ -21,6 +21,7 @@ from strandline.proto.acls import (
     ResourceKind,
     binding_fault,
     filter_fault,
+    host_of,
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -108,7 +109,7 @@ def binding_of(one: Any, pattern: int) -> AclBinding:
         name=one.resource_name,
         pattern=_of(PatternType, pattern),
         principal=one.principal,
-        host=one.host,
+        host=host_of(one.host),
         operation=_of(Operation, one.operation),
         permission=_of(Permission, one.permission_type),
     )

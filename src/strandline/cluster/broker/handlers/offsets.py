@@ -63,7 +63,8 @@ class EpochQuery(NamedTuple):
 
 
 class EpochAnswer(NamedTuple):
-    """The largest epoch not above the one asked for, and its end offset; -1s where there is none."""
+    """The largest epoch not above the one asked for, and its end offset: where the next larger one begins (rule B33).
+    Where all that is left is of larger ones, the epoch asked for; -1s for a negative one."""
 
     query: EpochQuery
     error: ErrorCode

@@ -6,6 +6,7 @@ and goes no further: not to the controller, and into no log line.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -47,11 +48,11 @@ class ScramCredentialsHandler:
         found: dict[str, list[Any]] = {}
         for key, one in sorted(self._image().scram.credentials.items()):
             found.setdefault(key.name, []).append(part(mechanism=int(key.mechanism), iterations=one.iterations))
-        asked = [user.name for user in call.request.users or ()]
+        asked = Counter(user.name for user in call.request.users or ())
         results = []
-        for name in dict.fromkeys(asked or found):
+        for name in asked or found:
             error, message = ErrorCode.NONE, None
-            if asked.count(name) > 1:
+            if asked[name] > 1:
                 error = ErrorCode.DUPLICATE_RESOURCE
                 message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
             elif name not in found:

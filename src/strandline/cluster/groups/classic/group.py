@@ -185,8 +185,7 @@ class Group:
         if member is None:
             return None
         self.stop_joining(member)
-        self._supporters.subtract({name for name, _ in member.protocols})
-        self._supporters = +self._supporters
+        self._support_no_more(member.protocols)
         if member.instance_id is not None and self.instances.get(member.instance_id) == member_id:
             del self.instances[member.instance_id]
         if self.leader == member_id:
@@ -201,8 +200,7 @@ class Group:
         self.stop_joining(old)
         if new.join_to is not None:
             self.joined += 1
-        self._supporters.subtract({name for name, _ in old.protocols})
-        self._supporters = +self._supporters
+        self._support_no_more(old.protocols)
         self._supporters.update({name for name, _ in new.protocols})
         if old.member_id in self.pending_sync:
             del self.pending_sync[old.member_id]
@@ -214,10 +212,16 @@ class Group:
 
     def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
         """A member's subscriptions changed."""
-        self._supporters.subtract({name for name, _ in member.protocols})
-        self._supporters = +self._supporters
+        self._support_no_more(member.protocols)
         member.protocols = protocols
         self._supporters.update({name for name, _ in protocols})
+
+    def _support_no_more(self, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        """What nobody has any more is forgotten; what others have is not looked at."""
+        for name in {name for name, _ in protocols}:
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     def start_joining(self, member: Member, to: Any) -> None:
         """Its JoinGroup waits for the others."""
