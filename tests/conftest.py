@@ -118,6 +118,7 @@ LONG_TESTS = {
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-stop]",
     "cluster/node/test_doctor_live.py::test_doctor_ends_though_a_broker_is_silent_and_the_quorum_gone",
     "cluster/node/test_doctor_live.py::test_doctor_works_during_an_outage",
+    "golden/test_golden_directories.py::test_what_an_earlier_build_wrote_is_led_read_and_served[53dd7cb1]",
     "lab/explore/test_models.py::test_every_state_after_a_crash_of_all_holds",
     "lab/explore/test_mutants_found.py::test_a_rule_of_a_partition",
     "lab/test_mutants_cli.py::test_a_mutant_that_survives_exits_1_and_is_named",

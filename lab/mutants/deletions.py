@@ -125,7 +125,7 @@ TABLE: tuple[Mutant, ...] = (
         "strays-stay",
         "B17: strays: what is assigned here no longer is set aside at a start",
         "cluster.node.broker_role:BrokerRole._await_own_registration",
-        "self.replicas.directories.set_strays_aside(assigned_partitions(image, self._node.config.node))",
+        "self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))",
         "pass",
         f"{_RETURN}[combined]",
     ),
@@ -135,7 +135,8 @@ TABLE: tuple[Mutant, ...] = (
         "cluster.node.broker_role:BrokerRole._await_own_registration",
         "own = image.brokers.get(self._node.config.node)",
         "own = image.brokers.get(self._node.config.node)\n"
-        "        self.replicas.directories.set_strays_aside(assigned_partitions(image, self._node.config.node))",
+        "        assigned = assigned_partitions(image, self._node.config.node)\n"
+        "        self.replicas.directories.set_strays_aside(assigned, knows_topics=True)",
         f"{_RETURN}[combined]",
     ),
     one_change(

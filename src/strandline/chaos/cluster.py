@@ -105,6 +105,9 @@ class SimCluster:
         self._places: dict[tuple[int, str], str] = {}
         """(node, partition) -> the log directory in which its replica was seen last."""
         self._paths = [DATA, *(f"{DATA}{number}" for number in range(2, directories + 1))]
+        self._orders = split_seed(world.seed, "orders of log.dirs")
+        self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
+        """In which order a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
         self.tiers = TierChecks(self.store, CLUSTER_ID)
         self._acks_synced = settings.get("flush.policy") != "replicate"
@@ -170,6 +173,7 @@ class SimCluster:
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
+        config = NodeConfig({**config.given, "log.dirs": ",".join(self.ordered(config.log_dirs))})
         if ports.disk.exists(f"{DATA}/{PROMISE}"):  # a format that was struck down had come so far
             self.without_vote.pop(name, None)
         others = [path for path in self._paths[1:] if self.world.machines[name].mounted[path].mounted]
@@ -180,10 +184,11 @@ class SimCluster:
             del self.forced[name]
             force_vote(ports.disk, DATA, read_meta_properties(ports.disk, DATA).directory_id)
         store = self.store.for_node(process)
+        disks = {DATA: ports.disk, **ports.disks}
         node = Node(
             config,
-            disk=ports.disk,
-            disks=ports.disks,
+            disk=disks[config.data_dir],
+            disks=disks,
             clock=ports.clock,
             rng=ports.rng,
             rpc=ports.rpc,
@@ -193,6 +198,11 @@ class SimCluster:
         await node.start()
         self.ever.append(live)
         await node.failed
+
+    def _draw_order(self, paths: Sequence[str]) -> Sequence[str]:
+        """Another one at every other start of a node of several directories (schedule 95)."""
+        draws = len(paths) > 1 and self._orders.random() < 0.5
+        return self._orders.sample(paths, len(paths)) if draws else paths
 
     @staticmethod
     def _is_formatted(disk: Disk, directory: str = DATA) -> bool:

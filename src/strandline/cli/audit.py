@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from strandline.cli.audit_sources import LINE_BYTES_MAX, AuditFiles, AuditRecords, Raw, Source
+from strandline.cli.audit_sources import LINE_BYTES_MAX, AuditPair, AuditRecords, Raw, Source
 from strandline.cli.common import (
     CommandFailed,
     Target,
@@ -21,16 +21,16 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.client.config import ConsumerConfig
-from strandline.proto.audit import AUDIT_TOPIC, read_audit_line
+from strandline.proto.audit import AUDIT_TOPIC, LEFT_OUT, UNKNOWN, read_audit_line
 from strandline.proto.error_codes import ErrorCode
 
 POLL_S = 0.2
 """How soon Ctrl-C is noticed, and a line that has come to a file."""
 
-DENIED, DONE, FAILED, UNKNOWN = "denied", "done", "failed", "UNKNOWN"
+DENIED, DONE, FAILED = "denied", "done", "failed"
 
 GAP = "dropped"
-"""The event of a line that tells of lines that are not there: it fits every filter."""
+"""The event of a line that tells of lines that the topic does not have. It fits every filter, as `LEFT_OUT` does."""
 
 
 class Outcome(click.ParamType[str]):
@@ -58,7 +58,8 @@ def audit() -> None:
     "--file",
     "path",
     type=click.Path(dir_okay=False),
-    help="A broker's file (audit.log.path) on this machine, with PATH.1, PATH.2, ...; not the topic of a cluster.",
+    help="A broker's file (audit.log.path) on this machine, with PATH.1, ... and PATH.attempts; not the topic of a "
+    "cluster.",
 )
 @click.option("-n", "--lines", type=click.IntRange(0), default=20, show_default=True, help="The newest so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with lines as they come, until Ctrl-C (exit code 130).")
@@ -129,7 +130,7 @@ def tail(
 def _source(path: str | None, where: dict[str, Any]) -> Iterator[Source]:
     if path is not None:
         with plain_errors():
-            files = AuditFiles(path)
+            files = AuditPair(path)
             try:
                 yield files
             finally:
@@ -157,7 +158,7 @@ class Wanted:
 
     def fits(self, line: dict[str, Any]) -> bool:
         """Whether this is one of them."""
-        if line["event"] == GAP:
+        if line["event"] in (GAP, LEFT_OUT):
             return True
         if self.principals and line.get("principal") not in self.principals:
             return False
@@ -222,12 +223,16 @@ def as_text(line: dict[str, Any]) -> str:
     if event == GAP:
         who = f"broker {line['broker']}" if "broker" in line else "a broker"
         return plain(f"{line['timestamp']}  {who} could not write {line.get('lines')} lines to {AUDIT_TOPIC}")
+    if event == LEFT_OUT:
+        return plain(f"{line['timestamp']}  {line.get('lines')} {line.get('what')} have no line: they came too fast")
     if event == DENIED:
         what = f"{line.get('operation')} of {line.get('resource_type')} {line.get('resource')}"
         left_out, result = line.get("suppressed"), f"{DENIED}: {line.get('because')}"
     else:
         what, left_out, result = str(line.get("what")), line.get("left_out"), result_of(line)
         result = DONE if result == ErrorCode.NONE.name else result
+        if "part" in line:
+            what = f"(part {line['part']}) {what}"
     words = f"{line['timestamp']}  {line.get('principal')}  {line.get('host')}  {line.get('api')}  {what}  {result}"
     return plain(f"{words}  ({left_out} more before it left out)" if left_out else words)
 

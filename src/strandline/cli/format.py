@@ -93,7 +93,7 @@ def format_(
     if output == "json":
         print_json(
             {
-                "directory": config.data_dir,
+                "directory": made.path,
                 "node_id": made.meta.node_id,
                 "cluster_id": made.meta.cluster_id,
                 "directory_id": encode_id(made.meta.directory_id),
@@ -102,7 +102,7 @@ def format_(
             }
         )
         return
-    for path, already in {config.data_dir: made.already, **made.others}.items():
+    for path, already in {made.path: made.already, **made.others}.items():
         verb = "is formatted already" if already else "would be formatted" if dry_run else "is formatted"
         click.echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
     if add_scram and made.already:

@@ -45,12 +45,14 @@ def force_vote(
     strandline quorum force-vote --config node-3.properties --i-accept-the-loss-of-committed-metadata
     """
     from strandline.cluster.node.format import read_directory
+    from strandline.cluster.node.main_directory import as_it_starts
     from strandline.controller.quorum.quorum import memory_of
     from strandline.log.real_disk import RealDisk
 
     with plain_errors():
         config = load_config(config_path, overrides)
         disk = RealDisk()
+        config = as_it_starts(config, dict.fromkeys(config.log_dirs, disk))
         directory = read_directory(disk, config)
         memory = memory_of(disk, config.data_dir, directory.meta.directory_id, promises=config.is_controller)
         memory.recall()

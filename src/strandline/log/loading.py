@@ -206,6 +206,7 @@ class Loading:
             if self._rewriting is not None:
                 self._rewriting.whole(metadata)
             plog.must_sync([], [metadata], [plog.directory, self._directory])
+        plog.cleaned_to = self._promises.cleaned_to(plog)
         self.logs[tp] = plog
         found = RecoveryFinding(plog.topic_id, plog.log_end_offset, plog.latest_epoch, LogCondition.INTACT)
         self.findings.add(tp, found)

@@ -13,7 +13,7 @@ batch for the ack of the ones before it, so that the refused one would be lost.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from crc32c import crc32c
@@ -283,6 +283,10 @@ class ProducerStates:
         for producer_id in gone:
             del self._entries[producer_id]
         return len(gone)
+
+    def keep(self, producer_ids: Container[int]) -> None:
+        """Forget all producers but these."""
+        self._entries = {number: entry for number, entry in self._entries.items() if number in producer_ids}
 
     def clear(self) -> None:
         """Forget everything."""

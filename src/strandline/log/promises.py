@@ -2,6 +2,9 @@
 
 Recovery point and high watermark name only what is durable. So they do two things: below the recovery point nothing has
 to be scanned after a crash, and a log that ends below either of them has lost something.
+
+The cleaner's checkpoint proves nothing, but compaction believes it: below it no value of a key is looked for any more.
+It says of which topic each entry is, and entries leave with the replica (rule B28).
 """
 
 from __future__ import annotations
@@ -10,11 +13,19 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy, read_checkpoints
-from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from strandline.log.checkpoints import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    Cleaned,
+    encode_cleaned,
+    encode_offsets,
+)
 from strandline.log.disk import Disk, DiskFull, File
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.ids import TopicPartition
+from strandline.proto.ids import Offset, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class LastLife:
 
 
 class Promises:
-    """Recovery points, high watermarks and log starts, in memory and on disk.
+    """Recovery points, high watermarks, log starts and how far logs were compacted, in memory and on disk.
 
     Invariants:
     - none is above what is durable: truncations lower them first;
@@ -89,12 +100,26 @@ class Promises:
         """There is a checkpoint of log starts: what it does not name begins at 0."""
         self.in_doubt = believed.in_doubt
         """What was durable here is not known: logs may lack their ends, and nothing proves it."""
+        self.cleaned = {tp: one.offset for tp, one in believed.cleaned.items()}
+        self._cleaned_topics: dict[TopicPartition, TopicId] = {tp: one.topic_id for tp, one in believed.cleaned.items()}
         self._copied = {name: encode_offsets(offsets) for name, offsets in believed.offsets.items()}
         """What the copy of the checkpoints is to say: what was handed to the disk last."""
+        if self.cleaned:
+            self._copied[CLEANER_OFFSETS] = self._encode_cleaned()
 
     def durable_end(self, tp: TopicPartition) -> int:
         """A log that ends below has lost what was durable."""
         return max(self.recovery_points.get(tp, 0), self.high_watermarks.get(tp, 0))
+
+    def cleaned_to(self, plog: PartitionLog) -> Offset:
+        """How far a log was compacted, when it is opened. What is written of another topic of its name, or ends beyond
+        the log, is of other records: `write_forgotten` has to follow."""
+        tp = plog.topic_partition
+        offset = self.cleaned.get(tp, 0)
+        if self._cleaned_topics.get(tp) == plog.topic_id and 0 <= offset <= plog.log_end_offset:
+            return Offset(offset)
+        self._must_forget |= self.cleaned.pop(tp, 0) != 0
+        return Offset(0)
 
     def proven(self) -> list[TopicPartition]:
         """Partitions that held something."""
@@ -112,6 +137,7 @@ class Promises:
         if point is not None:
             self.recovery_points[tp] = point
         self.note_start(plog)
+        self.cleaned[tp], self._cleaned_topics[tp] = plog.cleaned_to, plog.topic_id
         if tp in self._told:
             self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
 
@@ -146,6 +172,7 @@ class Promises:
         self.recovery_points = {tp: at for tp, at in self.recovery_points.items() if tp in kept and at}
         self.log_starts = {tp: at for tp, at in self.log_starts.items() if tp in kept and at}
         self.starts_claimed = {tp: at for tp, at in self.starts_claimed.items() if tp in kept}
+        self.cleaned = {tp: at for tp, at in self.cleaned.items() if tp in kept and at}
 
     def lower(self, plog: PartitionLog, offset: int) -> None:
         """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
@@ -205,11 +232,15 @@ class Promises:
             HIGH_WATERMARKS: self.high_watermarks,
             RECOVERY_POINTS: self.recovery_points,
             LOG_STARTS: self.log_starts,
+            CLEANER_OFFSETS: self.cleaned,
         }
 
     def _changed(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> dict[str, bytes]:
-        """Those that do not say what is on the disk, encoded, and then the copy of all three."""
-        encoded = {name: encode_offsets(values) for name, values in checkpoints.items()}
+        """Those that do not say what is on the disk, encoded, and then the copy of all."""
+        encoded = {
+            name: self._encode_cleaned() if name == CLEANER_OFFSETS else encode_offsets(values)
+            for name, values in checkpoints.items()
+        }
         copied = dict(encoded)
         if self.starts_claimed and LOG_STARTS in encoded:  # what one file alone says does not become what two say
             encoded[LOG_STARTS] = encode_offsets({**self.log_starts, **self.starts_claimed})
@@ -222,6 +253,9 @@ class Promises:
     def _hand_over(self, data: Mapping[str, bytes]) -> None:
         if CHECKPOINT_COPY in data:
             self._copied = decode_copy(CHECKPOINT_COPY, data[CHECKPOINT_COPY])
+
+    def _encode_cleaned(self) -> bytes:
+        return encode_cleaned({tp: Cleaned(self._cleaned_topics[tp], offset) for tp, offset in self.cleaned.items()})
 
     def _write(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""

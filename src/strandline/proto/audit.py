@@ -13,6 +13,23 @@ BROKER_HEADER = "broker"
 """The header of a record of the topic that has the node id of the broker whose line it is."""
 
 
+ATTEMPTS_SUFFIX = ".attempts"
+"""Of the file beside `audit.log.path` that has every line but those of changes."""
+
+LEFT_OUT = "left_out"
+"""The event of a line that tells how many lines (`lines`) of which kind (`what`) came too fast and were left out."""
+
+UNKNOWN = "UNKNOWN"
+"""The result of a change whose client left before the answer: it may have been made."""
+
+_MAY_BE_MADE = frozenset({"NONE", UNKNOWN, "REQUEST_TIMED_OUT", "UNKNOWN_SERVER_ERROR"})
+
+
+def may_be_made(result: str) -> bool:
+    """Whether a change with this result was made, or may have been: its line is never left out."""
+    return result in _MAY_BE_MADE
+
+
 def audit_line(wall_ms: int, event: str, figures: Mapping[str, Any]) -> str:
     """The line, in ASCII and without its end; `wall_ms` in milliseconds since the Unix epoch."""
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -59,6 +59,7 @@ MARKS: dict[str, str] = {
     "disk-without-room": "a broker found its disk full",
     "replica-without-room": "a broker said that the directory of a replica, one of several, is full, or has room again",
     "directory-offline": "a log directory, one of several, could not be opened, or failed: the node went on without it",
+    "main-directory-by-content": "the directory with a node's metadata stood behind others in log.dirs, and counted",
     "replica-away": "a replica was offline from the start, because its directory was",
     "replica-of-lost-directory": "a replica counted as lost, because another directory is where its directory was",
     "replica-moved": "a replica was moved to another log directory of its node",

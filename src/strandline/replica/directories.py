@@ -161,11 +161,11 @@ class Directories:
                     raise
                 self.log_dirs.fail(directory.log_dir, str(error))
 
-    def set_strays_aside(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
+    def set_strays_aside(self, assigned: Mapping[TopicPartition, TopicId], *, knows_topics: bool) -> None:
         """See `Strays.set_aside`."""
         self.log_dirs.forget_unassigned(assigned)
         for directory in self.usable:
-            directory.strays.set_aside(assigned)
+            directory.strays.set_aside(assigned, knows_topics=knows_topics)
 
     def fail(self, directory: Directory, why: str) -> None:
         """Nothing in it can be relied on any more: its logs are fenced, and nothing more is written there."""

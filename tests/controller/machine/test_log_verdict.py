@@ -15,6 +15,7 @@ from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.methods import REGISTER_BROKER
 from strandline.log.findings import LogCondition
+from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, Endpoint
@@ -259,6 +260,18 @@ def test_an_older_copy_of_the_directory_counts_for_nothing(machine_cluster: Any)
     cluster.beat(2)
     info = cluster.partition()
     assert (info.leader, info.eligible_leader_replicas, info.last_known_elr) == (NO_NODE, (3,), ())
+
+
+@pytest.mark.parametrize("since", [0, 1], ids=["the last one that registered", "another one"])
+def test_a_life_that_left_its_broker_epoch_alone(machine_cluster: Any, since: int) -> None:
+    """Schedule 94: an earlier build, which keeps no lives, stopped in good order. Its clean mark has the epoch;
+    an older copy of such a directory names one of the past."""
+    cluster = crashed(machine_cluster)
+    request = cluster.registration(2)
+    request = replace(request, lives=(life_of_epoch(cluster.epoch(2) + since), request.incarnation_id))
+    cluster.run(brokers.register_broker(cluster.state, request, len(cluster.log), 0))
+    cluster.beat(2)
+    assert cluster.partition().leader == (NO_NODE if since else 2)
 
 
 def test_a_life_whose_registration_nobody_heard_of_is_no_copy(machine_cluster: Any) -> None:

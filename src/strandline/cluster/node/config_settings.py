@@ -106,8 +106,8 @@ class Identity:
         "log.dirs",
         _directories,
         "strandline-data",
-        "The directories of this node's data, best each on a disk of its own; `strandline format` prepares them. The "
-        "first has the metadata log too, and the node stops if it fails.",
+        "The directories of this node's data, in any order, best each on a disk of its own; `strandline format` "
+        "prepares them. One of them has the metadata log too, and the node stops if it fails.",
         type=ConfigType.LIST,
     )
     broker_rack = string(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.metadata.image import BrokerInfo, PartitionInfo, TopicInfo
 from strandline.log.findings import LogCondition
+from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition, TopicPartition
@@ -88,7 +89,7 @@ def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) 
     if request.directory_id is None or request.directory_id != existing.directory_id:
         mark("disk-lost")
         return True
-    if existing.incarnation_id not in request.lives:
+    if existing.incarnation_id not in request.lives and life_of_epoch(existing.broker_epoch) not in request.lives:
         mark("older-copy")
         return True
     return False

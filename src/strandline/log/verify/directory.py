@@ -17,6 +17,7 @@ from strandline.log.checkpoints import (
     OFFSET_CHECKPOINTS,
     RECOVERY_POINTS,
     MetaProperties,
+    decode_cleaned,
     decode_offsets,
     read_clean_shutdown,
 )
@@ -80,7 +81,7 @@ class Verification:
         self._progress = progress
         self._done = 0
         self._total = 0
-        self._believed = Believed({}, {}, False)
+        self._believed = Believed({}, {}, {}, False)
         self._partitions: dict[str, ScannedPartition] = {}
         self.result = Verified(path)
 
@@ -121,15 +122,17 @@ class Verification:
                 copies = decode_copy(path, read_file(self._disk, path))
             except CorruptLogError as error:
                 self._add(CHECKPOINT_COPY, Kind.CHECKPOINT, error.reason, position=error.position)
-        for name in (*OFFSET_CHECKPOINTS, CLEANER_OFFSETS):
+        for name in OFFSET_CHECKPOINTS:
             path = f"{self._path}/{name}"
             if self._disk.exists(path):
+                decode = decode_cleaned if name == CLEANER_OFFSETS else decode_offsets
+                data = read_file(self._disk, path)
                 try:
-                    own = decode_offsets(path, read_file(self._disk, path))
+                    decode(path, data)
                 except CorruptLogError as error:
                     self._add(name, Kind.CHECKPOINT, error.reason, position=error.position)
                 else:
-                    if name in copies and own != decode_offsets(path, copies[name]):
+                    if copies.get(name, data) != data:
                         self._add(name, Kind.CHECKPOINT, f"it differs from what {CHECKPOINT_COPY} says of it")
         self._believed = read_checkpoints(self._disk, self._path)
 
