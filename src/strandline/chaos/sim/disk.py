@@ -160,6 +160,20 @@ class SimDisk:
         self.destroyed += 1
         self.loop.effects["bit-flipped"] += 1
 
+    def give_back(self, path: str, data: bytes) -> None:
+        """A file has another content from now on, durably. Of what beside the logs is damaged nothing good is lost: it
+        does not count as destroyed.
+
+        Raises:
+            FileNotFoundError: no such file.
+        """
+        node = self.names.find(path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        node.become(data)
+        self.loop.effects["file-damaged"] += 1
+        self._count()
+
     def rot(self, path: str, position: int, bit: int) -> None:
         """`flip_bit`, remembered in `rotten`."""
         self.flip_bit(path, position, bit)
