@@ -43,6 +43,7 @@ LONG = {
     "client/test_real_groups.py",
     "client/test_worked_examples.py",
     "docs_run/test_docs_run.py",
+    "chaos/live/test_run_restored.py",
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_sample.py",

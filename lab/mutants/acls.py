@@ -222,6 +222,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_TOPIC}::test_what_has_no_room_is_dropped_and_told",
     ),
     one_change(
+        "audited-changes-are-free",
+        "A21: a change that the audit watches pays as any other",
+        "cluster.broker.audit:_Watched.charge",
+        "self._inner.charge() if self.answers else FREE",
+        "FREE",
+        "tests/cluster/broker/test_kafka_mutation_quotas.py::test_the_audit_makes_nothing_free",
+    ),
+    one_change(
         "the-hundredth-change-is-the-last",
         "A28: each change of a request has its line, however many there are",
         "cluster.broker.audit_lines:lines_of",

@@ -92,7 +92,7 @@ TABLE: tuple[Mutant, ...] = (
         "what-is-away-is-made-anew",
         "B12: no log is made for a replica whose directory is offline",
         f"{_DIRS}._note_missing",
-        "if known is not None and known.path in self.unusable:",
+        "if where is not None:",
         "if False:",
         f"{_LOG}::test_what_lies_in_an_absent_directory_is_not_made_anew",
     ),

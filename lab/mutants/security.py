@@ -82,6 +82,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_DOOR}::test_what_a_slow_reader_does_not_take_counts_and_is_held_once",
     ),
     one_change(
+        "closed-twice-is-forgotten",
+        "A18: a connection of TLS may be closed twice",
+        "cluster.security.tls_transport:_Transport.close",
+        "if not self.is_closing():",
+        "if True:",
+        "tests/cluster/broker/test_kafka_tls.py::test_answers_behind_the_end_of_a_connection_are_no_mistake_of_ours",
+    ),
+    one_change(
         "handshakes-without-number",
         "A18: handshakes are bounded",
         "cluster.security.tls_door:TlsDoor.began",

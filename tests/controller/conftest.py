@@ -13,6 +13,7 @@ from strandline.controller import api, broker_api
 from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
 from strandline.controller.machine import brokers, configs, elections, isr, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
+from strandline.controller.machine.unproven import WAIT_MS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType
@@ -185,6 +186,12 @@ class MachineCluster:
 
     def epoch(self, node: int) -> int:
         return self.image.brokers[node].broker_epoch
+
+    def wait_out(self) -> None:
+        """Time passes: nobody waits for a report any longer (rule B30)."""
+        self.state.unproven.stamp(self.now_ms)
+        self.now_ms += WAIT_MS
+        self.run(elections.end_waits(self.state, self.now_ms))
 
     # Topics
 

@@ -82,6 +82,29 @@ def test_a_missing_directory_is_lacking(disk: FailingDisk, tmp_path: Path, clean
     assert (line["partition"], line["durable_once"]) == ("orders-0", 10)
 
 
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "zeros"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_tail_that_the_disk_did_not_give_back(disk: FailingDisk, tmp_path: Path, clean: bool, cut: bool) -> None:
+    """Zeros, or the end of the file, where synced batches stood: after a clean stop the checkpoints tell. After any
+    other nothing does, and the end of the log proves nothing (rule B30)."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    log = log_dir.create(TP, TOPIC_ID)
+    for _ in range(10):
+        fill(log, 1, epoch=3)
+    log.sync_now()
+    if clean:
+        log_dir.close(7)
+    else:
+        killed(log_dir)
+    segment = Path(path) / str(TP) / SEGMENT
+    written = segment.read_bytes()
+    kept = 6 * (12 + int.from_bytes(written[8:12], "big"))
+    segment.write_bytes(written[:kept] if cut else written[:kept].ljust(len(written), b"\0"))
+    log_dir = opened(disk, path)
+    assert log_dir.findings.all == {TP: RecoveryFinding(TOPIC_ID, 6, 3, LACKING if clean else INTACT)}
+
+
 def test_a_missing_directory_that_nothing_proves_is_no_finding(disk: FailingDisk, tmp_path: Path) -> None:
     """It held nothing that was synced."""
     path = formatted(disk, tmp_path)

@@ -15,12 +15,9 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import LastLife
 from strandline.log.retention import (
-    BELIEVED_AFTER_MS,
     CLOCK_FILE,
-    JUMP_MS,
     Expired,
     Keep,
-    RetentionClock,
     last_time,
     note_time,
 )
@@ -210,25 +207,6 @@ def test_segments_of_many_partitions_end_at_times_of_their_own(disk: FailingDisk
         ages.add(next(age for age in range(1_002) if segment.must_roll(1, 2, segment.created_ms + age, config)))
     assert max(ages) <= 1_001
     assert len(ages) > 10
-
-
-def test_72_a_clock_that_jumps_ahead_is_not_believed_for_a_day() -> None:
-    """Schedule 72. Back and by little at once, for that deletes nothing too early."""
-    clock = RetentionClock()
-    year = 365 * 24 * HOUR_MS
-    assert clock.read(T0, 0) == T0
-    assert clock.read(T0 + JUMP_MS + 500, 500) == T0 + JUMP_MS + 500, "a time server's step"
-    assert clock.read(T0 - HOUR_MS, 500) == T0 - HOUR_MS, "set back"
-    start = T0 - HOUR_MS - 500
-    assert clock.read(start + year + 1_000, 1_000) == start + 1_000, "set ahead: time goes on from where it was"
-    assert clock.ahead_ms == year
-    soon = 1_000 + BELIEVED_AFTER_MS - 1
-    assert clock.read(start + year + soon, soon) == start + soon
-    assert clock.read(start + 7 * year + soon, soon) == start + soon, "set anew: the day begins anew"
-    late = soon + BELIEVED_AFTER_MS
-    assert clock.read(start + 7 * year + late, late) == start + 7 * year + late
-    assert clock.ahead_ms == 0
-    assert clock.read(start + late, late) == start + late, "put right again"
 
 
 def test_files_stay_until_the_name_of_the_next_is_durable(disk: FailingDisk, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
+from strandline.log.retention import believed_clock, note_time
 from strandline.log.strays import KEEP, Strays
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
-from tests.log.helpers import ManualClock, client_batch
+from tests.log.helpers import JumpingClock, ManualClock, client_batch
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 KEPT, GONE, ANEW = TopicPartition("kept", 0), TopicPartition("gone", 3), TopicPartition("anew", 0)
@@ -43,7 +44,7 @@ class Node:
 
     def start(self, delay_ms: int = DELAY_MS) -> tuple[LogDir, Strays]:
         log_dir = self.open()
-        return log_dir, Strays(log_dir, self.disk, self.clock, delay_ms)
+        return log_dir, Strays(log_dir, self.disk, believed_clock(self.clock, self.disk, str(self.path)), delay_ms)
 
     def names(self) -> list[str]:
         """Of the partitions' directories, without what is unique in them."""
@@ -87,6 +88,26 @@ def test_a_stray_is_removed_after_the_delay(node: Node) -> None:
     asyncio.run(strays.remove_due(lambda _: False))
     assert node.names() == ["kept-0"]
     assert not strays.waiting
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_100_a_clock_set_ahead_removes_no_stray(node: Node, restart: bool) -> None:
+    """Schedule 100: its delay is over by a clock that nobody believes, before a restart or behind it."""
+    node.clock = clock = JumpingClock()
+    log_dir, strays = node.start()
+    strays.set_aside(ASSIGNED)
+    note_time(node.disk, str(node.path), clock.wall_ms())
+    if restart:
+        log_dir.close(8)
+    clock.jump(8 * 24 * 3_600_000)
+    if restart:
+        log_dir, strays = node.start()
+    asyncio.run(strays.remove_due(lambda _: False))
+    assert len(node.names()) == 3
+    clock.now_ms += DELAY_MS
+    asyncio.run(strays.remove_due(lambda _: False))
+    assert node.names() == ["kept-0"]
+    log_dir.close(8)
 
 
 def test_strays_are_kept_where_that_is_asked_for(node: Node) -> None:

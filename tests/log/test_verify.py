@@ -209,13 +209,14 @@ def test_left_over_files(tmp_path: Path) -> None:
     for name in (f"{9:020d}.log.deleted", f"{9:020d}.log.cleaned", "leader-epoch-checkpoint.tmp"):
         (log / name).write_bytes(b"x")
     (log / f"{5:020d}.index").write_bytes(b"")
-    for name in ("gone-0.0123-delete", "gone-1.0123-stray", "gone-2.0123-rotten"):
+    for name in ("gone-0.0123-delete", "gone-1.0123-stray", "gone-2.0123-rotten", "gone-3.0123-kept-stray"):
         (root / name).mkdir()
         (root / name / f"{0:020d}.log").write_bytes(b"")
     found = {flaw.file: flaw.at_start for flaw in verify(root).flaws}
     assert found == {
         "gone-0.0123-delete": AtStart.REMOVE,
         "gone-1.0123-stray": AtStart.IGNORE,
+        "gone-3.0123-kept-stray": AtStart.IGNORE,
         "gone-2.0123-rotten": AtStart.IGNORE,
         f"{TP}/{9:020d}.log.deleted": AtStart.REMOVE,
         f"{TP}/{9:020d}.log.cleaned": AtStart.REMOVE,
@@ -223,7 +224,7 @@ def test_left_over_files(tmp_path: Path) -> None:
         f"{TP}/{5:020d}.index": AtStart.REMOVE,
     }
     start(root, lambda log_dir: None)
-    assert [flaw.at_start for flaw in verify(root).flaws] == [AtStart.IGNORE, AtStart.IGNORE]
+    assert [flaw.at_start for flaw in verify(root).flaws] == [AtStart.IGNORE] * 3
 
 
 def test_checkpoints_that_prove_more(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from strandline.proto.json_text import read_json
+
 if TYPE_CHECKING:
     from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import Outcome, Run
@@ -167,7 +169,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _parse_options(text: str) -> dict[str, Any]:
     try:
-        changes = json.loads(text)
+        changes = read_json(text)
     except ValueError as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="--options") from None
     if not isinstance(changes, dict):

@@ -23,6 +23,7 @@ from strandline.cli.common import (
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import ProducerConfig
 from strandline.client.types import Ack
+from strandline.proto.json_text import read_json
 
 
 class _Line(NamedTuple):
@@ -172,7 +173,7 @@ def _lines(source: BinaryIO, separator: str | None, as_json: bool) -> Iterator[_
 
 def _from_json(text: bytes, number: int) -> _Line:
     try:
-        fields = json.loads(text)
+        fields = read_json(text)
     except ValueError as error:
         raise CommandFailed(f"line {number} is not JSON: {error}") from error
     known = {"value", "key", "headers", "partition", "timestamp_ms"}

@@ -14,6 +14,7 @@ import click
 
 from strandline.cli.common import output_option, plain_errors, plural, print_json, progress
 from strandline.proto.errors import ConfigError
+from strandline.proto.json_text import read_json
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def document(found: Verified) -> dict[str, Any]:
 
 def flaw_document(flaw: Flaw) -> dict[str, Any]:
     """One finding for programs."""
-    fields: dict[str, Any] = json.loads(json.dumps(asdict(flaw)))
+    fields: dict[str, Any] = read_json(json.dumps(asdict(flaw)))
     return {name: None if value == -1 else value for name, value in fields.items()}
 
 

@@ -31,6 +31,7 @@ from uuid import uuid4
 
 from strandline.lake.stores import Store, open_store
 from strandline.proto.errors import StrandlineError
+from strandline.proto.json_text import read_json
 
 COMMITS, DATA, BAD, BROKEN = "commits", "data", "bad", "broken"
 
@@ -96,7 +97,7 @@ class Commit:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """As it was written, by an older version perhaps."""
-        document = json.loads(data)
+        document = read_json(data)
         document["ranges"] = {
             topic: {int(number): (span[0], span[1]) for number, span in parts.items()}
             for topic, parts in document["ranges"].items()
@@ -205,7 +206,7 @@ class State:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """As it was written."""
-        document = json.loads(data)
+        document = read_json(data)
         return cls(**{**document, "ends": {(topic, number): end for topic, number, end in document["ends"]}})
 
 

@@ -19,6 +19,7 @@ from crc32c import crc32c
 from strandline.log.disk import Disk, read_file
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import ZERO_UUID, NodeId, TopicId, TopicPartition
+from strandline.proto.json_text import read_json
 
 T = TypeVar("T")
 
@@ -290,7 +291,7 @@ def read_clean_shutdown(disk: Disk, path: str) -> int | None:
     if not disk.exists(path):
         return None
     try:
-        content = json.loads(read_file(disk, path))
+        content = read_json(read_file(disk, path))
         epoch = content["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
         return None

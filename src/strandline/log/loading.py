@@ -33,6 +33,8 @@ LOGS_IN_ONE_SYNC = 256
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 DELETED = "-delete"
 STRAY = "-stray"
+KEPT_STRAY = f"-kept{STRAY}"
+"""A stray that is never removed by itself: the cluster that did not know it knew no topic at all."""
 ROTTEN = "-rotten"
 FUTURE = "-future"
 """A copy of a replica from another directory, which is not whole yet and counts for nothing (KIP-113)."""

@@ -421,7 +421,7 @@ class LogDir:
 
     def sweep(self) -> None:
         """Delete the files that retention left, after their delay, and forget silent producers. Every few seconds."""
-        now_ms = self._clock.wall_ms()
+        now_ms = int(self._clock.monotonic_ms())
         for log in self.logs.values():
             log.expire_producers(now_ms)
             if log.removed and log not in self._deletions.values() and (count := _deletable(log)):

@@ -134,8 +134,9 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer id. `last_seen_ms` is this node's wall clock at the last append: expiry must not follow the records'
-    own timestamps, or a producer that writes history is forgotten while it writes.
+    """One producer id. `last_seen_ms` is this node's monotonic clock at the last append: expiry must not follow the
+    records' own timestamps, or a producer that writes history is forgotten while it writes, nor a wall clock that is
+    set, or a retry is written once more (schedule 100).
     """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "producer_id", "transaction_start")

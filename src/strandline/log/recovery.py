@@ -132,7 +132,8 @@ class ExaminedLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self._clock = clock
-        self._opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+        now_ms = int(clock.monotonic_ms())
+        self._opening = _Opening(disk, directory, now_ms, config or LogConfig(), last_life or LastLife())
         self._opening.rewriting = None if self._opening.last_life.clean else rewriting
         with self._refusing():
             self._opening.examine()

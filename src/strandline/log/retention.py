@@ -20,8 +20,10 @@ from strandline.log.config import INT64_MAX
 from strandline.log.disk import Disk, read_file
 from strandline.log.log_state import LogState
 from strandline.log.segment import LOG_SUFFIX, Pread, Segment
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
 
 logger = structlog.get_logger("strandline.log")
 
@@ -30,57 +32,15 @@ T = TypeVar("T")
 PROVEN_AT_ONCE = 8
 """Batches whose headers are read in one turn of the event loop. Each may wait for the disk."""
 
-JUMP_MS = 60_000
-"""A wall clock that is set ahead by less is believed: time servers do that."""
-
-BELIEVED_AFTER_MS = 24 * 3_600_000
-"""So long a wall clock that was set ahead by more has to stand before records are deleted by it."""
-
-
-AWAY_MS = 24 * 3_600_000
-"""A start at which the wall clock is further ahead of the last life's counts as a clock that was set ahead: most
-nodes are back within a day, and for one that was away for longer the day costs nothing but room."""
-
 CLOCK_FILE = ".retention-clock"
 """In a log directory: the time that its last life went by, in milliseconds."""
 
 _TIME = re.compile(rb"\d{13}\n")
 
 
-class RetentionClock:
-    """Wall time for retention: a clock that jumps deletes nothing too early (schedule 72).
-
-    Time set back is believed at once, for it only delays. Time set ahead by more than a minute is believed after a day:
-    until then time goes on from where it was, and somebody can put the clock right. So is time that has gone on by more
-    than a day since the last life.
-    """
-
-    def __init__(self, last_ms: int | None = None) -> None:
-        """`last_ms`: what `read` returned last in the life before; None: not known."""
-        self._last_ms = last_ms
-        self._offset_ms: float | None = None
-        """Wall time at monotonic time 0."""
-        self._ahead: tuple[float, float] | None = None
-        """The offset that the clock was set to, and since when (monotonic)."""
-
-    def read(self, wall_ms: int, monotonic_ms: float) -> int:
-        """The wall time to go by, in milliseconds; to be asked every few minutes at least."""
-        offset_ms = wall_ms - monotonic_ms
-        if self._offset_ms is None and self._last_ms is not None and wall_ms - self._last_ms > AWAY_MS:
-            self._offset_ms = self._last_ms - monotonic_ms
-        if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
-            self._offset_ms, self._ahead = offset_ms, None
-        elif self._ahead is None or abs(offset_ms - self._ahead[0]) > JUMP_MS:
-            mark("wall-clock-jumped-ahead")
-            self._ahead = (offset_ms, monotonic_ms)
-        elif monotonic_ms - self._ahead[1] >= BELIEVED_AFTER_MS:
-            self._offset_ms, self._ahead = offset_ms, None
-        return int(monotonic_ms + self._offset_ms)
-
-    @property
-    def ahead_ms(self) -> int:
-        """How far the wall clock was set ahead and is not believed; 0 where it is."""
-        return 0 if self._ahead is None or self._offset_ms is None else int(self._ahead[0] - self._offset_ms)
+def believed_clock(clock: Clock, disk: Disk, directory: str) -> BelievedClock:
+    """A node's, that goes on from its last life. Raises DiskError."""
+    return BelievedClock(clock, last_time(disk, directory))
 
 
 def last_time(disk: Disk, directory: str) -> int | None:

@@ -14,17 +14,14 @@ import structlog
 
 from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from strandline.log.disk import Disk, DiskError, read_file
-from strandline.log.loading import STRAY, aside_name
+from strandline.log.loading import KEPT_STRAY, STRAY, aside_name
 from strandline.log.log_dir import LogDir
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
-from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.log")
-
-KEPT = "-kept"
-"""Ends what is unique in the name of a stray that is never removed: whoever called it one knew no topic at all."""
 
 KEEP = -1
 """A delay: strays are never removed, as Kafka has it."""
@@ -41,11 +38,11 @@ class Stray(NamedTuple):
 class Strays:
     """The strays of one log directory."""
 
-    def __init__(self, log_dir: LogDir, disk: Disk, clock: Clock, delay_ms: int) -> None:
+    def __init__(self, log_dir: LogDir, disk: Disk, believed: BelievedClock, delay_ms: int) -> None:
         """`delay_ms`: how long a stray stays before it is removed; KEEP: for ever."""
         self._log_dir = log_dir
         self._disk = disk
-        self._clock = clock
+        self._believed = believed
         self._delay_ms = delay_ms
         self._knows_topics = False
         self._waiting = self._found()
@@ -87,8 +84,8 @@ class Strays:
     def _move(self, tp: TopicPartition, *, kept: bool) -> bool:
         if not self._disk.exists(f"{self._log_dir.path}/{tp}"):
             return False
-        now_ms = self._clock.wall_ms()
-        name = aside_name(tp, f"{now_ms:032x}{KEPT if kept else ''}", STRAY)
+        now_ms = self._believed.latest_ms()
+        name = aside_name(tp, f"{now_ms:032x}", KEPT_STRAY if kept else STRAY)
         self._log_dir.take_out(tp, name)
         mark("stray-set-aside")
         if kept:
@@ -129,7 +126,7 @@ class Strays:
         those of this process's registration knew no topic."""
         if not self.waiting:
             return
-        now_ms = self._clock.wall_ms()
+        now_ms = self._believed.earliest_ms()
         due = [stray for stray in self._waiting if now_ms - stray.set_aside_ms >= self._delay_ms]
         for stray in due:
             self._waiting.remove(stray)
@@ -159,7 +156,7 @@ class Strays:
 
 
 def _parse(name: str) -> Stray | None:
-    """None for a directory that somebody else renamed so: nobody knows since when, and it is left alone."""
+    """None for one that is kept, or that somebody else renamed so: nobody knows since when, and it is left alone."""
     unique = name[: -len(STRAY)].rpartition(".")[2]
     try:
         return Stray(name, int(unique, 16)) if len(unique) == 32 else None

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from strandline.proto.json_text import read_json
+
 AUDIT_TOPIC = "__audit"
 
 BROKER_HEADER = "broker"
@@ -38,10 +40,7 @@ def audit_line(wall_ms: int, event: str, figures: Mapping[str, Any]) -> str:
 
 def read_audit_line(text: bytes) -> dict[str, Any]:
     """What a line says. Raises ValueError: it is no line of an audit."""
-    try:
-        line = json.loads(text)
-    except RecursionError:
-        raise ValueError("brackets within brackets without end") from None
+    line = read_json(text)
     if not isinstance(line, dict):
         raise ValueError("it is no JSON object")
     for name in ("timestamp", "event"):

@@ -14,8 +14,9 @@ import structlog
 from strandline.log.compaction import Compacted, Compaction
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.partition_log import PartitionLog
-from strandline.log.retention import Cleanable, RetentionClock
+from strandline.log.retention import Cleanable
 from strandline.log.swap import LogChanged
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError, KafkaError, StorageError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
@@ -142,11 +143,11 @@ class Compactor:
         self,
         shared: Shared,
         partitions: Mapping[TopicPartition, Partition],
-        retention_clock: RetentionClock,
+        believed: BelievedClock,
     ) -> None:
         self._shared = shared
         self._partitions = partitions
-        self._clock = retention_clock
+        self._clock = believed
         self._timer: asyncio.TimerHandle | None = None
         self._waits_since_ms = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -241,7 +242,7 @@ class Compactor:
 
     def _now_ms(self) -> int:
         """Wall time as far as it is believed: a clock set ahead takes no tombstone too early (schedule 72)."""
-        return self._clock.read(self._shared.clock.wall_ms(), self._shared.clock.monotonic_ms())
+        return self._clock.earliest_ms()
 
     # One pass
 
@@ -254,7 +255,7 @@ class Compactor:
             found,
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
             now_ms=self._now_ms(),
-            wall_ms=shared.clock.wall_ms(),
+            latest_ms=self._clock.latest_ms(),
             pace=Pace(shared.clock, shared.naps, lambda: shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )

@@ -18,6 +18,7 @@ from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId, TopicPartition
@@ -56,7 +57,7 @@ def with_topic(body: Callable[[AuditTopic, Partitions], Awaitable[None]]) -> lis
 
     async def main() -> None:
         partitions = Partitions()
-        topic = AuditTopic(NodeId(7), partitions, SystemClock())
+        topic = AuditTopic(NodeId(7), partitions, BelievedClock(SystemClock()))
         unforeseen: list[BaseException] = []
         topic.start(unforeseen.append)
         async with asyncio.timeout(20):

@@ -29,10 +29,10 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def config(self, *names: str) -> NodeConfig:
+    def config(self, *names: str, node: int = 1) -> NodeConfig:
         return NodeConfig(
             {
-                "node.id": "1",
+                "node.id": str(node),
                 "log.dirs": ",".join(f"{self.root}/{name}" for name in names),
                 "listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:2",
                 "controller.quorum.voters": "1@127.0.0.1:2,2@127.0.0.1:3,3@127.0.0.1:4",
@@ -116,6 +116,17 @@ def test_two_have_metadata(machine: Machine) -> None:
         machine.main("b", "a")
     with pytest.raises(ConfigError, match="one directory with the node's metadata"):
         machine.format("c", "a", "b")
+
+
+def test_the_main_one_of_another_node(machine: Machine) -> None:
+    """A disk that was put into the wrong machine."""
+    config = machine.config("other", node=2)
+    format_directory(DISK, config, cluster_id="c", rng=random.Random(1))
+    machine.format("a")
+    for name in ("a", "other"):
+        machine.run(name)
+    with pytest.raises(ConfigError, match=r"/other is one of node 2, this is node 1"):
+        machine.main("other", "a")
 
 
 def test_a_name_that_a_start_left_away(machine: Machine) -> None:

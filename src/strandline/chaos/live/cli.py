@@ -90,7 +90,7 @@ def run(
     """
     from strandline.chaos.live.faults import FAULTS
     from strandline.chaos.live.runner import RunOptions, check_schedule
-    from strandline.chaos.live.target import DISK_FAULTS
+    from strandline.chaos.live.target import DISK_FAULTS, STORE_FAULTS
 
     if only_list:
         _list(output)
@@ -99,7 +99,9 @@ def run(
     _check_cut(cut)
     kinds = _clients(clients)
     with plain_errors(), _directory(evidence) as directory:
-        settings = {**QUICK, **overrides}
+        with_store = any(name in STORE_FAULTS for name in names)
+        store = {"remote.log.storage.url": f"file://{directory.absolute()}/store"} if with_store else {}
+        settings = {**QUICK, **store, **overrides}
         with_disks = any(name in DISK_FAULTS for name in names)
         disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if with_disks else None
         target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes, secure=secure)

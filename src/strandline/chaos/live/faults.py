@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from strandline.chaos.live.restored import restore_then_produce
 from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError
 
+SHOWN_MAX = 5
 SLOW_DISK_MS = (20, 50, 200)
 SEGMENT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 4096
@@ -21,6 +23,10 @@ CLOSED_S = 2.0
 
 class NotNow(Exception):
     """The fault has no victim at the moment, or would break a promise that nobody made; the message says which."""
+
+
+class Violated(Exception):
+    """A promise is broken, and the run ends here."""
 
 
 @dataclass
@@ -229,6 +235,19 @@ def _rolling_restart(scene: Scene) -> Strike:
     return Strike("every node stopped in an orderly way and started again, one after the other", list(steps()))
 
 
+def _dirs_swapped(scene: Scene) -> Strike:
+    """Schedule 95, from the first undo on: by the second node a majority has another order."""
+
+    def steps() -> Iterator[Callable[[], None]]:
+        for node in scene.target.node_ids:
+            yield scene.wait_whole
+            yield lambda node=node: scene.target.stop_node(node)  # type: ignore[misc]
+            yield lambda node=node: scene.target.swap_directories(node)  # type: ignore[misc]
+            yield _start(scene.target, node)
+
+    return Strike("every node stopped and started with log.dirs in another order, one after the other", list(steps()))
+
+
 def _slow_disk(scene: Scene) -> Strike:
     node, delay_ms = scene.any_broker(), scene.rng.choice(SLOW_DISK_MS)
     try:
@@ -277,6 +296,18 @@ def _wiped_dir(scene: Scene) -> Strike:
     )
 
 
+def _restore_then_produce(scene: Scene) -> Strike:
+    """Schedule 92. It is judged here: nobody else knows of the topic."""
+    if scene.target.store_url is None:
+        raise NotNow("the nodes have no object store")
+    topic = f"chaos-restored-{scene.rng.randrange(1 << 30)}"
+    acked, missing = restore_then_produce(scene.target, scene.target.store_url, topic)
+    if missing:
+        words = f"of {acked} records acknowledged after the restore of {topic} {len(missing)} are not there"
+        raise Violated(f"AckedAreWritten: {words}: {missing[:SHOWN_MAX]}")
+    return Strike(f"{topic} restored from the store of a lost cluster; {acked} records acknowledged, and all there")
+
+
 _ALL = (
     Fault("kill-leader", "SIGKILL of the leader of some partition; started again", (0.5, 6), _kill_leader),
     Fault("kill-controller", "SIGKILL of the active controller; started again", (0.5, 6), _kill_controller),
@@ -304,10 +335,22 @@ _ALL = (
     Fault("partition", "the cable between two nodes cut, one way or both", (1, 8), _partition),
     Fault("isolate", "one node cut off from all others; clients still reach it", (1, 8), _isolate),
     Fault("rolling-restart", "every node stopped in an orderly way and started again", (0, 0), _rolling_restart),
+    Fault(
+        "dirs-swapped",
+        "log.dirs of every node turned around, or a new disk put in front, one node after the other",
+        (0, 0),
+        _dirs_swapped,
+    ),
     Fault("slow-disk", "every sync of one broker 20 to 200 ms slower", (2, 6), _slow_disk),
     Fault("disk-full", "one node's disk without room, then with room again", (1, 6), _disk_full),
     Fault("full-leader", "the disk of a partition's leader without room, then with room again", (3, 10), _full_leader),
     Fault("wiped-dir", "a node killed, its directory emptied and formatted anew, all others whole", (1, 4), _wiped_dir),
+    Fault(
+        "restore-then-produce",
+        "a topic of another cluster, which is lost, restored from the object store; new producers write to it",
+        (0, 0),
+        _restore_then_produce,
+    ),
 )
 
 FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _ALL}

@@ -15,7 +15,7 @@ import structlog
 
 from strandline.cluster.broker.api import ServedApi, read_request
 from strandline.cluster.broker.audit_lines import Line, LineRate, lines_of
-from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.exchange import FREE, Charge, Exchange
 from strandline.cluster.broker.handlers.acls import binding_of
 from strandline.cluster.broker.request import RequestContext, Sink
 from strandline.proto.audit import LEFT_OUT, UNKNOWN, may_be_made
@@ -291,6 +291,13 @@ class _Watched(Exchange):
 
     def throttle_ms(self) -> int:
         return self._inner.throttle_ms() if self.answers else 0
+
+    def charge(self) -> Charge:
+        return self._inner.charge() if self.answers else FREE
+
+    @property
+    def runs_alone(self) -> bool:
+        return self._inner.runs_alone
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         return self._inner.timed(work)

@@ -60,6 +60,7 @@ class KafkaListener:
         sasl: SaslDoor | None = None,
     ) -> None:
         self.memory = broker.memory
+        self.loop_time = broker.loop_time
         self.clock = broker.clock
         self.name = name
         self.config = config if config is not None else ListenerConfig()
@@ -72,7 +73,6 @@ class KafkaListener:
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
         self._connections: dict[KafkaConnection, _Seen] = {}
-        self._going_on: dict[KafkaConnection, None] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._turn_seen = (0, 0.0)
@@ -104,7 +104,7 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if self.tls is not None:
-            make = self.tls.door.wrap(make)
+            make = self.tls.door.wrap(make, self.loop_time)
 
         def arrive() -> asyncio.BaseProtocol:
             return make() if self.quotas is None else self.quotas.arrivals.protocol(self, make)
@@ -163,19 +163,6 @@ class KafkaListener:
         """A connection was closed before it was one of this listener's."""
         self.stats.refused += 1
         self._notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
-
-    def goes_on(self, connection: KafkaConnection) -> None:
-        """Let a connection that waited go on: one a turn of the loop, so that others are served between them."""
-        if not self._going_on:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        self._going_on[connection] = None
-
-    def _go_on(self) -> None:
-        connection = next(iter(self._going_on))
-        del self._going_on[connection]
-        if self._going_on:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        connection.go_on()
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         seen = self._connections.pop(connection, None)

@@ -17,9 +17,9 @@ import structlog
 from strandline.cluster.node.audit_partitions import AppendAuditReply
 from strandline.log.records import RecordBatchBuilder
 from strandline.proto.audit import BROKER_HEADER, audit_line
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
-from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 
 log = structlog.get_logger("strandline.audit")
@@ -88,10 +88,10 @@ class AuditTopic:
         dropped: lines that the topic did not get.
     """
 
-    def __init__(self, broker: NodeId, partitions: AppendsBatches, clock: Clock) -> None:
+    def __init__(self, broker: NodeId, partitions: AppendsBatches, believed: BelievedClock) -> None:
         self._headers = ((BROKER_HEADER, str(int(broker)).encode()),)
         self._partitions = partitions
-        self._clock = clock
+        self._clock = believed
         self._lines: deque[_Line] = deque()
         self._rooms = {True: _Room(), False: _Room()}
         self._batch_lines = BATCH_LINES_MAX
@@ -158,7 +158,7 @@ class AuditTopic:
     def _tell_gap(self) -> None:
         """A line for those that were dropped, once there is room for it."""
         if self._gap:
-            moment_ms = self._clock.wall_ms()
+            moment_ms = self._clock.latest_ms()
             text = audit_line(moment_ms, "dropped", {"lines": self._gap}).encode()
             one = _Line(moment_ms, b"", text, tells_gap=True)
             if self._has_room(one):

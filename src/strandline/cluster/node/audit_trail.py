@@ -26,6 +26,7 @@ from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.parts import NodeParts
 from strandline.proto.audit import ATTEMPTS_SUFFIX, AUDIT_TOPIC, audit_line, may_be_made
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
@@ -107,9 +108,9 @@ class AuditTrail:
     """
 
     def __init__(
-        self, clock: Clock, changes: AuditFile | None, attempts: AuditFile | None, topic: AuditTopic | None
+        self, believed: BelievedClock, changes: AuditFile | None, attempts: AuditFile | None, topic: AuditTopic | None
     ) -> None:
-        self._clock = clock
+        self._clock = believed
         self._changes = changes
         self._attempts = attempts
         self.topic = topic
@@ -125,7 +126,7 @@ class AuditTrail:
         file = self._changes if is_change else self._attempts
         if file is None and self.topic is None:
             return
-        moment_ms = self._clock.wall_ms()
+        moment_ms = self._clock.latest_ms()
         line = audit_line(moment_ms, event, figures)
         if file is not None:
             file.add(line)
@@ -155,7 +156,9 @@ class AuditTrail:
             file.close()
 
 
-def audit_trail_of(config: NodeConfig, partitions: AuditPartitions, clock: Clock) -> AuditTrail | None:
+def audit_trail_of(
+    config: NodeConfig, partitions: AuditPartitions, clock: Clock, believed: BelievedClock
+) -> AuditTrail | None:
     """The trail, where there is an authorizer, a file or the topic for it. Raises ConfigError."""
     if not config.authorizer and not config.audit_log_path and not config.audit_topic_enable:
         return None
@@ -164,8 +167,8 @@ def audit_trail_of(config: NodeConfig, partitions: AuditPartitions, clock: Clock
         limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
         changes = AuditFile(config.audit_log_path, **limits, clock=clock)
         attempts = AuditFile(config.audit_log_path + ATTEMPTS_SUFFIX, **limits, clock=clock)
-    topic = AuditTopic(config.node, partitions, clock) if config.audit_topic_enable else None
-    return AuditTrail(clock, changes, attempts, topic)
+    topic = AuditTopic(config.node, partitions, believed) if config.audit_topic_enable else None
+    return AuditTrail(believed, changes, attempts, topic)
 
 
 def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: CreatesTopics) -> AuditPartitions:

@@ -77,6 +77,7 @@ class BrokerRole:
             cluster_id=node.cluster_id,
             log_dirs=node.log_dirs,
             clock=node.clock,
+            believed=node.believed,
             rng=node.rng,
             rpc=node.rpc,
             config=upkeep_config(_replica_config(config), self.resolver, node.publisher.image),
@@ -96,7 +97,7 @@ class BrokerRole:
         self.replicas.on_hosted(self.groups.runtime.on_hosted)
         self._feeding = False
         self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
-        self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock)
+        self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock, node.believed)
         self.authorizer = authorizer_of(
             config, lambda: node.publisher.image, lambda: self._feeding, node.clock, self.audit_trail
         )
@@ -118,7 +119,7 @@ class BrokerRole:
                 find_tiers=None if self.tier is None else self.tier.find_tiers,
             )
         )
-        sasl = NodeSasl(config, lambda: node.publisher.image.scram, node.cluster_id, node.clock, node.rng)
+        sasl = NodeSasl(node)
         self.listeners = [
             KafkaListener(
                 self.kafka,

@@ -233,7 +233,8 @@ class Limits:
         "log.stray.delete.delay.ms",
         3_600_000,
         "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
-        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it.",
+        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
+        "cluster that knows no topic at all are never removed (-kept-stray).",
         low=-1,
         high=2**31 - 1,
         unit="ms",

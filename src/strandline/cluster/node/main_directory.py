@@ -24,8 +24,10 @@ from strandline.controller.quorum.quorum import DIRECTORY
 from strandline.controller.quorum.state_file import PROMISE, StateFile
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskError
+from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
 from strandline.proto.errors import ConfigError, CorruptLogError
+from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 
 log = structlog.get_logger("strandline.node")
@@ -88,6 +90,11 @@ def _main_of(config: NodeConfig, disks: Mapping[str, Disk]) -> str | None:
     found = used or _holding(config.log_dirs, disks, INITIAL_CONTROLLERS)
     if len(found) < 2:
         return found[0] if found else None
+    for path in found:
+        owner = _owner(disks[path], path)
+        if owner not in (None, config.node):
+            expected = f"directories of this node alone: {path} is one of node {owner}, this is node {config.node_id}"
+            raise ConfigError("log.dirs", ",".join(config.log_dirs), expected)
     told = "; ".join(f"{path} {_reach(disks[path], path)}" for path in found)
     expected = (
         f"one directory with the node's metadata, and these have some each: {told}. Find out which one the other nodes "
@@ -107,6 +114,14 @@ def _holds(disk: Disk, path: str, *names: str) -> bool:
         return any(disk.exists(f"{path}/{name}") or disk.exists(f"{path}/{name}{AWAY}") for name in names)
     except DiskError:
         return False
+
+
+def _owner(disk: Disk, path: str) -> NodeId | None:
+    """Whose directory it is, where it tells."""
+    try:
+        return read_meta_properties(disk, path).node_id
+    except (ConfigError, CorruptLogError, DiskError):
+        return None
 
 
 def _reach(disk: Disk, path: str) -> str:

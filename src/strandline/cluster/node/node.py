@@ -46,6 +46,7 @@ from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
+from strandline.log.retention import believed_clock
 from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
@@ -123,6 +124,7 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dirs = LogDirs.open(self.disks, clock, node_id=config.node)
         first = self.log_dirs.first
+        self.believed = believed_clock(clock, first.disk, first.path)
         self.cluster_id = first.meta.cluster_id
         self.tls = NodeTls(config, self.cluster_id, clock)
         if self.tls.internal is not None:
@@ -172,7 +174,8 @@ class Node:
         self.http: HttpServer | None = None
         if config.http is not None:
             trace = TracePage(self)
-            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace), self.tls.of(HTTP))
+            commands = commands_of(self, trace)
+            self.http = HttpServer(config.http, routes_of(self, trace), clock, commands, self.tls.of(HTTP))
         self._health: asyncio.Task[None] | None = None
         self._server: RpcServer | None = None
         self._serving = True
@@ -199,6 +202,7 @@ class Node:
             quorum=self.quorum,
             publisher=self.publisher,
             clock=self.clock,
+            believed=self.believed,
             rng=self.rng,
             rpc=self.rpc,
             hurried=self.hurried,

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from strandline.cluster.security.principal import ANONYMOUS, PrincipalRules
-from strandline.cluster.security.tls_transport import TlsConnection
+from strandline.cluster.security.tls_transport import LoopTime, TlsConnection
 from strandline.proto.ports import Clock
 from strandline.proto.tls import explain, is_tls_error
 
@@ -56,9 +56,9 @@ class TlsDoor:
         self._notes = Notes(clock)
         self.failures = 0
 
-    def wrap(self, make: MakeProtocol) -> MakeProtocol:
-        """What `create_server` is given in the place of `make`."""
-        return lambda: TlsConnection(self, make(), self._context(), self._handshake_s)
+    def wrap(self, make: MakeProtocol, loop_time: LoopTime | None = None) -> MakeProtocol:
+        """What `create_server` is given in the place of `make`. `loop_time`: what handshakes may take of the loop."""
+        return lambda: TlsConnection(self, make(), self._context(), self._handshake_s, loop_time)
 
     @property
     def handshakes(self) -> int:

@@ -118,6 +118,9 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
     for topic, partition in state.partitions_that_count_on(node_id):
         synced = state.acks_are_synced(partition)
         partitions[logs.verdict(topic, partition, acks_are_synced=synced)].append((topic, partition))
+    if not logs.clean:
+        kept = partitions[LogVerdict.KEPT]
+        state.unproven.doubt(node_id, (TopicIdPartition(topic.topic_id, one.partition) for topic, one in kept))
     registered = f"broker {node_id} registered anew"
     records = state.changes(partitions[LogVerdict.KEPT], f"{registered}, its log whole", remove=node_id)
     if partitions[LogVerdict.IN_DOUBT]:

@@ -141,6 +141,7 @@ class Quorum:
             now_ms=self._clock.monotonic_ms(),
             voteless=not memory.now.has_vote,
             life=memory.now.sequence,
+            proven=log.proven or memory.saved is None,
         )
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:

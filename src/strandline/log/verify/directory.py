@@ -22,7 +22,7 @@ from strandline.log.checkpoints import (
     read_clean_shutdown,
 )
 from strandline.log.disk import Disk, read_file
-from strandline.log.loading import DELETED, METADATA_DIRECTORY, ROTTEN, STRAY
+from strandline.log.loading import DELETED, KEPT_STRAY, METADATA_DIRECTORY, ROTTEN, STRAY
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.overlay import OverlayDisk
 from strandline.log.segment import LOG_SUFFIX
@@ -44,10 +44,12 @@ _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 _ASIDE = {
     DELETED: "a partition that was being deleted",
+    KEPT_STRAY: "a partition that was set aside when the cluster knew no topic at all: perhaps it was another cluster",
     STRAY: "a stray partition: its topic was deleted, or its replica moved, while the node was down",
     ROTTEN: "a damaged log that was set aside until its replica is in sync",
 }
 _ASIDE_DOES = {
+    KEPT_STRAY: "the node never removes it: rename it back if the topic is there, or delete it",
     STRAY: "the node removes it log.stray.delete.delay.ms after it was set aside, if the metadata agree",
     ROTTEN: "the node removes it once its replica is in sync again",
 }

@@ -25,6 +25,7 @@ from strandline.cluster.node.http.protocol import Page
 from strandline.log.disk import Disk, File
 from strandline.log.watched_disk import DiskAbove
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.json_text import read_json
 
 
 class SlowDisk(DiskAbove):
@@ -182,7 +183,7 @@ class FaultInjection:
         """POST /faults."""
         known = len(self.faults)
         try:
-            self._obey(json.loads(body))
+            self._obey(read_json(body))
         except (BadFault, ValueError, TypeError) as error:
             return _json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
         return _json({"faults": [asdict(fault) for fault in self.faults[known:]]})
