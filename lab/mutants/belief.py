@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, one_change
 
+_CHECKPOINTS = "tests/log/test_checkpoints.py"
 _COPY = "tests/log/test_checkpoint_copy.py"
 _REPLICATED = "tests/schedules/recovery/test_belief.py"
 _RETENTION = "tests/log/test_retention.py"
@@ -66,5 +67,21 @@ TABLE: tuple[Mutant, ...] = (
         "copied = dict(encoded)\n        if",
         "copied = encoded\n        if",
         f"{_COPY}::test_what_one_file_says_does_not_become_what_two_say",
+    ),
+    one_change(
+        "identity-is-believed",
+        "B31: what says whose a directory is has a checksum",
+        "log.checkpoints:check_checksum",
+        "if said and said",
+        "if False and said",
+        f"{_CHECKPOINTS}::test_a_flipped_bit_makes_nobody_else_of_a_directory",
+    ),
+    one_change(
+        "findings-are-believed",
+        "B31: what earlier starts found has a checksum",
+        "log.checkpoints:decode_checked",
+        "if checksum != str(",
+        "if False and checksum != str(",
+        f"{_CHECKPOINTS}::test_a_flipped_bit_in_what_only_we_read",
     ),
 )

@@ -193,7 +193,6 @@ def kept(cluster: DevCluster) -> int:
     "name",
     [
         "meta.properties",
-        "__cluster_metadata-0/recovery-point.properties",
     ],
 )
 def test_a_half_written_file_stops_the_start_with_a_sentence(single: DevCluster, name: str) -> None:
@@ -221,6 +220,7 @@ def test_a_half_written_file_stops_the_start_with_a_sentence(single: DevCluster,
         "recovery-point-offset-checkpoint",
         "offset-checkpoints-copy",
         "__cluster_metadata-0/quorum-state",
+        "__cluster_metadata-0/recovery-point.properties",
         "quorum-promise",
         "kept-0/leader-epoch-checkpoint",
         "kept-0/*.index",

@@ -13,6 +13,7 @@ import pytest
 
 from strandline.chaos.checkers.metadata_logs import DIRECTORY
 from strandline.chaos.nemesis.kinds import (
+    BESIDE,
     BY_NAME_ALONE,
     DESTRUCTIVE,
     FAULTS,
@@ -63,6 +64,7 @@ EFFECTS_OF = {
     "fail_read": ("read-failed",),
     "bit_rot": ("bit-flipped",),
     "rot_beside_log": ("bit-flipped",),
+    "damage_files": ("file-damaged",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
     "wipe_one": ("disk-replaced",),
@@ -182,8 +184,9 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
 
 def test_kinds_are_known_by_one_name_each() -> None:
     """What the quorum survives is part of what a node survives; what needs seeds of its own is drawn beside nothing."""
-    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - set(BY_NAME_ALONE) - {*OF_SEVERAL, *OF_CLOCKS, *STORE_KINDS}
-    assert {*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *STORE_KINDS} < set(FAULTS)
+    apart = {*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *STORE_KINDS}
+    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - apart
+    assert apart < set(FAULTS)
     assert set(DESTRUCTIVE) < {*NODE_KINDS, *OF_SEVERAL}
 
 

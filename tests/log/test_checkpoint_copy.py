@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy
-from strandline.log.checkpoints import COPIED_CHECKPOINTS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, OFFSET_CHECKPOINTS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
 from strandline.proto.errors import CorruptLogError
-from strandline.proto.ids import TopicPartition
+from strandline.proto.ids import Offset, TopicPartition
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, all_records, fill
 from tests.log.test_log_dir import formatted, killed, opened
 
 START, END = 14, 60
 
-FILES = (*COPIED_CHECKPOINTS, CHECKPOINT_COPY)
+FILES = (*OFFSET_CHECKPOINTS, CHECKPOINT_COPY)
 
 
 class Left:
@@ -31,9 +31,11 @@ class Left:
         log = log_dir.create(TP, TOPIC_ID)
         fill(log, 40, size=200, epoch=1)
         log.sync_now()
+        log.cleaned_to = Offset(20)
         log_dir.write_checkpoints({TP: 40})
         self.older = {name: (self.path / name).read_bytes() for name in FILES}
         log.delete_records_before(START)
+        log.cleaned_to = Offset(30)
         fill(log, END - 40, size=200, epoch=2)
         log.sync_now()
         log.sync_now()
@@ -45,10 +47,11 @@ class Left:
         data = path.read_bytes()
         match damage:
             case "flip":
-                at = data.rindex(b"\n", 0, -1) + len(b"\norders 0 ")
+                at = data.rindex(b"orders 0 ") + len(b"orders 0 ")
                 data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
             case "up":
-                data = data[:-1] + b"0\n"
+                at = data.rindex(b"orders 0 ") + len(b"orders 0 ")
+                data = data[:at] + b"9" + data[at:]
             case "zeros":
                 data = bytes(len(data))
             case "cut":
@@ -69,6 +72,7 @@ def check(log_dir: LogDir, start: int = START) -> None:
     assert log_dir.offline == {}
     log = log_dir.logs[TP]
     assert (log.log_start_offset, log.log_end_offset) == (start, END)
+    assert log.cleaned_to <= 30, "no more than was compacted"
     assert [record.offset for record in all_records(log) if record.offset >= start] == list(range(start, END))
     assert log_dir.findings.all[TP].condition is LogCondition.INTACT
 
@@ -89,6 +93,7 @@ def test_99_damage_to_one_file_changes_nothing(
     said = capsys.readouterr().out
     check(log_dir)
     assert damage in ("older", "missing") or name in said
+    log_dir.logs[TP].cleaned_to = Offset(30)
     log_dir.write_checkpoints({TP: END})
     assert {file: (left.path / file).read_bytes() for file in FILES} == whole
     killed(log_dir)

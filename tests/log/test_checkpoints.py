@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -11,18 +13,22 @@ from hypothesis import strategies as st
 
 from strandline.log.checkpoints import (
     MetaProperties,
+    decode_checked,
     decode_checkpoint,
     decode_epochs,
     decode_id,
     decode_offsets,
     decode_partition_metadata,
     decode_properties,
+    encode_checked,
+    encode_checkpoint,
     encode_clean_shutdown,
     encode_epochs,
     encode_id,
     encode_offsets,
     encode_partition_metadata,
     read_clean_shutdown,
+    with_checksum,
 )
 from strandline.log.disk import write_file_durably
 from strandline.proto.errors import CorruptLogError
@@ -115,11 +121,48 @@ def test_meta_properties() -> None:
 def test_partition_metadata() -> None:
     """PartitionMetadataFile."""
     data = encode_partition_metadata(TOPIC_ID)
-    assert data == f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}\n".encode()
+    assert data == with_checksum(f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}\n".encode())
     assert decode_partition_metadata("f", data) == TOPIC_ID
     for broken in (b"", data[:12], data[:-5], b"version: 1\ntopic_id: x\n"):
         with pytest.raises(CorruptLogError):
             decode_partition_metadata("f", broken)
+
+
+def flips(data: bytes) -> Iterator[bytes]:
+    """The bytes with each of their bits turned over."""
+    for position in range(len(data)):
+        for bit in range(8):
+            yield data[:position] + bytes([data[position] ^ 1 << bit]) + data[position + 1 :]
+
+
+def test_a_flipped_bit_makes_nobody_else_of_a_directory() -> None:
+    """Rule B31: each is refused, or says what was written. What an older build wrote has no checksum, and is read."""
+    meta = MetaProperties("clusterA", NodeId(3), TOPIC_ID)
+    for decode, value, data in (
+        (decode_partition_metadata, TOPIC_ID, encode_partition_metadata(TOPIC_ID)),
+        (MetaProperties.decode, meta, meta.encode()),
+    ):
+        assert decode("f", data[: data.index(b"#")]) == value
+        for flipped in flips(data):
+            with suppress(CorruptLogError):
+                assert decode("f", flipped) == value
+
+
+def test_a_flipped_bit_in_what_only_we_read() -> None:
+    """Each is refused. What an older build wrote is read."""
+    lines = ["orders 0 cut", "b 12 lacking"]
+
+    def entry(line: str) -> str:
+        if len(line.split()) != 3:
+            raise ValueError(line)
+        return line
+
+    assert decode_checked("f", encode_checkpoint(lines), entry, "") == lines
+    data = encode_checked(lines)
+    assert decode_checked("f", data, entry, "") == lines
+    for flipped in flips(data):
+        with suppress(CorruptLogError):
+            assert decode_checked("f", flipped, entry, "") == lines
 
 
 def test_clean_shutdown_marker(disk: FailingDisk, tmp_path: Path) -> None:

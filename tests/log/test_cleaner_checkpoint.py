@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy
 from strandline.log.checkpoints import CLEANER_OFFSETS, Cleaned, decode_cleaned, encode_cleaned, encode_offsets
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
@@ -42,6 +43,13 @@ def stored(path: str) -> dict[TopicPartition, Cleaned]:
     return decode_cleaned("file", (Path(path) / CLEANER_OFFSETS).read_bytes())
 
 
+def put(path: str, data: bytes) -> None:
+    """The disk gives this back for the checkpoint, and so says its copy."""
+    copy = Path(path) / CHECKPOINT_COPY
+    copy.write_bytes(encode_copy(decode_copy("copy", copy.read_bytes()) | {CLEANER_OFFSETS: data}))
+    (Path(path) / CLEANER_OFFSETS).write_bytes(data)
+
+
 def cleaned_after_a_kill(disk: FailingDisk, path: str, log_dir: LogDir) -> int:
     """Where compaction goes on in the next life."""
     killed(log_dir)
@@ -65,7 +73,7 @@ def test_93_what_was_compacted_is_of_one_topic(disk: FailingDisk, tmp_path: Path
     older = (Path(path) / CLEANER_OFFSETS).read_bytes()
     asyncio.run(log_dir.delete(TP))
     append(log_dir.create(TP, ANOTHER_ID), 3)
-    (Path(path) / CLEANER_OFFSETS).write_bytes(older)
+    put(path, older)
     assert cleaned_after_a_kill(disk, path, log_dir) == 0
     assert stored(path) == {}
 
@@ -100,7 +108,7 @@ def test_what_a_log_lacks_was_not_compacted(disk: FailingDisk, tmp_path: Path) -
     """An entry beyond the end is of other records. It is off the disk before new ones can reach it."""
     path = formatted(disk, tmp_path)
     log_dir = compacted(disk, path)
-    (Path(path) / CLEANER_OFFSETS).write_bytes(encode_cleaned({TP: Cleaned(TOPIC_ID, 31)}))
+    put(path, encode_cleaned({TP: Cleaned(TOPIC_ID, 31)}))
     assert cleaned_after_a_kill(disk, path, log_dir) == 0
     assert stored(path) == {}
 
@@ -111,6 +119,7 @@ def test_what_cannot_be_relied_on_is_compacted_again(disk: FailingDisk, tmp_path
     path = formatted(disk, tmp_path)
     log_dir = compacted(disk, path)
     (Path(path) / CLEANER_OFFSETS).write_bytes(data)
+    (Path(path) / CHECKPOINT_COPY).unlink()
     with capture_logs() as lines:
         assert cleaned_after_a_kill(disk, path, log_dir) == 0
     told = [line for line in lines if "compacted again" in line["event"]]

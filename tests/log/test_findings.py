@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from strandline.chaos.sim.ports import Ports
-from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
+from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_checked, encode_offsets
 from strandline.log.config import LogConfig
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
 from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives, life_of_epoch
@@ -211,7 +211,7 @@ def test_a_cut_is_remembered_until_it_is_committed(disk: FailingDisk, tmp_path: 
         log_dir = opened(disk, path)
         assert found(log_dir) == {TP: CUT, OTHER: INTACT}
         assert log_dir.logs[TP].log_end_offset == 9
-        assert (Path(path) / FINDINGS).read_bytes() == b"0\n1\norders 0 cut\n"
+        assert (Path(path) / FINDINGS).read_bytes() == encode_checked(["orders 0 cut"])
         log_dir.write_checkpoints({TP: 9})
         killed(log_dir)
     log_dir = opened(disk, path)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.log.checkpoints import RECOVERY_POINTS, encode_offsets
+from strandline.log.checkpoints import RECOVERY_POINTS, encode_offsets, with_checksum
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError, File
 from strandline.log.log_dir import LogDir, format_log_dir, read_meta_properties
@@ -180,7 +180,9 @@ def test_what_a_checkpoint_promises_is_demanded(disk: FailingDisk, tmp_path: Pat
     segment.write_bytes(raw[: 7 * size] + bytes(size) + raw[8 * size :])
     log_dir = opened(disk, path)
     assert log_dir.logs[TP].log_end_offset == 7
-    assert (Path(path) / ".boot-id").read_text() == "recovered.boot.id=boot-3\nused.boot.id=boot-3\n"
+    assert (Path(path) / ".boot-id").read_text() == with_checksum(
+        b"recovered.boot.id=boot-3\nused.boot.id=boot-3\n"
+    ).decode()
 
 
 def test_truncation_lowers_the_checkpoint_first(disk: FailingDisk, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
+from strandline.chaos.nemesis.kinds import BESIDE, DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
 from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
@@ -67,6 +67,9 @@ DIRECTORIES_SHARE = 0.3
 
 RESTING_SHARE = 0.5
 """Of the seeds with services: one topic rests, and a consumer stands at its end."""
+DAMAGED_FILES_SHARE = 0.25
+"""Of the seeds: files beside the logs are damaged on any machine, several in one run. Not where one machine's copy may
+be the only one: a node that cannot tell what it has leads only after others."""
 
 SERVICES_SHARE = 0.2
 """Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
@@ -159,6 +162,9 @@ class ScenarioOptions:
         if split(seed, "seesaw").random() < SEESAW_SHARE and not tiered:
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
+        one_may_have_all = workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in node
+        if split(seed, "damaged files").random() < DAMAGED_FILES_SHARE and not one_may_have_all:
+            drawn.faults.kinds = (*drawn.faults.kinds, *BESIDE)
         tier_rng = split(seed, "tiered")
         beside = tiered and tier_rng.random() < SERVICES_BESIDE
         rng = split(seed, "services")

@@ -17,7 +17,14 @@ from typing import NamedTuple
 import structlog
 from crc32c import crc32c
 
-from strandline.log.checkpoints import COPIED_CHECKPOINTS, LOG_STARTS, decode_offsets
+from strandline.log.checkpoints import (
+    CLEANER_OFFSETS,
+    LOG_STARTS,
+    OFFSET_CHECKPOINTS,
+    Cleaned,
+    decode_cleaned,
+    decode_offsets,
+)
 from strandline.log.disk import Disk, read_file
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import TopicPartition
@@ -58,20 +65,25 @@ class Believed(NamedTuple):
             its copy.
         starts_claimed: log starts that one file alone says, all higher than those in `offsets`. A third witness may
             bear them out: the log's own leader epochs.
+        cleaned: how far logs were compacted, as both files say: what is not known is compacted again.
         in_doubt: what was durable is not known: a checkpoint and its copy are both damaged.
     """
 
     offsets: dict[str, dict[TopicPartition, int]]
     starts_claimed: dict[TopicPartition, int]
+    cleaned: dict[TopicPartition, Cleaned]
     in_doubt: bool
 
 
 def read_checkpoints(disk: Disk, directory: str) -> Believed:
     """Hold the checkpoints of a directory against their copy. Raises DiskError."""
     copies = _read_copy(disk, directory)
-    believed = Believed({}, {}, False)
-    for name in COPIED_CHECKPOINTS:
+    believed = Believed({}, {}, {}, False)
+    for name in OFFSET_CHECKPOINTS:
         path = f"{directory}/{name}"
+        if name == CLEANER_OFFSETS:
+            believed.cleaned.update(_read_cleaned(disk, path, copies.get(name)))
+            continue
         there = disk.exists(path)
         copy = None if name not in copies else decode_offsets(path, copies[name])
         own = _read_own(disk, path, has_copy=copy is not None) if there else None
@@ -86,6 +98,25 @@ def read_checkpoints(disk: Disk, directory: str) -> Believed:
         elif there and name != LOG_STARTS:
             believed = believed._replace(in_doubt=True)
     return believed
+
+
+def _read_cleaned(disk: Disk, path: str, copy: bytes | None) -> dict[TopicPartition, Cleaned]:
+    if not disk.exists(path):
+        return {}
+    copied = {} if copy is None else decode_cleaned(path, copy)
+    try:
+        own = decode_cleaned(path, read_file(disk, path))
+    except CorruptLogError as error:
+        mark("checkpoint-damaged")
+        log.warning("a checkpoint is damaged: what its copy does not say is compacted again", error=str(error))
+        return copied
+    both = {
+        tp: min(own[tp], copied[tp]) for tp in own.keys() & copied.keys() if own[tp].topic_id == copied[tp].topic_id
+    }
+    if both != copied or both != own:
+        mark("checkpoints-differ")
+        log.warning("one file alone says how far some logs were compacted; they are compacted again", file=path)
+    return both
 
 
 def _tell_difference(path: str, own: Mapping[TopicPartition, int], copy: Mapping[TopicPartition, int]) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from crc32c import crc32c
+
 from strandline.log.disk import Disk, read_file
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import ZERO_UUID, NodeId, TopicId, TopicPartition
@@ -26,14 +28,13 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-COPIED_CHECKPOINTS = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
-"""Of these there is a copy under a checksum. The cleaner's offsets save work alone."""
-OFFSET_CHECKPOINTS = (*COPIED_CHECKPOINTS, CLEANER_OFFSETS)
+OFFSET_CHECKPOINTS = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = 0
+_CHECKSUM = "crc32c"
 CLEANER_VERSION = 1
 """Of the cleaner's checkpoint: its entries name their topics by id as well."""
 
@@ -154,6 +155,27 @@ def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
     return decode_checkpoint(path, data, parse, "It is rebuilt from the batches of the log.")
 
 
+def encode_checked(lines: Iterable[str]) -> bytes:
+    """A checkpoint of ours, which no other program reads: its last entry is a checksum of the others."""
+    entries = list(lines)
+    return encode_checkpoint([*entries, f"{_CHECKSUM} {_checksum_of(entries)}"])
+
+
+def decode_checked(path: str, data: bytes, parse: Callable[[str], T], advice: str) -> list[T]:
+    """The entries of `encode_checked`, or of an older build's file, which has no checksum. Raises CorruptLogError."""
+    entries = decode_checkpoint(path, data, str, advice)
+    name, _, checksum = entries[-1].partition(" ") if entries else ("", "", "")
+    if name == _CHECKSUM:
+        if checksum != str(_checksum_of(entries[:-1])):
+            raise CorruptLogError(path, 0, None, "its checksum does not hold", advice)
+        entries.pop()
+    return decode_checkpoint(path, encode_checkpoint(entries), parse, advice)
+
+
+def _checksum_of(entries: Iterable[str]) -> int:
+    return crc32c("\n".join(entries).encode())
+
+
 # ---------------------------------------------------------------------- java.util.Properties, as far as Kafka uses it
 
 
@@ -176,6 +198,20 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return values
 
 
+def with_checksum(data: bytes) -> bytes:
+    """Properties and, in a comment behind them, their checksum: other programs pass it over."""
+    return b"%s#%s=%d\n" % (data, _CHECKSUM.encode(), crc32c(data))
+
+
+def check_checksum(data: bytes) -> None:
+    """Raises ValueError where the checksum of `with_checksum` does not hold. An older build writes none."""
+    lines = data.splitlines(keepends=True)
+    body = b"".join(line for line in lines if line.strip() and not line.startswith(b"#"))  # comments say nothing
+    said = [line for line in lines if line.startswith(b"#%s=" % _CHECKSUM.encode())]
+    if said and said != [with_checksum(body)[len(body) :]]:
+        raise ValueError("its checksum does not hold")
+
+
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
     """`meta.properties`: whose directory this is."""
@@ -186,14 +222,13 @@ class MetaProperties:
 
     def encode(self) -> bytes:
         """Version 1 of the file."""
-        return encode_properties(
-            {
-                "version": "1",
-                "cluster.id": self.cluster_id,
-                "node.id": str(self.node_id),
-                "directory.id": encode_id(self.directory_id),
-            }
-        )
+        values = {
+            "version": "1",
+            "cluster.id": self.cluster_id,
+            "node.id": str(self.node_id),
+            "directory.id": encode_id(self.directory_id),
+        }
+        return with_checksum(encode_properties(values))
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> MetaProperties:
@@ -202,18 +237,23 @@ class MetaProperties:
         try:
             if values["version"] != "1":
                 raise ValueError(f"version {values['version']}, known is 1")
-            return cls(values["cluster.id"], NodeId(int(values["node.id"])), decode_id(values["directory.id"]))
+            found = cls(values["cluster.id"], NodeId(int(values["node.id"])), decode_id(values["directory.id"]))
+            check_checksum(data)
+            return found
         except KeyError as error:
             reason = f"{error.args[0]} is missing"
         except ValueError as error:
             reason = str(error)
-        advice = "Restore the file from a copy; if the directory holds nothing of worth, empty it and format it again."
+        advice = (
+            "Restore the file from a copy, or take its last line away if you have changed it by hand; if the directory "
+            "holds nothing of worth, empty it and format it again."
+        )
         raise CorruptLogError(path, 0, None, reason, advice)
 
 
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
     """`partition.metadata`: which topic, beyond its name, a partition's directory belongs to."""
-    return f"version: {_VERSION}\ntopic_id: {encode_id(topic_id)}\n".encode()
+    return with_checksum(f"version: {_VERSION}\ntopic_id: {encode_id(topic_id)}\n".encode())
 
 
 def decode_partition_metadata(path: str, data: bytes) -> TopicId:
@@ -222,7 +262,9 @@ def decode_partition_metadata(path: str, data: bytes) -> TopicId:
     try:
         if values["version"] != str(_VERSION):
             raise ValueError(f"version {values['version']}, known is {_VERSION}")
-        return decode_id(values["topic_id"])
+        topic_id = decode_id(values["topic_id"])
+        check_checksum(data)
+        return topic_id
     except KeyError as error:
         reason = f"{error.args[0]} is missing"
     except ValueError as error:

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import structlog
 
-from strandline.log.checkpoints import decode_checkpoint, encode_checkpoint
+from strandline.log.checkpoints import decode_checked, encode_checked
 from strandline.log.disk import Disk, read_file, write_file_durably
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import NO_EPOCH, ZERO_UUID, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -82,7 +82,7 @@ class Findings:
             return {}
         advice = "Nothing is to be done: every log here counts as cut."
         try:
-            return dict(decode_checkpoint(self._path, read_file(self._disk, self._path), _entry, advice))
+            return dict(decode_checked(self._path, read_file(self._disk, self._path), _entry, advice))
         except CorruptLogError as error:
             log.error("what earlier starts found cannot be read", error=str(error))
             return dict.fromkeys(present, LogCondition.CUT)
@@ -123,7 +123,7 @@ class Findings:
         if self.unkept():
             worse = {tp: one.condition for tp, one in self._found.items() if one.condition > LogCondition.INTACT}
             lines = (f"{tp.topic} {tp.partition} {worse[tp].name.lower()}" for tp in sorted(worse))
-            write_file_durably(self._disk, self._path, encode_checkpoint(lines))
+            write_file_durably(self._disk, self._path, encode_checked(lines))
             self._kept = worse
 
     def drop(self, tp: TopicPartition) -> None:

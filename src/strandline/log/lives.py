@@ -8,6 +8,7 @@ import structlog
 
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
+    check_checksum,
     decode_checkpoint,
     decode_id,
     decode_properties,
@@ -15,6 +16,7 @@ from strandline.log.checkpoints import (
     encode_id,
     encode_properties,
     read_clean_shutdown,
+    with_checksum,
 )
 from strandline.log.disk import Disk, DiskFull, read_file, write_file_durably
 from strandline.proto.errors import CorruptLogError
@@ -139,6 +141,11 @@ class Boots:
         if not self._disk.exists(self._path):
             return "", ""
         data = read_file(self._disk, self._path)
+        try:
+            check_checksum(data)
+        except ValueError as error:
+            log.warning("it is not known in which boot the directory was used", path=self._path, error=str(error))
+            return "", ""
         values = decode_properties(data)
         if _USED in values:
             return values.get(_RECOVERED, ""), values[_USED]
@@ -172,7 +179,9 @@ class Boots:
     def _write(self, recovered: str, used: str) -> None:
         """On a full disk the file goes, for which no room is needed: then nothing is known of either boot."""
         try:
-            write_file_durably(self._disk, self._path, encode_properties({_RECOVERED: recovered, _USED: used}))
+            write_file_durably(
+                self._disk, self._path, with_checksum(encode_properties({_RECOVERED: recovered, _USED: used}))
+            )
         except DiskFull:
             if self._disk.exists(self._path):
                 self._disk.unlink(self._path)

@@ -12,27 +12,20 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy, read_checkpoints
 from strandline.log.checkpoints import (
     CLEANER_OFFSETS,
-    COPIED_CHECKPOINTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
     Cleaned,
-    decode_cleaned,
     encode_cleaned,
     encode_offsets,
 )
-from strandline.log.disk import Disk, DiskFull, File, read_file
+from strandline.log.disk import Disk, DiskFull, File
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Offset, TopicId, TopicPartition
-
-log = structlog.get_logger("strandline.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +100,12 @@ class Promises:
         """There is a checkpoint of log starts: what it does not name begins at 0."""
         self.in_doubt = believed.in_doubt
         """What was durable here is not known: logs may lack their ends, and nothing proves it."""
+        self.cleaned = {tp: one.offset for tp, one in believed.cleaned.items()}
+        self._cleaned_topics: dict[TopicPartition, TopicId] = {tp: one.topic_id for tp, one in believed.cleaned.items()}
         self._copied = {name: encode_offsets(offsets) for name, offsets in believed.offsets.items()}
         """What the copy of the checkpoints is to say: what was handed to the disk last."""
-        cleaned = self._read_cleaned()
-        self.cleaned = {tp: one.offset for tp, one in cleaned.items()}
-        self._cleaned_topics: dict[TopicPartition, TopicId] = {tp: one.topic_id for tp, one in cleaned.items()}
-
-    def _read_cleaned(self) -> dict[TopicPartition, Cleaned]:
-        path = f"{self._directory}/{CLEANER_OFFSETS}"
-        try:
-            return decode_cleaned(path, read_file(self._disk, path)) if self._disk.exists(path) else {}
-        except CorruptLogError as error:
-            log.warning("it is not known how far logs were compacted; they are compacted again", error=str(error))
-            return {}
+        if self.cleaned:
+            self._copied[CLEANER_OFFSETS] = self._encode_cleaned()
 
     def durable_end(self, tp: TopicPartition) -> int:
         """A log that ends below has lost what was durable."""
@@ -250,7 +236,7 @@ class Promises:
         }
 
     def _changed(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> dict[str, bytes]:
-        """Those that do not say what is on the disk, encoded, and then the copy of all but the cleaner's."""
+        """Those that do not say what is on the disk, encoded, and then the copy of all."""
         encoded = {
             name: self._encode_cleaned() if name == CLEANER_OFFSETS else encode_offsets(values)
             for name, values in checkpoints.items()
@@ -259,9 +245,9 @@ class Promises:
         if self.starts_claimed and LOG_STARTS in encoded:  # what one file alone says does not become what two say
             encoded[LOG_STARTS] = encode_offsets({**self.log_starts, **self.starts_claimed})
         changed = {name: data for name, data in encoded.items() if self._written.get(name) != data}
-        copied = {name: copied[name] for name in COPIED_CHECKPOINTS if name in changed}
-        if not copied:
-            return changed
+        if not changed:
+            return {}
+        copied = {name: data for name, data in copied.items() if name in changed}
         return {**changed, CHECKPOINT_COPY: encode_copy(self._copied | copied)}
 
     def _hand_over(self, data: Mapping[str, bytes]) -> None:

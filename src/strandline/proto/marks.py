@@ -129,6 +129,7 @@ MARKS: dict[str, str] = {
     "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",
     "damage-refused": "recovery found damage that is no torn tail, and refused to use the log",
     "time-index-rotten": "a time index made a segment look older than its batches say, and was built anew",
+    "recovery-point-damaged": "a quorum node found its metadata log's recovery point damaged, and did without",
     "checkpoint-damaged": "a start found an offset checkpoint damaged, and went by its copy or by the logs",
     "checkpoint-copy-damaged": "a start found the copy of its checkpoints damaged, and wrote it anew",
     "checkpoints-differ": "a checkpoint and its copy differed at a start: the lower offsets counted",

@@ -179,7 +179,7 @@ def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None
     cut = (whole[:end] for end in range(len(whole)))
     for damaged in [b"recovery.point=x\n", whole[:-2] + flipped + b"\n", whole.replace(b"=7\n", b"=9\n"), *cut]:
         file.write_bytes(damaged)
-        with pytest.raises(CorruptLogError, match="Remove the file"):
+        with pytest.raises(CorruptLogError, match="The start writes it anew"):
             RecoveryPoint(disk, str(tmp_path)).read()
 
 

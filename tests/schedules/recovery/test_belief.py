@@ -88,7 +88,7 @@ def test_98_one_bit_in_a_time_index_takes_no_record(split: bool) -> None:
         assert len(data) == TIME_ENTRY_BYTES
         ruin.turn(path, data[:2] + bytes([data[2] ^ 1]) + data[3:])
         await ruin.led_by_preferred()
-        await ruin.world.sleep_ms(3_000)
+        await ruin.world.sleep_ms(3 * CHECKPOINT_MS)
         assert ruin.ends() == {(0, 20)}
         await ruin.nothing_is_lost()
 

@@ -9,6 +9,7 @@ operator, as the node's messages say.
 from __future__ import annotations
 
 import errno
+import random
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
+from strandline.log.lives import INCARNATIONS
 from strandline.replica.disk_health import NOTICE_MS
 
 if TYPE_CHECKING:
@@ -30,6 +32,11 @@ _APART_MS = 100
 _CALM_MS = 6_000
 """After that the replicas are in sync again."""
 _BATCHES_LOST_MAX = 8
+_BESIDE_LOGS = re.compile(
+    r"/([a-z-]+-offset-checkpoint|offset-checkpoints-copy|\.boot-id|\.retention-clock|\.kafka_cleanshutdown|incarnations"
+    r"|recovery-findings|recovery-point\.properties|quorum-state|leader-epoch-checkpoint|\d{20}\.(index|timeindex|snapshot))$"
+)
+"""What a start builds anew where it is damaged, or goes on without (docs/storage.md)."""
 _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
 
@@ -282,6 +289,63 @@ def _lose_tail(nemesis: Nemesis, disk: SimDisk, directory: str, path: str) -> No
         disk.lose_tail(path, places[-lost].position, cut=cut)
         how = "the file ends before" if cut else "zeros for"
         nemesis.note(f"{path} of {nemesis.victim}: {how} the newest {lost} batches")
+
+
+def damage_files(nemesis: Nemesis) -> None:
+    """A node stops, or is killed; when it starts again its disk gives back some files beside its logs as they are not:
+    with a flipped bit, as zeros, cut, or as they were a while ago. Any machine, and several in one run: no record is
+    among them (rule B31). Those that only an operator can put right are struck by `rot_beside_log` and `rot_metadata`;
+    the lives of a directory on one machine alone, for without them nothing in it counts as proven."""
+    name, rng = nemesis.pick(), nemesis.rng
+    if nemesis.world.process(name) is None or name in nemesis.damaged:
+        return
+    before, nemesis.older = (
+        nemesis.older,
+        {
+            (machine, path): content
+            for machine in nemesis.names
+            for disk in nemesis.world.machines[machine].disks
+            for path, content in disk.files().items()
+            if _is_beside_logs(path)
+        },
+    )
+    polite = nemesis.stop is not None and rng.random() < 0.5
+    if nemesis.stop is not None and polite:
+        nemesis.stop(name)
+    else:
+        nemesis.world.kill(name)
+
+    def strike() -> None:
+        nemesis.world.kill(name)
+        disk = nemesis.world.machines[name].disks[0]
+        files = {path: content for path, content in disk.files().items() if content and _is_beside_logs(path)}
+        paths = [path for path in files if name == nemesis.victim or not path.endswith(INCARNATIONS)]
+        for path in rng.sample(paths, min(len(paths), rng.choice((1, 1, 2, 4)))):
+            how, content = _damaged(rng, files[path], before.get((name, path)))
+            disk.give_back(path, content)
+            nemesis.note(f"{path} on {name} is {how}")
+        nemesis.restart(name)
+
+    how = "stop" if polite else "kill"
+    nemesis.note(f"{how} {name}; it starts {nemesis.later(strike)} ms later, and some of its files are damaged")
+
+
+def _is_beside_logs(path: str) -> bool:
+    return _BESIDE_LOGS.search(path) is not None
+
+
+def _damaged(rng: random.Random, content: bytes, older: bytes | None) -> tuple[str, bytes]:
+    """What becomes of a file; how that is called comes first."""
+    ways = ["flipped", "flipped", "zeros", "cut", *(["older"] if older is not None and older != content else [])]
+    way = rng.choice(ways)
+    if way == "older" and older is not None:
+        return way, older
+    position = rng.randrange(len(content))
+    if way == "cut":
+        return way, content[:position]
+    if way == "zeros":
+        return way, bytes(len(content))
+    return way, content[:position] + bytes([content[position] ^ 1 << rng.randrange(8)]) + content[position + 1 :]
 
 
 def lose_directory(nemesis: Nemesis) -> None:

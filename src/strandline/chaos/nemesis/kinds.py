@@ -41,6 +41,7 @@ FAULTS = {
     "bit_rot": disks.bit_rot,
     "rot_beside_log": disks.rot_beside_log,
     "zeroed_tail": disks.zeroed_tail,
+    "damage_files": disks.damage_files,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
     "wipe_one": disks.wipe_one,
@@ -80,11 +81,15 @@ OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
 
 OF_CLOCKS = ("wall_days",)
 """Drawn besides, with settings by which such a clock takes something (`chaos/scenario_options.py`, `DATED`)."""
+BESIDE = ("damage_files",)
+"""Drawn besides, in a share of all runs of whole nodes: what the others draw stays as it is."""
 
 STORE_KINDS = ("store_away", "store_slow", "store_refuses", "store_loses_answers", "store_keeps")
 """Those of the object store: drawn where there is one (`chaos/tiered.py`)."""
 
-NODE_KINDS = tuple(name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *STORE_KINDS))
+NODE_KINDS = tuple(
+    name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *STORE_KINDS)
+)
 """Those that a whole node is asked to survive."""
 
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)

@@ -58,6 +58,8 @@ class Nemesis:
     """Machines whose vote the operator forces before its node starts: who starts it does that."""
     store: SimStore | None = None
     """The object store, where the nodes have one."""
+    older: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """Machine and path -> what a file beside the logs held a while ago."""
     victim: str = ""
     calm_until_ms: float = 0.0
     """No fault is injected before."""

@@ -163,6 +163,20 @@ class SimDisk:
         self.destroyed += 1
         self.loop.effects["bit-flipped"] += 1
 
+    def give_back(self, path: str, data: bytes) -> None:
+        """A file has another content from now on, durably. Of what beside the logs is damaged nothing good is lost: it
+        does not count as destroyed.
+
+        Raises:
+            FileNotFoundError: no such file.
+        """
+        node = self.names.find(path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        node.become(data)
+        self.loop.effects["file-damaged"] += 1
+        self._count()
+
     def lose_tail(self, path: str, position: int, *, cut: bool) -> None:
         """A dishonest disk: what was synced from `position` on is zeros, or the file ends there, for good.
 

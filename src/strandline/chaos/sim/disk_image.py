@@ -72,6 +72,17 @@ class FileNode:
             done += count
         self.size = max(self.size, position + length)
 
+    def become(self, data: bytes) -> None:
+        """The disk gives this back from now on, whatever was written: nothing of it waits to be synced."""
+        self.pages = {
+            start // PAGE_BYTES: bytearray(data[start : start + PAGE_BYTES].ljust(PAGE_BYTES, b"\0"))
+            for start in range(0, len(data), PAGE_BYTES)
+        }
+        self.size = len(data)
+        self.changed_from = 0
+        self.layers = [Layer(self.layers[-1].number + 1, self.size)]
+        self.lost, self.lost_size = {}, None
+
     def resize(self, size: int) -> None:
         """Grow with zeros, or cut."""
         if size < self.size:

@@ -40,6 +40,7 @@ EFFECTS: dict[str, str] = {
     "disk-slow": "a sync or a read took many times longer",
     "tail-lost": "the disk gave back zeros, or a shorter file, for what had been synced last",
     "bit-flipped": "a bit on a disk turned over",
+    "file-damaged": "a file beside the logs was given back with a flipped bit, as zeros, cut, or an older copy",
     "directory-lost": "a partition's directory was moved away, or vanished",
     "metadata-lost": "a machine's metadata directory was gone",
     "store-away": "the object store gave no answer",

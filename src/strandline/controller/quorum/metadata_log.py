@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import structlog
+
 from strandline.controller.quorum.api import DAMAGE_ADVICE, CommittedBatch, QuorumConfig
 from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
 from strandline.controller.quorum.recovery_point import RecoveryPoint
@@ -13,6 +15,7 @@ from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
 from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import LastLife
 from strandline.log.reader import LogRead
 from strandline.log.records import Record, build_batch, decode_records
 from strandline.log.recovery import open_log
@@ -24,6 +27,8 @@ from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, St
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+logger = structlog.get_logger("strandline.controller")
 
 Voters = tuple[ReplicaKey, ...]
 
@@ -63,7 +68,12 @@ class MetadataLog:
             DiskError
         """
         recovery_point = RecoveryPoint(disk, directory)
-        last_life = recovery_point.read()
+        try:
+            last_life = recovery_point.read()
+        except CorruptLogError as error:  # what must be in the log is known from the quorum state, which is kept twice
+            mark("recovery-point-damaged")
+            logger.warning("the metadata log's recovery point is damaged, and is written anew", error=str(error))
+            last_life = LastLife()
         log_config = LogConfig(
             segment_bytes=config.log_segment_bytes,
             max_message_bytes=config.max_batch_bytes,

@@ -19,8 +19,8 @@ from strandline.proto.errors import CorruptLogError
 FILE_NAME = "recovery-point.properties"
 _CLEAN = "clean"
 _ADVICE = (
-    "Remove the file: the next start then takes what does not parse at the log's end for never synced. A controller "
-    "that cuts an end so is in doubt about it until it has caught up with the others"
+    "The start writes it anew, and takes what does not parse at the log's end for never synced. A controller that cuts "
+    "an end so is in doubt about it until it has caught up with the others"
 )
 
 

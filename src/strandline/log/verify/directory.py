@@ -83,7 +83,7 @@ class Verification:
         self._progress = progress
         self._done = 0
         self._total = 0
-        self._believed = Believed({}, {}, False)
+        self._believed = Believed({}, {}, {}, False)
         self._partitions: dict[str, ScannedPartition] = {}
         self.result = Verified(path)
 
@@ -128,12 +128,13 @@ class Verification:
             path = f"{self._path}/{name}"
             if self._disk.exists(path):
                 decode = decode_cleaned if name == CLEANER_OFFSETS else decode_offsets
+                data = read_file(self._disk, path)
                 try:
-                    own = decode(path, read_file(self._disk, path))
+                    decode(path, data)
                 except CorruptLogError as error:
                     self._add(name, Kind.CHECKPOINT, error.reason, position=error.position)
                 else:
-                    if name in copies and own != decode_offsets(path, copies[name]):
+                    if copies.get(name, data) != data:
                         self._add(name, Kind.CHECKPOINT, f"it differs from what {CHECKPOINT_COPY} says of it")
         self._believed = read_checkpoints(self._disk, self._path)
 
