@@ -28,10 +28,10 @@ def _some(item: str) -> str:
 _CITATION = re.compile(
     rf"\b[Rr]ules? (?P<rules>{_some('[A-EP][0-9]{1,2}')})"
     rf"|\b[Rr]ules (?P<sections>{_some('[A-EP]')})"
-    rf"|\b[Ss]chedules? (?P<schedules>{_some('[0-9]{1,2}')})"
+    rf"|\b[Ss]chedules? (?P<schedules>{_some('[0-9]{1,3}')})"
     rf"|\b[Rr]ows? (?P<rows>{_some('S[0-9]{2,3}')})"
 )
-_LABEL = re.compile(r"(?:(?P<rules>[A-E][0-9]{1,2}(?:, [A-E][0-9]{1,2})*)|schedule (?P<schedules>[0-9]{1,2})): ")
+_LABEL = re.compile(r"(?:(?P<rules>[A-E][0-9]{1,2}(?:, [A-E][0-9]{1,2})*)|schedule (?P<schedules>[0-9]{1,3})): ")
 _OTHERWISE = re.compile(
     r"(?<![\w`./#-])(?:[A-E]-?[0-9]{1,2}|[DF]-?[0-9]{1,2}|S-?[0-9]{2,3})(?!\w)"
     r"|\b[Rr]ule [A-EP]\b(?![-' ])|\b[Cc]orrectness(?: rules?)? [A-F]\b|\b[Pp]erformance rules? [0-9]"

@@ -11,7 +11,7 @@ from citations import ROOT, Citation, all_prose, cited
 _RULE = re.compile(r'(<a id="(?P<anchor>[a-e][0-9]+)"></a>(?:(?!<a id=).)*?\n\*Mutants:\*)[^\n]*', re.DOTALL)
 _SCHEDULE = re.compile(r'(<a id="schedule-(?P<number>[0-9]+)"></a>.*?\n\*Replayed by:\*)[^\n]*', re.DOTALL)
 _ROW = re.compile(r'(\| <a id="(?P<anchor>s[0-9]+)"></a>[^|\n]*\|[^|\n]*\|)[^|\n]*\|')
-_NAMED = re.compile(r"^(?:async )?def (test_(?:(?P<schedule>[0-9]{2})|(?P<row>s[0-9]{2,3}))_\w+)\(", re.MULTILINE)
+_NAMED = re.compile(r"^(?:async )?def (test_(?:(?P<schedule>[0-9]{2,3})|(?P<row>s[0-9]{2,3}))_\w+)\(", re.MULTILINE)
 
 
 def filled(page: str) -> str:

@@ -130,6 +130,18 @@ def test_a_node_reaches_the_world_through_its_ports() -> None:
     assert not offences(names, BANNED_IN_NODE)
 
 
+def test_json_of_others_is_read_in_one_place() -> None:
+    """Deep brackets end Python's reader by a RecursionError: `proto.json_text.read_json` says ValueError."""
+    names = [name for name in sources() if name.startswith("src/") and name != "src/strandline/proto/json_text.py"]
+    assert not offences(names, {r"\bjson\.loads?\(": "read_json"})
+
+
+def test_commands_write_in_one_place() -> None:
+    """Rule A29: what reaches a terminal goes through `cli.screen`, which makes text from outside printable."""
+    names = [name for name in sources() if name.startswith("src/") and name != "src/strandline/cli/screen.py"]
+    assert not offences(names, {r"\bclick\.(echo|secho|confirm|echo_via_pager)\(": "cli.screen"})
+
+
 def test_no_task_of_a_node_ends_unseen() -> None:
     """Schedule 59: what nobody awaits is started by `proto.tasks.spawn`, which tells of its unforeseen end."""
     folders = tuple(f"src/strandline/{folder}/" for folder in ("proto", "log", "replica", "controller", "cluster"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from lab.compose.engine import Engine, EngineError
-from strandline.chaos.live.target import ASK, DISK_FAULTS
+from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS
 from strandline.client import Admin
 from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.config_values import environment_name
@@ -246,6 +246,10 @@ class ComposeCluster:
         """Remove the directory of a replica of a node that is down."""
         self._on_volume(node_id, _REMOVE, f"{DATA}/{topic}-{partition}")
 
+    def swap_directories(self, node_id: int) -> None:
+        """Not possible: see `unsupported`. Raises EngineError."""
+        raise EngineError(self.unsupported()["dirs-swapped"])
+
     def heal(self) -> None:
         """Undo cuts, pauses and slow disks. Nodes that are down stay down."""
         for node_id in list(self._cut_off):
@@ -339,11 +343,17 @@ class ComposeCluster:
                 raise TimeoutError(f"{topic}-{partition} has no leader after {LEADER_S:g} s: {last}") from last
             _pause(POLL_S)
 
+    @property
+    def store_url(self) -> None:
+        """There is no object store."""
+
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
         return {
+            "dirs-swapped": "the nodes of the compose files have one volume each",
             "partition": "`docker network disconnect` cuts a container off from all others, not from one",
             **dict.fromkeys(DISK_FAULTS, "a volume of the engine has no size of its own"),
+            **dict.fromkeys(STORE_FAULTS, "the compose files have no object store"),
         }
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from typing import Any
 from lab.explore.directories import DIRECTORIES, LogDirs
 from lab.explore.logs import TOPIC_PARTITION, ModelLog
 from strandline.log.findings import LogCondition
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
@@ -219,6 +220,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=CLUSTER,
             clock=CLOCK,
+            believed=BelievedClock(CLOCK),
             config=CONFIG,
             naps=NAPS,
             counters=ReplicaCounters(),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from lab.mutants import (
     acls,
+    belief,
     clauses,
     clients,
     compaction,
@@ -25,6 +26,7 @@ from lab.mutants import (
     internal_rpc,
     log,
     log_recovery,
+    loop_time,
     quorum,
     quorum_guard,
     quorum_log,
@@ -46,6 +48,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    unproven,
 )
 from lab.mutants.mutant import Mutant, Patch
 from lab.mutants.patching import StalePatch, applied
@@ -69,13 +72,16 @@ MUTANTS: dict[str, Mutant] = {
         deletions.TABLE,
         log.TABLE,
         log_recovery.TABLE,
+        belief.TABLE,
         recovery.TABLE,
+        unproven.TABLE,
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,
         sasl.TABLE,
         acls.TABLE,
         quotas.TABLE,
+        loop_time.TABLE,
         internal_rpc.TABLE,
         idempotence.TABLE,
         groups.TABLE,

@@ -1,4 +1,4 @@
-"""Mutants of rule A20: the authorizer is asked about everything, and decides as Kafka's does."""
+"""Mutants of the rules A20 and A28: the authorizer is asked about everything and decides as Kafka's does; the audit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _WIRE = "tests/cluster/broker/test_acls_wire.py"
 _NOTHING = f"{_WALK}::test_a_principal_with_nothing_learns_and_changes_nothing"
 _AUDIT = "tests/cluster/broker/test_audit.py"
 _TOPIC = "tests/cluster/node/test_audit_topic.py"
+_FILE = "tests/cluster/node/test_audit_file.py"
 _TAIL = "tests/cli/test_audit_tail.py"
 _MACHINE = "tests/controller/machine/test_acls.py"
 _SECURED = "seed:cluster:8"
@@ -169,7 +170,7 @@ TABLE: tuple[Mutant, ...] = (
         "cluster.broker.audit:_configs_altered",
         "{shown(config.name, config.value)}",
         "{config.value}",
-        f"{_AUDIT}::test_no_secret_and_not_without_bound",
+        f"{_AUDIT}::test_no_secret",
     ),
     one_change(
         "strangers-fill-the-audit",
@@ -216,9 +217,57 @@ TABLE: tuple[Mutant, ...] = (
         "audit-lines-wait-without-bound",
         "A20: an audit that cannot be written takes bounded memory",
         "cluster.node.audit_topic:AuditTopic._has_room",
-        "return len(self._lines) < LINES_MAX and self._bytes + one.size_bytes <= BYTES_MAX",
+        "return room.lines < LINES_MAX and room.bytes + one.size_bytes <= BYTES_MAX",
         "return True",
         f"{_TOPIC}::test_what_has_no_room_is_dropped_and_told",
+    ),
+    one_change(
+        "audited-changes-are-free",
+        "A21: a change that the audit watches pays as any other",
+        "cluster.broker.audit:_Watched.charge",
+        "self._inner.charge() if self.answers else FREE",
+        "FREE",
+        "tests/cluster/broker/test_kafka_mutation_quotas.py::test_the_audit_makes_nothing_free",
+    ),
+    one_change(
+        "the-hundredth-change-is-the-last",
+        "A28: each change of a request has its line, however many there are",
+        "cluster.broker.audit_lines:lines_of",
+        "shared.append(what)",
+        "pass",
+        f"{_AUDIT}::test_no_change_without_its_line",
+    ),
+    one_change(
+        "long-changes-are-cut",
+        "A28: a change that is too long for a line goes on in the next",
+        "cluster.broker.audit_lines:_parts",
+        "for number in range(count):",
+        "for number in range(1):",
+        f"{_AUDIT}::test_no_change_without_its_line",
+    ),
+    one_change(
+        "failures-without-number",
+        "A28: changes that failed have lines at a bounded rate",
+        "cluster.broker.audit:Audit._admitted",
+        "may_be_made(name) or",
+        "True or",
+        f"{_AUDIT}::test_what_failed_is_bounded",
+    ),
+    one_change(
+        "logins-take-the-room-of-changes",
+        "A28: changes have room of their own on the way to the topic of the audit",
+        "cluster.node.audit_topic:AuditTopic._has_room",
+        "self._rooms[one.is_change]",
+        "self._rooms[False]",
+        f"{_TOPIC}::test_changes_have_room_of_their_own",
+    ),
+    one_change(
+        "logins-turn-over-the-files-of-changes",
+        "A28: changes have files of their own",
+        "cluster.node.audit_trail:AuditTrail.write",
+        "self._changes if is_change else self._attempts",
+        "self._changes",
+        f"{_FILE}::test_no_login_makes_a_change_go",
     ),
     one_change(
         "files-between-are-skipped",

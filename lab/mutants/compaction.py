@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, one_change
+from lab.mutants.mutant import Mutant, Patch, one_change
 
 _LOG = "tests/log/test_compaction.py"
 _CRASHES = "tests/log/test_compaction_crashes.py"
 _REPLICAS = "tests/replica/test_compaction.py"
+_DIRECTORY = "tests/log/test_cleaner_checkpoint.py"
 _RUNS = "tests/log/test_compaction_runs.py"
 _SWAP = f"{_CRASHES}::test_75_every_step_of_a_swap"
 
@@ -210,5 +211,51 @@ TABLE: tuple[Mutant, ...] = (
         "if config.compacted:",
         "if False:",
         f"{_LOG}::test_records_without_a_key",
+    ),
+    Mutant(
+        "any-topic-of-the-name-was-compacted",
+        "B28: what was compacted of a topic counts for no other of its name",
+        (
+            Patch("log.promises:Promises.cleaned_to", "self._cleaned_topics.get(tp) == plog.topic_id and", ""),
+            Patch("log.promises:Promises.forget", "self._by_name().values()", "list(self._by_name().values())[:3]"),
+            Patch(
+                "log.promises:Promises.note",
+                "plog.cleaned_to, plog.topic_id",
+                "plog.cleaned_to or self.cleaned.get(tp, 0), plog.topic_id",
+            ),
+        ),
+        (f"{_REPLICAS}::test_93_a_deleted_key_stays_deleted_in_a_topic_made_again",),
+    ),
+    one_change(
+        "compacted-by-name",
+        "B28: each entry of the cleaner's checkpoint names its topic by id",
+        "log.promises:Promises.cleaned_to",
+        "self._cleaned_topics.get(tp) == plog.topic_id and",
+        "",
+        f"{_DIRECTORY}::test_93_what_was_compacted_is_of_one_topic",
+    ),
+    one_change(
+        "what-was-compacted-outlives-its-log",
+        "B28: entries of the cleaner's checkpoint leave with the replica",
+        "log.promises:Promises.forget",
+        "self._by_name().values()",
+        "list(self._by_name().values())[:3]",
+        f"{_DIRECTORY}::test_93_what_was_compacted_goes_with_the_log",
+    ),
+    one_change(
+        "what-was-cut-counts-as-compacted",
+        "B28: a cut lowers the cleaner's checkpoint first",
+        "log.promises:Promises.lower",
+        "by_name = self._by_name()",
+        "by_name = self._by_name(); del by_name[CLEANER_OFFSETS]",
+        f"{_DIRECTORY}::test_what_was_cut_is_not_compacted",
+    ),
+    one_change(
+        "compacted-beyond-the-end",
+        "B28: an entry beyond the log's end is of other records",
+        "log.promises:Promises.cleaned_to",
+        "0 <= offset <= plog.log_end_offset",
+        "True",
+        f"{_DIRECTORY}::test_what_a_log_lacks_was_not_compacted",
     ),
 )

@@ -125,7 +125,7 @@ TABLE: tuple[Mutant, ...] = (
         "strays-stay",
         "B17: strays: what is assigned here no longer is set aside at a start",
         "cluster.node.broker_role:BrokerRole._await_own_registration",
-        "self.replicas.directories.set_strays_aside(assigned_partitions(image, self._node.config.node))",
+        "self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))",
         "pass",
         f"{_RETURN}[combined]",
     ),
@@ -135,7 +135,8 @@ TABLE: tuple[Mutant, ...] = (
         "cluster.node.broker_role:BrokerRole._await_own_registration",
         "own = image.brokers.get(self._node.config.node)",
         "own = image.brokers.get(self._node.config.node)\n"
-        "        self.replicas.directories.set_strays_aside(assigned_partitions(image, self._node.config.node))",
+        "        assigned = assigned_partitions(image, self._node.config.node)\n"
+        "        self.replicas.directories.set_strays_aside(assigned, knows_topics=True)",
         f"{_RETURN}[combined]",
     ),
     one_change(
@@ -205,7 +206,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-clock-set-ahead-is-believed",
         "schedule 72: time that was set ahead is not believed for a day",
-        "log.retention:RetentionClock.read",
+        "proto.believed:BelievedClock._look",
         "offset_ms - self._offset_ms <= JUMP_MS",
         "True",
         "tests/replica/test_retention.py::test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early",
@@ -221,7 +222,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-start-believes-any-clock",
         "schedule 72: a start with a clock of the future goes by the last life's time for a day",
-        "log.retention:RetentionClock.read",
+        "proto.believed:BelievedClock._look",
         "wall_ms - self._last_ms > AWAY_MS",
         "False",
         "tests/replica/test_retention.py::"
@@ -231,9 +232,26 @@ TABLE: tuple[Mutant, ...] = (
         "compaction-has-a-clock-of-its-own",
         "schedule 72: what the last life went by holds for tombstones, too",
         "replica.manager:ReplicaManager.__init__",
-        "Compactor(self._shared, self._partitions, retention_clock)",
-        "Compactor(self._shared, self._partitions, RetentionClock())",
+        "Compactor(self._shared, self._partitions, believed)",
+        "Compactor(self._shared, self._partitions, BelievedClock(clock))",
         "tests/replica/test_compaction.py::test_72_a_start_with_a_clock_of_the_future_takes_no_tombstone_too_early",
+    ),
+    one_change(
+        "strays-go-by-the-wall-clock",
+        "B32: what was set aside goes by the time that is believed",
+        "log.strays:Strays.remove_due",
+        "earliest_ms()",
+        "latest_ms()",
+        "tests/log/test_strays.py::test_100_a_clock_set_ahead_removes_no_stray",
+    ),
+    one_change(
+        "stamps-of-a-clock-set-back",
+        "B32: a stamp goes on from before when time is set back by days",
+        "proto.believed:BelievedClock._look",
+        "before_ms - offset_ms > AWAY_MS",
+        "False",
+        "tests/proto/test_believed.py::test_100_a_stamp_is_never_earlier_than_what_may_be_the_time",
+        "tests/replica/test_retention.py::test_100_records_that_a_clock_of_the_past_stamped_are_not_taken_early",
     ),
     one_change(
         "a-torn-time-is-believed",
@@ -247,8 +265,8 @@ TABLE: tuple[Mutant, ...] = (
         "tombstones-go-by-a-time-that-is-behind",
         "schedule 83: until when a tombstone stays goes by the later of the believed time and the wall clock's",
         "log.compaction:Compaction.__init__",
-        "max(now_ms, wall_ms)",
-        "now_ms",
+        "self._latest_ms = latest_ms",
+        "self._latest_ms = now_ms",
         "tests/log/test_compaction.py::test_a_time_that_is_behind_takes_no_tombstone_early",
     ),
     one_change(

@@ -12,12 +12,87 @@ _NODES = "tests/chaos/test_log_dirs.py"
 _VERDICT = "tests/controller/machine/test_log_verdict.py"
 _FULL = "tests/controller/machine/test_full_disks.py"
 
+_MAIN = "cluster.node.main_directory"
+_FORMATTED = "tests/cluster/node/test_main_directory.py"
+
 TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "the-first-of-log-dirs-is-the-main-one",
+        "B29: a node starts from the directory with its metadata, wherever it stands (schedule 95)",
+        f"{_MAIN}:as_it_starts",
+        "found = with_main_in_front(config, disks)",
+        "return config",
+        f"{_NODES}::test_95_the_order_of_log_dirs_changes_node_by_node",
+    ),
+    one_change(
+        "a-node-starts-without-its-metadata",
+        "B29: a node whose main directory is missing does not start",
+        f"{_MAIN}:as_it_starts",
+        "if formatted and not",
+        "if False and not",
+        f"{_FORMATTED}::test_the_main_one_is_missing",
+    ),
+    one_change(
+        "a-new-disk-in-front-becomes-the-main-one",
+        "B29: format makes no second main directory",
+        f"{_MAIN}:as_it_is_formatted",
+        "_main_of(config, disks) or ",
+        "",
+        f"{_FORMATTED}::test_a_new_disk_is_put_in_front",
+    ),
+    one_change(
+        "a-replaced-main-directory-is-a-further-one",
+        "B29: where the main directory is lost, the new disk becomes it",
+        f"{_MAIN}:as_it_is_formatted",
+        "next(unformatted, config.data_dir)",
+        "config.data_dir",
+        f"{_FORMATTED}::test_the_main_one_is_lost_and_replaced",
+    ),
+    one_change(
+        "of-two-with-metadata-the-first-counts",
+        "B29: where two directories have metadata, nobody but the operator can tell",
+        f"{_MAIN}:_main_of",
+        "if len(found) < 2:",
+        "if True:",
+        f"{_FORMATTED}::test_two_have_metadata",
+    ),
+    one_change(
+        "a-promise-is-no-metadata",
+        "B29: a directory that took part in the quorum counts before one that was formatted only",
+        f"{_MAIN}:_main_of",
+        "found = used or ",
+        "found = ",
+        f"{_FORMATTED}::test_a_new_disk_that_an_earlier_build_formatted_in_front",
+    ),
+    one_change(
+        "disks-are-known-by-their-mount-points",
+        "B29: a directory that is missing may be behind any path that does not answer",
+        f"{_DIRS}._note_missing",
+        "named or self._unexplained",
+        "named",
+        f"{_LOG}::test_disks_that_changed_their_mount_points_are_not_lost",
+    ),
+    one_change(
+        "a-cluster-without-topics-deletes",
+        "B29: what a cluster that knows no topic sets aside is never deleted by itself",
+        "log.strays:Strays.set_aside",
+        "kept=not knows_topics",
+        "kept=False",
+        "tests/log/test_strays.py::test_what_a_cluster_without_topics_sets_aside_is_never_removed",
+    ),
+    one_change(
+        "a-cluster-without-topics-deletes-earlier-strays",
+        "B29: earlier strays are not deleted either while no topic is known",
+        "log.strays:Strays.waiting",
+        " and self._knows_topics",
+        "",
+        "tests/log/test_strays.py::test_what_a_cluster_without_topics_sets_aside_is_never_removed",
+    ),
     one_change(
         "what-is-away-is-made-anew",
         "B12: no log is made for a replica whose directory is offline",
         f"{_DIRS}._note_missing",
-        "if known is not None and known.path in self.unusable:",
+        "if where is not None:",
         "if False:",
         f"{_LOG}::test_what_lies_in_an_absent_directory_is_not_made_anew",
     ),

@@ -11,6 +11,14 @@ _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
+        "offsets-expire-by-a-clock-set-ahead",
+        "B32: committed offsets expire by the time that is believed",
+        "cluster.groups.offsets:OffsetStore._expired",
+        "now.earliest_ms",
+        "now.wall_ms",
+        "tests/cluster/groups/test_groups_offsets.py::test_100_a_clock_set_ahead_drops_no_offset",
+    ),
+    one_change(
         "coordinator-keeps-its-shard-over-an-epoch",
         "C8: loading is keyed by leader epoch (schedule 37)",
         "cluster.groups.runtime:CoordinatorRuntime._look",

@@ -160,22 +160,22 @@ TABLE: tuple[Mutant, ...] = (
         "replicated-appends-are-checked",
         "C1: append: replicated appends skip the checks of sequences",
         "log.partition_log:PartitionLog._write_replicated",
-        "now_ms = self._clock.wall_ms()",
+        "now_ms = self._now_ms()",
         "for header in headers:\n"
         "            if header.producer_id >= 0:\n"
         "                self.producers.check(header)\n"
-        "        now_ms = self._clock.wall_ms()",
+        "        now_ms = self._now_ms()",
         f"{_LOG}::test_a_follower_does_not_judge_sequences",
     ),
     one_change(
         "state-before-the-write",
         "C1: append: state changes only after a successful append (KAFKA-6683)",
         "log.partition_log:PartitionLog.append_as_leader",
-        "self._write(batches, headers, leader_epoch, now_ms)",
+        "self._write(batches, headers, leader_epoch, self._now_ms())",
         "for header in headers:\n"
         "            if header.producer_id >= 0:\n"
         "                self.producers.update(header, offset, now_ms)\n"
-        "        self._write(batches, headers, leader_epoch, now_ms)",
+        "        self._write(batches, headers, leader_epoch, self._now_ms())",
         f"{_LOG}::test_state_changes_only_after_the_write",
     ),
     one_change(
@@ -185,6 +185,14 @@ TABLE: tuple[Mutant, ...] = (
         "entry.last_seen_ms = now_ms",
         "entry.last_seen_ms = header.max_timestamp",
         f"{_STATE}::test_expiry_follows_this_node_and_not_the_records",
+    ),
+    one_change(
+        "producers-expire-by-the-wall-clock",
+        "B32: what one process alone knows ages by its monotonic clock",
+        "log.partition_log:PartitionLog._now_ms",
+        "self._clock.monotonic_ms()",
+        "self._clock.wall_ms()",
+        f"{_LOG}::test_100_a_wall_clock_set_ahead_forgets_no_producer",
     ),
     one_change(
         "open-transaction-expires",

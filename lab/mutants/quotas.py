@@ -15,8 +15,41 @@ _MACHINE = "tests/controller/machine/test_quotas.py"
 _CLIENT = "tests/client/test_connection.py"
 _SECURED = "seed:cluster:8"
 _THROTTLE = "tests/replica/test_throttle.py"
+_HTTP = "tests/cluster/node/http/test_http.py"
 
 TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "http-connections-without-number",
+        "A21: connections of HTTP are bounded, and who comes is heard",
+        "cluster.node.http.protocol:Connections.add",
+        "if len(self._open) > CONNECTIONS_MAX:",
+        "if False:",
+        f"{_HTTP}::test_connections_are_bounded_and_who_comes_is_heard",
+    ),
+    one_change(
+        "half-requests-live-on",
+        "A21: a request of HTTP has its time from its first byte on",
+        "cluster.node.http.protocol:HttpProtocol._await_rest",
+        "if begun and not self._asking:",
+        "if begun:",
+        f"{_HTTP}::test_a_request_that_drips_is_ended",
+    ),
+    one_change(
+        "readers-that-take-nothing-live-on",
+        "A21: an answer of HTTP has its time",
+        "cluster.node.http.protocol:HttpProtocol._out_of_time",
+        "self.abort()",
+        "self.close()",
+        f"{_HTTP}::test_who_takes_no_answer_is_ended",
+    ),
+    one_change(
+        "deep-json-is-no-value-error",
+        "A21: nested JSON of a stranger ends nothing but its reading",
+        "proto.json_text:read_json",
+        "except RecursionError:",
+        "except KeyError:",
+        "tests/proto/test_json_text.py",
+    ),
     one_change(
         "a-first-record-is-a-burst",
         "A21: a rate is over all windows, also when the first has just begun",

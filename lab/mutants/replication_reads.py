@@ -60,7 +60,7 @@ TABLE: tuple[Mutant, ...] = (
         "B9: acks=all: NOT_ENOUGH_REPLICAS: nothing is written",
         "replica.partition:Partition.append",
         'message = f"{len(core.isr)}',
-        "plog.append_as_leader(batches, core.leader_epoch, self._shared.clock.wall_ms())\n"
+        "plog.append_as_leader(batches, core.leader_epoch, self._shared.believed.latest_ms())\n"
         '            message = f"{len(core.isr)}',
         f"{_MANAGER}::test_too_few_in_sync",
     ),

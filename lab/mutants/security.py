@@ -1,10 +1,12 @@
-"""Mutants of rule A18: with TLS nobody but nodes comes in at the internal port, and a node speaks for itself alone."""
+"""Mutants of the rules A18 and A29: with TLS nobody but nodes comes in at the internal port, and a node speaks for
+itself alone; text from outside is made printable."""
 
 from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, one_change
 
 _INTERNAL = "tests/cluster/node/internal/test_internal_tls.py"
+_SCREEN = "tests/cli/test_screen.py"
 _DOOR = "tests/cluster/security/test_tls_door.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -82,11 +84,93 @@ TABLE: tuple[Mutant, ...] = (
         f"{_DOOR}::test_what_a_slow_reader_does_not_take_counts_and_is_held_once",
     ),
     one_change(
+        "closed-twice-is-forgotten",
+        "A18: a connection of TLS may be closed twice",
+        "cluster.security.tls_transport:_Transport.close",
+        "if not self.is_closing():",
+        "if True:",
+        "tests/cluster/broker/test_kafka_tls.py::test_answers_behind_the_end_of_a_connection_are_no_mistake_of_ours",
+    ),
+    one_change(
+        "lines-as-they-come",
+        "A29: what commands say is made printable",
+        "cli.screen:echo",
+        "printable_lines(str(text))",
+        "str(text)",
+        f"{_SCREEN}::test_lines_and_errors_of_every_command",
+    ),
+    one_change(
+        "errors-as-they-come",
+        "A29: what an error says is made printable",
+        "cli.lazy:LazyGroup.invoke",
+        "printable_lines(error.message)",
+        "error.message",
+        f"{_SCREEN}::test_lines_and_errors_of_every_command",
+    ),
+    one_change(
+        "cells-as-they-come",
+        "A29: what stands in a table is made printable",
+        "cli.common:drawn_table",
+        "printable(str(cell))",
+        "str(cell)",
+        f"{_SCREEN}::test_tables_are_no_markup_and_obeyed_by_nothing",
+    ),
+    one_change(
+        "titles-are-markup",
+        "A29: what stands in a table is no markup",
+        "cli.common:drawn_table",
+        "Text(printable(title))",
+        "printable(title)",
+        f"{_SCREEN}::test_tables_are_no_markup_and_obeyed_by_nothing",
+    ),
+    one_change(
         "handshakes-without-number",
         "A18: handshakes are bounded",
         "cluster.security.tls_door:TlsDoor.began",
         "if len(self._handshakes) > self._handshakes_max:",
         "if False:",
         f"{_DOOR}::test_handshakes_are_bounded_and_the_oldest_makes_room",
+    ),
+    one_change(
+        "bad-frames-fill-the-log",
+        "A23: of what a client causes a line of each kind is logged once in a while",
+        "proto.notes:_Event.is_due",
+        "now_ms - self.said_ms[kind] < LOG_MS",
+        "False",
+        "tests/cluster/broker/test_kafka_hostile.py::test_broken_clients_without_end_are_few_lines",
+        "tests/proto/test_notes.py::test_a_kind_is_logged_once_in_a_while_with_the_number_left_out",
+    ),
+    one_change(
+        "kinds-are-made-up-without-end",
+        "A23: the kinds of an event are bounded together",
+        "proto.notes:_Event.is_due",
+        "elif len(self.said_ms) >= KINDS_MAX:",
+        "elif False:",
+        "tests/cluster/broker/test_kafka_hostile.py::test_broken_clients_without_end_are_few_lines",
+        "tests/proto/test_notes.py::test_kinds_that_somebody_makes_up_have_a_bound_together",
+    ),
+    one_change(
+        "tracebacks-without-end",
+        "A23: a process logs no event without end, and few tracebacks",
+        "proto.notes:Flood.admit",
+        "(trace and window.traces >= TRACES_MAX)",
+        "False",
+        "tests/proto/test_notes.py::test_a_process_logs_no_event_without_end",
+    ),
+    one_change(
+        "accepted-without-descriptors",
+        "A23: without descriptors accepting pauses",
+        "cluster.node.node_loop:ListeningServer._pause",
+        "self._loop.call_later(PAUSE_S, self._listen)",
+        "self._loop.call_soon(self._listen)",
+        "tests/cluster/node/test_node_loop.py::test_without_descriptors_accepting_pauses",
+    ),
+    one_change(
+        "every-address-is-of-one-family",
+        "A23: a listener on every address takes both families",
+        "cluster.node.ports:bind",
+        "not both",
+        "True",
+        "tests/cluster/node/test_node_loop.py::test_every_address_is_one_of_both_families[0.0.0.0]",
     ),
 )

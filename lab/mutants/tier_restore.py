@@ -1,4 +1,4 @@
-"""Mutants of rule B25: what a topic that is restored from the object store begins with."""
+"""Mutants of rules B25 and B27: what a topic that is restored from the object store begins with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from lab.mutants.mutant import Mutant, one_change
 
 _ADOPTION = "tests/controller/machine/test_adoption.py"
 _CHAINS = "tests/log/tier/test_chains.py"
+_PRODUCERS = "tests/log/tier/test_producers.py"
 _RESTORING = "tests/log/tier/test_restoring.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -56,5 +57,61 @@ TABLE: tuple[Mutant, ...] = (
         "crc != segment.header.log_crc",
         "False",
         f"{_RESTORING}::test_other_bytes_than_were_stored_are_not_brought",
+    ),
+    one_change(
+        "restored-producer-ids-are-given-out-again",
+        "B27: the next producer id lies above all in what is taken over",
+        "controller.machine.adoption:raised_producer_ids",
+        "if end <= state.image.next_producer_id:",
+        "if True:",
+        f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
+    ),
+    one_change(
+        "lost-producers-have-our-ids",
+        "B27: of a lost cluster's producers those are not known whose ids were given out here before",
+        "controller.machine.adoption:adopted",
+        "ProducerIds(next_id, max(next_id, one.producer_ids_end))",
+        "ProducerIds(ProducerId(0), max(next_id, one.producer_ids_end))",
+        f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
+    ),
+    one_change(
+        "lost-producers-are-ours",
+        "B27: of the producers that a lost cluster's segments tell of those are known whose ids nobody has here",
+        "log.tier.producers:producers_before",
+        "if segment.producers is not None:",
+        "if False:",
+        f"{_PRODUCERS}::test_92_ids_of_a_lost_clusters_producers_may_be_others_here",
+    ),
+    one_change(
+        "lost-producers-are-ours-where-snapshots-lack",
+        "B27: so it is where their batches are read",
+        "log.tier.producers:_taker",
+        "known is None or header.producer_id in known",
+        "True",
+        f"{_PRODUCERS}::test_92_ids_of_a_lost_clusters_producers_may_be_others_here",
+    ),
+    one_change(
+        "one-snapshot-tells-of-all-ids",
+        "B27: all segments' snapshots are asked for the ids of their producers",
+        "log.tier.restoring:_producer_ids_end",
+        "chain.segments",
+        "chain.segments[-1:]",
+        f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
+    ),
+    one_change(
+        "invented-ids-use-up-all",
+        "B27: an id that no cluster can have reached raises nothing",
+        "log.tier.restoring:_producer_ids_end",
+        "if number < PRODUCER_IDS_END",
+        "if True",
+        f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
+    ),
+    one_change(
+        "epochs-share-producer-ids",
+        "B27: each quorum epoch begins with producer ids of its own",
+        "controller.machine.brokers:allocate_producer_ids",
+        "max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH)",
+        "state.image.next_producer_id",
+        f"{_ADOPTION}::test_producer_ids_go_on_where_the_metadata_log_was_rolled_back",
     ),
 )

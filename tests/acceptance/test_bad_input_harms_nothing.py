@@ -193,8 +193,6 @@ def kept(cluster: DevCluster) -> int:
     "name",
     [
         "meta.properties",
-        "replication-offset-checkpoint",
-        "recovery-point-offset-checkpoint",
         "__cluster_metadata-0/recovery-point.properties",
     ],
 )
@@ -219,6 +217,9 @@ def test_a_half_written_file_stops_the_start_with_a_sentence(single: DevCluster,
     [
         ".kafka_cleanshutdown",
         ".boot-id",
+        "replication-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "offset-checkpoints-copy",
         "__cluster_metadata-0/quorum-state",
         "quorum-promise",
         "kept-0/leader-epoch-checkpoint",

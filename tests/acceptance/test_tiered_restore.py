@@ -305,3 +305,51 @@ def test_under_the_lost_clusters_id_objects_stay_where_they_are(
         assert (told["cluster_id"], told["copied_segments"]) == (cluster_id, 0)
         assert read(cluster.bootstrap, ends) == expected
         assert objects(store) == before
+
+
+def test_92_what_is_acknowledged_after_a_restore_is_written(tmp_path: Path) -> None:
+    """Schedule 92: a new cluster gives the ids out that the lost one's producers had, the first of which wrote the
+    first batches here too. One producer has its id from before the restore, another from after it."""
+    store = tmp_path / "store"
+
+    def fill(producer: Producer, label: bytes) -> None:
+        for number in range(3):  # batches of one record each, the sequences 0, 1, 2
+            producer.send(TOPIC, b"%b%d" % (label, number) + b"." * 30_000, partition=0).result(30)
+
+    def last_offset(bootstrap: str, spec: int) -> int:
+        with Admin(bootstrap) as admin:
+            found = admin.list_offsets({(TOPIC, 0): spec})[TOPIC, 0].offset
+        return found if spec == LATEST_TIERED else found - 1
+
+    def values(bootstrap: str) -> list[bytes | None]:
+        with Consumer(bootstrap) as consumer:
+            consumer.assign([(TOPIC, 0)])
+            consumer.seek_to_beginning()
+            found: list[bytes | None] = []
+            deadline = time.monotonic() + 60
+            while len(found) <= last_offset(bootstrap, LATEST):
+                assert time.monotonic() < deadline, f"{len(found)} records"
+                found += [one.value for one in consumer.poll(0.5)]
+        return [None if value is None else value[:4] for value in found]
+
+    with DevCluster(nodes=1, settings=settings(store)) as cluster:
+        make_topic(
+            cluster, TOPIC, 1, replication=1, remote_storage_enable="true", segment_bytes="50000",
+            local_retention_ms="300", file_delete_delay_ms="0",
+        )  # fmt: skip
+        with Producer(cluster.bootstrap) as producer:
+            fill(producer, b"old")
+            first_id = producer.producer_id()
+        eventually(lambda: last_offset(cluster.bootstrap, LATEST_TIERED) == 1)
+    with DevCluster(nodes=1, settings=settings(store)) as cluster:
+        make_topic(cluster, "other", 1, replication=1)
+        with Producer(cluster.bootstrap) as early:
+            early.send("other", b"an id is given out").result(30)
+            assert early.producer_id() == first_id
+            restore(cluster.bootstrap, store, "-r", "1")
+            fill(early, b"new")
+            with Producer(cluster.bootstrap) as late:
+                fill(late, b"end")
+                assert late.producer_id() > early.producer_id()
+        written = [b"%b%d" % (label, number) for label in (b"new", b"end") for number in range(3)]
+        assert values(cluster.bootstrap) == [b"old0", b"old1", *written]

@@ -170,3 +170,29 @@ def test_a_full_disk_refuses_its_own_partitions_alone() -> None:
 
     one.play(story)
     assert counts()["replica-without-room"] >= 2
+
+
+def test_95_the_order_of_log_dirs_changes_node_by_node() -> None:
+    """Each node starts from the directory that has its metadata, wherever that stands: one quorum, nothing stray, every
+    record there. And so it does when the order changes back."""
+    one = site()
+
+    async def story(site: Site) -> None:
+        await site.create("t", PARTITIONS)
+        for order in (lambda paths: paths[::-1], lambda paths: paths):
+            site.cluster.ordered = order
+            for name in site.cluster.names:
+                before = site.cluster.live[name].node
+                site.cluster.stop(name)
+                await site.until(lambda name=name: not site.is_alive(name), "a polite stop")  # type: ignore[misc]
+                site.cluster.start(name)
+                await site.cluster.wait_in_sync(READY_MS)
+                await site.until(lambda name=name: site.cluster.live[name].node.ready, "its work")  # type: ignore[misc]
+                assert site.cluster.live[name].node.log_dirs.first.directory_id == before.log_dirs.first.directory_id
+            for number in range(PARTITIONS):
+                await send_to(site, number)
+
+    one.play(story)
+    assert counts()["main-directory-by-content"] == 3
+    assert not counts()["stray-set-aside"]
+    assert not counts()["member-lost"]

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import audit_sources
-from strandline.cli.audit_sources import AuditFiles
+from strandline.cli.audit_sources import AuditFiles, AuditPair
 from strandline.cli.main import main
 from strandline.cluster.node.audit_trail import AuditFile
 from strandline.proto.audit import audit_line
@@ -91,6 +91,38 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
     shown = tail(path, "-n", "2", "--result", "denied").output
     assert "DELETE of TOPIC t33  denied: no ACL names the resource  (33 more before it left out)" in shown
     assert "a broker could not write 5 lines" in shown
+
+
+def test_changes_and_attempts_are_one_audit(tmp_path: Path) -> None:
+    """By the time of the lines, whichever files they stand in; lines left out are told whatever is asked for."""
+    path = tmp_path / "audit.log"
+    changes, attempts = writer(path), writer(Path(f"{path}.attempts"))
+    for number in range(60):
+        (attempts if number % 3 else changes).add(
+            change(number, result="NONE" if number % 3 == 0 else "INVALID_CONFIG")
+        )
+    assert numbers(tail(path, "-o", "json", "-n", "50").stdout) == list(range(10, 60))
+    attempts.add(audit_line(1_700_000_001_000, "left_out", {"what": "logins", "lines": 7, "principal": ""}))
+    shown = tail(path, "-n", "1", "--principal", "User:nobody").stdout
+    assert shown.endswith("7 logins have no line: they came too fast\n")
+    both = AuditPair(str(path))
+    both.begin_at_end()
+    for number in range(60, 64):
+        (attempts if number % 2 else changes).add(change(number))
+    assert [json.loads(raw.text)["what"] for raw in both.poll(0)] == [f"topic {number}" for number in range(60, 64)]
+    both.close()
+
+
+def test_attempts_may_come_later(tmp_path: Path) -> None:
+    """An older build wrote one file: it is read, and the other one once there is one."""
+    path = tmp_path / "audit.log"
+    writer(path).add(change(1))
+    both = AuditPair(str(path))
+    assert [raw.text for raw in both.newest(9, lambda _: True)] == [change(1).encode()]
+    both.begin_at_end()
+    writer(Path(f"{path}.attempts")).add(change(2))
+    assert [raw.text for raw in both.poll(0)] == [change(2).encode()]
+    both.close()
 
 
 def test_names_do_nothing_to_a_terminal(tmp_path: Path) -> None:

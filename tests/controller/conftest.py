@@ -13,6 +13,7 @@ from strandline.controller import api, broker_api
 from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
 from strandline.controller.machine import brokers, configs, elections, isr, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
+from strandline.controller.machine.unproven import WAIT_MS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType
@@ -52,13 +53,16 @@ class MachineCluster:
         leads; what is not named has ten records of epoch 0."""
         self.rng = random.Random(7)
         self.on_append: Callable[[MetadataImage], None] = lambda _: None
+        self.quorum_epoch = 0
         self.state = self._state(MetadataImage("test-cluster"))
         self._append([MetadataVersionRecord(1)])
         for node in range(1, nodes + 1):
             self.start(node)
 
     def _state(self, image: MetadataImage) -> MachineState:
-        return MachineState(image, ConfigResolver(self.static), self.rng, self.settings, self.now_ms)
+        return MachineState(
+            image, ConfigResolver(self.static), self.rng, self.settings, self.now_ms, epoch=self.quorum_epoch
+        )
 
     def _append(self, records: list[MetadataRecord]) -> None:
         if records:
@@ -185,6 +189,12 @@ class MachineCluster:
 
     def epoch(self, node: int) -> int:
         return self.image.brokers[node].broker_epoch
+
+    def wait_out(self) -> None:
+        """Time passes: nobody waits for a report any longer (rule B30)."""
+        self.state.unproven.stamp(self.now_ms)
+        self.now_ms += WAIT_MS
+        self.run(elections.end_waits(self.state, self.now_ms))
 
     # Topics
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -46,6 +46,17 @@ class Silent:
         return Endpoint("node", node)
 
 
+class Leaderless(Silent):
+    """No voter that could be reached."""
+
+    unreached: ClassVar = {NodeId(2): "two:19092: [Errno 111] Connect call failed ('::1', 19092, 0, 0)"}
+    leader_and_epoch = LeaderAndEpoch(None, 1)
+
+    def monotonic_ms(self) -> float:
+        self.now_ms += 10_000
+        return self.now_ms
+
+
 def ask(world: Any) -> KafkaError:
     channel = ControllerChannel(world, ImagePublisher("c"), world, world, random.Random(1))
     with pytest.raises(KafkaError) as told:
@@ -60,6 +71,15 @@ def test_a_controller_that_is_slow_is_given_more_time_at_each_attempt() -> None:
     world = Silent()
     assert "no answer" in str(ask(world))
     assert world.asked == [(1, 2_000), (1, 4_000), (1, 8_000), (2, 2_000), (2, 4_000), (2, 8_000), (2, 2_000)]
+
+
+def test_who_finds_no_controller_says_which_could_not_be_reached() -> None:
+    """A name that has an address of the other family here than where it listens: the node ended after a minute with
+    nothing that hinted at it."""
+    sentence = str(ask(Leaderless()))
+    assert "controller 2 at two:19092: [Errno 111] Connect call failed ('::1', 19092, 0, 0)" in sentence
+    assert "IPv4 or IPv6" in sentence
+    assert "controller.quorum.voters" in sentence
 
 
 def test_a_controller_that_refuses_is_asked_with_the_short_attempt() -> None:

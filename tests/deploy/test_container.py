@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cluster.node.container.settings import load, refuse_unknown
+from strandline.cluster.node.container.settings import load, prepare, refuse_unknown
 from strandline.proto.errors import ConfigError
 from tests.ports import free_ports
 
@@ -83,6 +83,21 @@ def test_an_empty_volume_is_formatted_once_and_the_node_serves(environment: dict
         assert (volume / "data" / "meta.properties").read_bytes() == identity
 
 
+def test_a_lost_volume_is_formatted_without_a_vote(environment: dict[str, str], tmp_path: Path) -> None:
+    """Its controller begins as an observer (schedule 26); a start on the formatted volume changes nothing."""
+    (tmp_path / "volume").mkdir()
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(free_ports(3), 1))
+    environment |= {"STRANDLINE_FORMAT": "without-vote", "STRANDLINE_CONTROLLER_QUORUM_VOTERS": voters}
+    config = load([], environment)
+    [voter] = [voter for voter in config.quorum_voters if voter.node_id == 1]
+    prepare(config, environment)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "volume/data").iterdir() if path.is_file()}
+    assert b"directory.id" in files["meta.properties"]
+    assert str(voter.directory_id).encode() not in files["meta.properties"]
+    prepare(config, environment)
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "volume/data").iterdir() if path.is_file()}
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -115,7 +130,7 @@ def test_somebody_elses_volume_is_refused(
     ("changed", "sentence"),
     [
         ({"STRANDLINE_FORMAT": "never"}, "Is the right volume mounted there?"),
-        ({"STRANDLINE_FORMAT": "always"}, "missing or never"),
+        ({"STRANDLINE_FORMAT": "always"}, "missing, without-vote or never"),
         ({"STRANDLINE_CLUSTER_ID": ""}, "the same id for all nodes"),
         ({"STRANDLINE_CLUSTER_ID": "-dash"}, "1 to 64 letters"),
         ({"STRANDLINE_BROKR_RACK": "a"}, "did you mean STRANDLINE_BROKER_RACK"),

@@ -29,6 +29,7 @@ from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.kafka import (
     consumer_group_records,
@@ -51,6 +52,7 @@ from strandline.proto.scram import SaltedPasswords, ScramClient, ScramCredential
 from strandline.replica import frames
 from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION
 from tests.hostile.tls_target import hand_over
+from tests.log.helpers import ManualClock
 
 UNPACKED_MAX = 1 << 20
 CORPUS = Path(__file__).parent / "corpus"
@@ -344,7 +346,7 @@ def _login(data: bytes) -> None:
 @cache
 def _tokens() -> Tokens:
     keys = parse_keys(json.dumps(KeySet([ECKey.generate_key("P-256")]).as_dict(private=False)))
-    return Tokens(TokenSettings("issuer", ("audience",)), lambda: keys, lambda: 0)
+    return Tokens(TokenSettings("issuer", ("audience",)), lambda: keys, BelievedClock(ManualClock(0)))
 
 
 def _server_of_scram(data: bytes) -> None:

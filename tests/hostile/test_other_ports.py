@@ -130,6 +130,11 @@ def test_http_answers_that_nobody_takes(victim: DevCluster) -> None:
                 connection.sendall(request)
 
 
+def posted(path: str, body: bytes) -> bytes:
+    """A request with JSON that is nested deeper than can be read."""
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
 def test_http_that_is_none(victim: DevCluster) -> None:
     """Endless heads, endless bodies, garbage: refused."""
     host, _, port = victim.http(1).rpartition(":")
@@ -139,6 +144,7 @@ def test_http_that_is_none(victim: DevCluster) -> None:
         b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 100_000,
         b"POST /faults HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n" + bytes(MIB),
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n",
+        *(posted(path, b"[" * 60_000) for path in ("/trace", "/faults")),
         *(rng.randbytes(500) for _ in range(20)),
     ]
     with attack(victim, grows_mib=32):

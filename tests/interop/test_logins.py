@@ -14,6 +14,7 @@ from interop.logins import OPEN, VARIABLE, Login, admin_login, as_properties, tl
 from interop.tokens import AUDIENCE, HOLDS_S, ISSUER, MAIN_KEY, TokenIssuer
 
 from strandline.cluster.security.tokens import Bearer, TokenError, Tokens, TokenSettings, parse_keys
+from strandline.proto.believed import BelievedClock
 from strandline.proto.jaas import parse_jaas
 from strandline.proto.system import SystemClock
 
@@ -80,7 +81,7 @@ def judged(issuer: TokenIssuer, token: str) -> Bearer:
     """As a broker judges it."""
     keys = parse_keys(issuer.jwks.read_text())
     settings = TokenSettings(ISSUER, (AUDIENCE,), skew_s=30)
-    tokens = Tokens(settings, lambda: keys, SystemClock().wall_ms)
+    tokens = Tokens(settings, lambda: keys, BelievedClock(SystemClock()))
     return tokens.check(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
 
 

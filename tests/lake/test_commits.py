@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,50 @@ def test_a_name_is_taken_once(place: str) -> None:
     assert store.read("commits/x") == b"one"
     assert store.read("commits/y") is None
     assert list(store.listed("commits")) == ["x"]
+
+
+def test_two_writers_with_one_process_id_make_one_whole_file(tmp_path: Path) -> None:
+    """Containers number their processes alike: what is written beside the name must not be named by the process id."""
+    stores = [open_store(str(tmp_path / "lake")) for _ in range(2)]
+    contents = [b"a" * 100_000, b"b" * 300_000]
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(100):
+            name = f"commits/{number:08d}.json"
+            tries = [pool.submit(store.create, name, data) for store, data in zip(stores, contents, strict=True)]
+            made = [one.result() for one in tries]
+            assert sorted(made) == [False, True]
+            assert stores[0].read(name) == contents[made.index(True)]
+    assert not list((tmp_path / "lake/commits").glob(".*"))
+
+
+def test_a_broken_last_commit_is_told_and_put_aside(place: str) -> None:
+    lake = Lake(place)
+    state = lake.state()
+    lake.commit(span(0, 10), state)
+    assert lake.repair() == []
+    lake.store.create(f"{commits.COMMITS}/00000001.json", b'{"number": 1, "ran')
+    for call in (lake.state, lambda: lake.commit(span(10, 20), state)):
+        with pytest.raises(LakeDamaged, match=r"00000001\.json cannot be read: 18 bytes.*strandline lake repair"):
+            call()
+    assert lake.repair(dry_run=True) == ["00000001.json"]
+    assert lake.repair() == ["00000001.json"]
+    assert [lake.store.read(f"{commits.BROKEN}/{name}") for name in lake.store.listed(commits.BROKEN)] == [
+        b'{"number": 1, "ran'
+    ]
+    lake.commit(span(10, 20), lake.state())
+    assert Lake(place).state().ends == {("t", 0): 20}
+
+
+def test_a_broken_commit_below_others_is_not_put_aside(place: str) -> None:
+    """It was whole when the next one was made upon it: putting it aside would lose what it covered."""
+    lake = Lake(place)
+    state = lake.state()
+    for start in (0, 10):
+        lake.commit(span(start, start + 10), state)
+    lake.store.delete(f"{commits.COMMITS}/00000000.json")
+    lake.store.create(f"{commits.COMMITS}/00000000.json", b"")
+    with pytest.raises(LakeDamaged, match=r"00000001\.json is behind it, so it was whole once"):
+        lake.repair()
 
 
 def test_of_two_writers_of_a_topic_one_commits(place: str) -> None:
@@ -109,6 +154,20 @@ def test_old_commits_are_read_from_a_state_file(place: str, monkeypatch: pytest.
     assert Lake(place).state() == state
     with pytest.raises(LakeDamaged, match="commit 2 where 1 should be"):
         Lake(place).state(every_commit=True)
+
+
+def test_a_broken_state_file_costs_time_alone(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "STATE_EVERY", 2)
+    lake = Lake(place)
+    state = lake.state()
+    for start in range(0, 50, 10):
+        lake.commit(span(start, start + 10), state)
+    lake.store.delete(f"{commits.COMMITS}/00000004.state")
+    lake.store.create(f"{commits.COMMITS}/00000004.state", b"{}]")
+    assert lake.state() == state
+    assert lake.broken_states() == lake.repair() == ["00000004.state"]
+    assert lake.state() == state
+    assert lake.broken_states() == []
 
 
 def test_what_does_not_follow_on_is_refused(tmp_path: Path) -> None:

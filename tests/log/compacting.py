@@ -43,7 +43,7 @@ def compact(
     log: PartitionLog,
     *,
     now_ms: int = NOW_MS,
-    wall_ms: int = 0,
+    latest_ms: int = 0,
     limit: int | None = None,
     buffer_bytes: int = 1 << 20,
     turn: Callable[[int], Awaitable[None]] | None = None,
@@ -56,7 +56,7 @@ def compact(
 
     async def run() -> Compacted:
         found = await log.find_cleanable(now_ms, int(log.log_end_offset) if limit is None else limit)
-        times = {"now_ms": now_ms, "wall_ms": wall_ms or now_ms}
+        times = {"now_ms": now_ms, "latest_ms": latest_ms or now_ms}
         return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=Pauses(turn), unlink=unlink).run()
 
     return asyncio.run(run())

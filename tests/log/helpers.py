@@ -41,6 +41,22 @@ class ManualClock:
         return self.now_ms
 
 
+class JumpingClock(ManualClock):
+    """The hands are apart: `now_ms` is the monotonic one, and the wall clock is set by `jump`."""
+
+    def __init__(self, now_ms: int = 1_000, wall_ms: int = 1_700_000_000_000) -> None:
+        super().__init__(now_ms)
+        self._apart_ms = wall_ms - now_ms
+
+    def wall_ms(self) -> int:
+        """The monotonic hand and all jumps."""
+        return self.now_ms + self._apart_ms
+
+    def jump(self, by_ms: int) -> None:
+        """Somebody sets the wall clock."""
+        self._apart_ms += by_ms
+
+
 class FailingDisk(RealDisk):
     """A real disk on which a test can make the next writes or syncs fail; `reads` counts reads of files."""
 

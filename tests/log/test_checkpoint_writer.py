@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 from strandline.log.checkpoint_writer import CheckpointWriter
-from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, OFFSET_CHECKPOINTS, RECOVERY_POINTS, decode_offsets
+from strandline.log.checkpoints import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINTS,
+    decode_cleaned,
+    decode_offsets,
+)
 from strandline.log.disk import DiskError, DiskFull, File
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.syncer import Syncer
-from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.ids import NodeId, Offset, TopicPartition
 from tests.log.helpers import TOPIC_ID, FailingDisk, ManualClock, client_batch
 
 TP = TopicPartition("orders", 0)
@@ -82,7 +90,10 @@ class Site:
         self.writer.log_start_raised()
 
     def stored(self, name: str = LOG_STARTS) -> dict[TopicPartition, int]:
-        return decode_offsets("file", (self.path / name).read_bytes())
+        data = (self.path / name).read_bytes()
+        if name == CLEANER_OFFSETS:
+            return {tp: one.offset for tp, one in decode_cleaned("file", data).items()}
+        return decode_offsets("file", data)
 
     async def written(self, times: int = 1) -> None:
         while len(self.durable) < times and not self.failed:
@@ -197,10 +208,11 @@ def test_a_log_that_is_deleted_meanwhile_is_not_missed(site: Site, moment: str) 
     async def scenario() -> None:
         site.create(NEW)
         setattr(site.disk, moment, delete)
+        site.log_dir.logs[NEW].cleaned_to = Offset(10)
         site.log_dir.tell({NEW: 20})
         site.writer.write_all()
         await site.written()
-        assert [NEW in site.stored(name) for name in OFFSET_CHECKPOINTS] == [False, False, False]
+        assert [NEW in site.stored(name) for name in OFFSET_CHECKPOINTS] == [False] * 4
         await site.end()
 
     asyncio.run(scenario())

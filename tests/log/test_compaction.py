@@ -127,7 +127,7 @@ def test_a_time_that_is_behind_takes_no_tombstone_early(disk: FailingDisk, tmp_p
     log.roll()
     put(log, ("c", "1"))
     log.sync_now()
-    compact(log, now_ms=176_000_000, wall_ms=NOW_MS)
+    compact(log, now_ms=176_000_000, latest_ms=NOW_MS)
     compact(log, now_ms=NOW_MS + 1)
     assert (1, "a", None) in stored(log)
     compact(log, now_ms=NOW_MS + COMPACTED.delete_retention_ms + 1)

@@ -34,7 +34,7 @@ async def compact(log: PartitionLog, ports: Ports, *, limit: int) -> None:
     waiting: list[str] = []
     found = await log.find_cleanable(NOW_MS, limit)
     one = Compaction(
-        log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, wall_ms=NOW_MS, pace=Pauses(), unlink=waiting.extend
+        log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, latest_ms=NOW_MS, pace=Pauses(), unlink=waiting.extend
     )
     await one.run()
     for path in waiting:

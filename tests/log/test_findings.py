@@ -15,7 +15,7 @@ from strandline.chaos.sim.ports import Ports
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
 from strandline.log.config import LogConfig
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
-from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives
+from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives, life_of_epoch
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -80,6 +80,29 @@ def test_a_missing_directory_is_lacking(disk: FailingDisk, tmp_path: Path, clean
     assert log_dir.findings.all[TP].topic_id == ZERO_UUID
     [line] = [line for line in said if line["log_level"] == "error"]
     assert (line["partition"], line["durable_once"]) == ("orders-0", 10)
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "zeros"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_tail_that_the_disk_did_not_give_back(disk: FailingDisk, tmp_path: Path, clean: bool, cut: bool) -> None:
+    """Zeros, or the end of the file, where synced batches stood: after a clean stop the checkpoints tell. After any
+    other nothing does, and the end of the log proves nothing (rule B30)."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    log = log_dir.create(TP, TOPIC_ID)
+    for _ in range(10):
+        fill(log, 1, epoch=3)
+    log.sync_now()
+    if clean:
+        log_dir.close(7)
+    else:
+        killed(log_dir)
+    segment = Path(path) / str(TP) / SEGMENT
+    written = segment.read_bytes()
+    kept = 6 * (12 + int.from_bytes(written[8:12], "big"))
+    segment.write_bytes(written[:kept] if cut else written[:kept].ljust(len(written), b"\0"))
+    log_dir = opened(disk, path)
+    assert log_dir.findings.all == {TP: RecoveryFinding(TOPIC_ID, 6, 3, LACKING if clean else INTACT)}
 
 
 def test_a_missing_directory_that_nothing_proves_is_no_finding(disk: FailingDisk, tmp_path: Path) -> None:
@@ -478,3 +501,62 @@ def test_lives_that_cannot_be_read(disk: FailingDisk, tmp_path: Path) -> None:
     with capture_logs() as said:
         assert opened(disk, path).begin_life(UUID(int=2)) == (UUID(int=2),)
     assert [line["log_level"] for line in said] == ["error"]
+
+
+def test_a_stop_in_good_order_stands_for_a_life_that_left_no_id(disk: FailingDisk, tmp_path: Path) -> None:
+    """Schedule 94: an earlier build keeps no lives. Its clean mark has the broker epoch of its registration, which goes
+    on standing for it until this build has registered."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path)
+    log_dir.close(7)
+    log_dir = opened(disk, path)
+    assert log_dir.begin_life(UUID(int=100)) == (life_of_epoch(7), UUID(int=100))
+    killed(log_dir)
+    log_dir = opened(disk, path)
+    assert log_dir.begin_life(UUID(int=101)) == (life_of_epoch(7), UUID(int=100), UUID(int=101))
+    log_dir.registered(UUID(int=101))
+    killed(log_dir)
+    assert opened(disk, path).begin_life(UUID(int=102)) == (UUID(int=101), UUID(int=102))
+
+
+def test_a_stop_of_an_earlier_build_between_two_of_this_one(disk: FailingDisk, tmp_path: Path) -> None:
+    """The ids that this build left are of the past then, and the mark is not."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path)
+    log_dir.begin_life(UUID(int=100))
+    log_dir.registered(UUID(int=100))
+    log_dir.close(9)
+    assert opened(disk, path).begin_life(UUID(int=101)) == (life_of_epoch(9), UUID(int=100), UUID(int=101))
+
+
+def test_a_node_that_was_no_broker_proves_nothing_by_its_mark(disk: FailingDisk, tmp_path: Path) -> None:
+    path = formatted(disk, tmp_path)
+    opened(disk, path).close(None)
+    assert opened(disk, path).begin_life(UUID(int=101)) == (UUID(int=101),)
+
+
+@pytest.mark.parametrize("how", ["kill", "power_cut"])
+def test_struck_anywhere_a_start_proves_the_stop_before_it(how: str) -> None:
+    """Schedule 94: the mark goes at the start, and what it proves must not go with it."""
+    struck = 0
+    for operation in range(1, 70):
+        machine = Machine(operation)
+        told: list[tuple[UUID, ...]] = []
+
+        def stop_in_good_order(ports: Ports) -> None:
+            write_and_crash(ports)
+            log_dir = LogDir.open(ports.disk, "/data", ports.clock)
+            log_dir.close(7)
+
+        def start(ports: Ports, told: list[tuple[UUID, ...]] = told) -> None:
+            told.append(LogDir.open(ports.disk, "/data", ports.clock).begin_life(UUID(int=100 + len(told))))
+
+        async def scenario(machine: Machine, operation: int = operation) -> bool:
+            assert await machine.live_until(stop_in_good_order, 0, machine.world.kill)
+            ended = await machine.live_until(start, operation, getattr(machine.world, how))
+            assert await machine.live_until(start, 0, machine.world.kill)
+            return ended
+
+        struck += not machine.play(scenario)
+        assert life_of_epoch(7) in told[-1], operation
+    assert struck > 20

@@ -344,21 +344,6 @@ def test_partition_metadata_lost(disk: FailingDisk, tmp_path: Path) -> None:
     assert not (Path(path) / "orders-0").exists()
 
 
-def test_a_damaged_checkpoint_is_refused(disk: FailingDisk, tmp_path: Path) -> None:
-    """Bad input: half a checkpoint stops the node with a sentence; without the file it starts."""
-    path = formatted(disk, tmp_path)
-    log_dir = opened(disk, path)
-    fill(log_dir.create(TP, TOPIC_ID), 3)
-    log_dir.write_checkpoints({TP: 3})
-    killed(log_dir)
-    checkpoint = Path(path) / RECOVERY_POINTS
-    checkpoint.write_bytes(b"0\n1\norders")
-    with pytest.raises(CorruptLogError, match="Move the file away"):
-        opened(disk, path)
-    checkpoint.unlink()
-    assert opened(disk, path).logs[TP].log_end_offset == 3
-
-
 def test_no_marker_when_the_stop_fails(disk: FailingDisk, tmp_path: Path) -> None:
     """A stop that could not write everything is no clean stop."""
     path = formatted(disk, tmp_path)

@@ -343,3 +343,22 @@ def test_one_directory_writes_nothing_of_all_this(tmp_path: Path) -> None:
     dirs.close(7)
     assert "replica-directories" not in node.disks[node.paths[0]].listdir(node.paths[0])
     assert isinstance(dirs.first, LogDir)
+
+
+def test_disks_that_changed_their_mount_points_are_not_lost(tmp_path: Path) -> None:
+    """Schedule 95: the second disk is where the third was, and the third nowhere. Its path is taken, so no path says
+    that it is offline; but one path does not answer, and nothing else explains that one."""
+    node = Node(tmp_path, 0, 0, 50_000)
+    dirs = node.start()
+    fill(dirs, A)
+    dirs.close(7)
+    second, third, away = Path(node.paths[1]), Path(node.paths[2]), tmp_path / "away"
+    third.rename(away)
+    second.rename(third)
+    dirs = node.start()
+    assert node.conditions == {A: AWAY}
+    dirs.close(8)
+    away.rename(second)
+    dirs = node.start()
+    assert node.conditions == {A: INTACT}
+    assert node.where(A) == ["second"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from itertools import pairwise
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
@@ -12,12 +13,17 @@ from crc32c import crc32c
 from strandline.log.batch import iter_batches, parse_header, verify_crc
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
+from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.records import build_batch, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId
 from tests.log.helpers import (
     NO_STEPS,
+    TOPIC_ID,
+    TP,
     FailingDisk,
+    JumpingClock,
     ManualClock,
     all_records,
     client_batch,
@@ -282,6 +288,7 @@ def test_segments_roll_by_size_age_and_index(disk: FailingDisk, tmp_path: Path) 
     assert "00000000000000000004.log" in names
     assert "00000000000000000004.timeindex" in names
     assert all(path.stat().st_size <= 1000 for path in tmp_path.glob("*.log"))
+    clock.now_ms = 101
     log.append_as_leader(client_batch(1, first=10), 0, 101)
     assert log.bases[-1] == 10, "older than segment.ms"
     log.config = LogConfig(segment_index_bytes=16, index_interval_bytes=0, preallocate_bytes=0)
@@ -382,6 +389,30 @@ def test_expiry(disk: FailingDisk, tmp_path: Path) -> None:
     assert log.expire_producers(1000 + 86_399_999) == 0
     assert log.expire_producers(1000 + 86_400_000) == 1
     assert not log.append_as_leader(client_batch(1, producer_id=1, producer_epoch=0, sequence=77), 0, 0).duplicate
+
+
+def test_100_a_wall_clock_set_ahead_forgets_no_producer(disk: FailingDisk, tmp_path: Path) -> None:
+    """Schedule 100: eight days ahead for eight seconds. The retry of a batch that is in the log is known for one."""
+    clock = JumpingClock()
+    format_log_dir(disk, f"{tmp_path}/data", "cluster", NodeId(1), UUID(int=1))
+    log_dir = LogDir.open(disk, f"{tmp_path}/data", clock, LogConfig(preallocate_bytes=0))
+    log = log_dir.create(TP, TOPIC_ID)
+
+    def send() -> bool:
+        batch = client_batch(1, producer_id=1, producer_epoch=0, sequence=0)
+        return log.append_as_leader(batch, 0, clock.wall_ms()).duplicate
+
+    assert not send()
+    clock.jump(8 * 24 * 3_600_000)
+    log_dir.sweep()
+    clock.now_ms += 8_000
+    clock.jump(-8 * 24 * 3_600_000)
+    log_dir.sweep()
+    assert send(), "the batch is in the log twice"
+    clock.now_ms += log.config.producer_id_expiration_ms
+    log_dir.sweep()
+    assert not send(), "its time is over"
+    log_dir.close(1)
 
 
 def test_a_closed_log_refuses(disk: FailingDisk, tmp_path: Path) -> None:

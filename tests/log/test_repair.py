@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 from strandline.chaos.sim.ports import Ports
 from strandline.cli.main import main
 from strandline.log.batch import parse_header
-from strandline.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from strandline.log.checkpoint_copy import CHECKPOINT_COPY
+from strandline.log.checkpoints import RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import FINDINGS, LogCondition
 from strandline.log.lives import Boots
 from strandline.log.log_dir import LogDir
@@ -59,6 +60,7 @@ def torn(tmp_path: Path) -> Path:
     last = segments(root)[-1]
     (root / RECOVERY_POINTS).write_bytes(encode_offsets({TP: 60}))
     (root / "replication-offset-checkpoint").write_bytes(encode_offsets({TP: 60}))
+    (root / CHECKPOINT_COPY).unlink()
     last.write_bytes(last.read_bytes()[:-5])
     return root
 
@@ -164,15 +166,6 @@ def test_beside_rot(tmp_path: Path) -> None:
         assert log_dir.logs[TP].read(6, 1000, 90) is not None
 
     start(root, look)
-
-
-def test_a_damaged_checkpoint_comes_first(tmp_path: Path) -> None:
-    """Without it nobody knows what the logs must have."""
-    root = torn(tmp_path)
-    (root / LOG_STARTS).write_bytes(b"0\n7\n")
-    document = repaired(root, exit_code=1)
-    assert (document["repaired"], document["changes"]) == ([], [])
-    assert all("Move the file away and restart" in flaw["instead"] for flaw in document["left"])
 
 
 @pytest.mark.parametrize("how", ["kill", "power_cut"])

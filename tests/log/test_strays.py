@@ -14,9 +14,10 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
+from strandline.log.retention import believed_clock, note_time
 from strandline.log.strays import KEEP, Strays
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
-from tests.log.helpers import ManualClock, client_batch
+from tests.log.helpers import JumpingClock, ManualClock, client_batch
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 KEPT, GONE, ANEW = TopicPartition("kept", 0), TopicPartition("gone", 3), TopicPartition("anew", 0)
@@ -43,7 +44,7 @@ class Node:
 
     def start(self, delay_ms: int = DELAY_MS) -> tuple[LogDir, Strays]:
         log_dir = self.open()
-        return log_dir, Strays(log_dir, self.disk, self.clock, delay_ms)
+        return log_dir, Strays(log_dir, self.disk, believed_clock(self.clock, self.disk, str(self.path)), delay_ms)
 
     def names(self) -> list[str]:
         """Of the partitions' directories, without what is unique in them."""
@@ -60,7 +61,7 @@ def test_what_is_not_assigned_is_set_aside(node: Node) -> None:
     """By topic id: a topic of the same name that was made since begins with nothing. What it held is told in bytes."""
     log_dir, strays = node.start()
     with capture_logs() as said:
-        strays.set_aside(ASSIGNED)
+        strays.set_aside(ASSIGNED, knows_topics=True)
     assert node.names() == ["anew-0-stray", "gone-3-stray", "kept-0"]
     assert list(log_dir.logs) == [KEPT]
     told = [line for line in said if line["event"].startswith("a stray partition is renamed aside")]
@@ -74,14 +75,14 @@ def test_what_is_not_assigned_is_set_aside(node: Node) -> None:
 def test_a_stray_is_removed_after_the_delay(node: Node) -> None:
     """Counted from when it was set aside, over restarts; a stop is clean with strays beside the logs."""
     log_dir, strays = node.start()
-    strays.set_aside(ASSIGNED)
+    strays.set_aside(ASSIGNED, knows_topics=True)
     node.clock.now_ms += DELAY_MS - 1
     asyncio.run(strays.remove_due(lambda _: False))
     assert len(node.names()) == 3
     log_dir.close(8)
     log_dir, strays = node.start()
     assert log_dir.clean_shutdown_broker_epoch == 8
-    strays.set_aside(ASSIGNED)
+    strays.set_aside(ASSIGNED, knows_topics=True)
     assert strays.waiting
     node.clock.now_ms += 1
     asyncio.run(strays.remove_due(lambda _: False))
@@ -89,10 +90,31 @@ def test_a_stray_is_removed_after_the_delay(node: Node) -> None:
     assert not strays.waiting
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_100_a_clock_set_ahead_removes_no_stray(node: Node, restart: bool) -> None:
+    """Schedule 100: its delay is over by a clock that nobody believes, before a restart or behind it."""
+    node.clock = clock = JumpingClock()
+    log_dir, strays = node.start()
+    strays.set_aside(ASSIGNED, knows_topics=True)
+    note_time(node.disk, str(node.path), clock.wall_ms())
+    if restart:
+        log_dir.close(8)
+    clock.jump(8 * 24 * 3_600_000)
+    if restart:
+        log_dir, strays = node.start()
+        strays.set_aside(ASSIGNED, knows_topics=True)
+    asyncio.run(strays.remove_due(lambda _: False))
+    assert len(node.names()) == 3
+    clock.now_ms += DELAY_MS
+    asyncio.run(strays.remove_due(lambda _: False))
+    assert node.names() == ["kept-0"]
+    log_dir.close(8)
+
+
 def test_strays_are_kept_where_that_is_asked_for(node: Node) -> None:
     """As Kafka does it: for whoever looks at them."""
     _, strays = node.start(KEEP)
-    strays.set_aside(ASSIGNED)
+    strays.set_aside(ASSIGNED, knows_topics=True)
     node.clock.now_ms += 10**12
     assert not strays.waiting
     asyncio.run(strays.remove_due(lambda _: False))
@@ -102,7 +124,7 @@ def test_strays_are_kept_where_that_is_asked_for(node: Node) -> None:
 def test_a_stray_that_is_assigned_after_all_is_kept(node: Node) -> None:
     """Schedule 31: the metadata that called it an orphan were wrong: nothing is removed, and somebody is told."""
     _, strays = node.start()
-    strays.set_aside({})
+    strays.set_aside({}, knows_topics=True)
     node.clock.now_ms += DELAY_MS
     with capture_logs() as said:
         asyncio.run(strays.remove_due(lambda stray: stray == (OLD, 3)))
@@ -123,7 +145,7 @@ def test_damaged_strays_go_too(node: Node, damage: str) -> None:
             (node.path / str(tp) / f"{0:020}.index").unlink()
     log_dir, strays = node.start()
     assert sorted(log_dir.offline) == [ANEW, GONE]
-    strays.set_aside(ASSIGNED)
+    strays.set_aside(ASSIGNED, knows_topics=True)
     expected = ["gone-3-stray", "kept-0"]
     assert node.names() == (["anew-0", *expected] if damage == "topic id" else ["anew-0-stray", *expected])
     assert list(log_dir.offline) == ([ANEW] if damage == "topic id" else [])
@@ -132,11 +154,12 @@ def test_damaged_strays_go_too(node: Node, damage: str) -> None:
 def test_a_removal_that_was_interrupted_goes_on(node: Node) -> None:
     """What says whose directory it was is deleted last."""
     _, strays = node.start()
-    strays.set_aside(ASSIGNED)
+    strays.set_aside(ASSIGNED, knows_topics=True)
     [gone] = node.path.glob("gone-3.*")
     (gone / f"{0:020}.log").unlink()
     node.clock.now_ms += DELAY_MS
     _, strays = node.start()
+    strays.set_aside(ASSIGNED, knows_topics=True)
     asyncio.run(strays.remove_due(lambda _: False))
     assert node.names() == ["kept-0"]
 
@@ -145,7 +168,7 @@ def test_what_others_named_so_is_left_alone(node: Node) -> None:
     """Kafka's own strays carry a random id and no time: nobody knows how old they are."""
     shutil.copytree(node.path / "gone-3", node.path / "gone-3.c0ffee00-stray")
     _, strays = node.start()
-    strays.set_aside({KEPT: OLD, ANEW: OLD, GONE: OLD})
+    strays.set_aside({KEPT: OLD, ANEW: OLD, GONE: OLD}, knows_topics=True)
     assert not strays.waiting
     node.clock.now_ms += 10**12
     asyncio.run(strays.remove_due(lambda _: False))
@@ -161,7 +184,29 @@ def test_a_failing_disk_is_told_and_costs_no_more(node: Node, monkeypatch: pytes
     log_dir, strays = node.start()
     monkeypatch.setattr(node.disk, "rename", fails)
     with capture_logs() as said:
-        strays.set_aside(ASSIGNED)
+        strays.set_aside(ASSIGNED, knows_topics=True)
     assert node.names() == ["anew-0", "gone-3", "kept-0"]
     assert "stray partitions could not be renamed aside" in str(said)
     assert sorted(log_dir.logs) == [ANEW, GONE, KEPT]
+
+
+def test_what_a_cluster_without_topics_sets_aside_is_never_removed(node: Node) -> None:
+    """Schedule 95: it may be another cluster than these data are of. So it stays in every later life too, whatever that
+    one knows; and what was set aside before is not removed while no topic is known."""
+    log_dir, strays = node.start()
+    strays.set_aside({KEPT: OLD, GONE: OLD}, knows_topics=True)
+    log_dir.close(8)
+    log_dir, strays = node.start()
+    with capture_logs() as said:
+        strays.set_aside({}, knows_topics=False)
+    assert [line["log_level"] for line in said] == ["error", "error"]
+    node.clock.now_ms += 10**12
+    assert not strays.waiting
+    asyncio.run(strays.remove_due(lambda _: False))
+    assert node.names() == ["anew-0-stray", "gone-3-stray", "kept-0-stray"]
+    log_dir.close(9)
+    log_dir, strays = node.start()
+    strays.set_aside({}, knows_topics=True)
+    node.clock.now_ms += 10**12
+    asyncio.run(strays.remove_due(lambda _: False))
+    assert node.names() == ["gone-3-stray", "kept-0-stray"]

@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from strandline.log.batch import parse_header
+from strandline.log.checkpoint_copy import CHECKPOINT_COPY
 from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
@@ -45,6 +46,7 @@ def test_a_torn_tail(tmp_path: Path) -> None:
     last = segments(root)[-1]
     (root / RECOVERY_POINTS).write_bytes(encode_offsets({TP: 60}))
     (root / "replication-offset-checkpoint").write_bytes(encode_offsets({TP: 60}))
+    (root / CHECKPOINT_COPY).unlink()
     last.write_bytes(last.read_bytes()[:-5])
     flaw = only(verify(root))
     assert (flaw.kind, flaw.at_start, flaw.offset, flaw.next_offset) == (Kind.BATCH, AtStart.CUT, 87, -1)
@@ -207,13 +209,14 @@ def test_left_over_files(tmp_path: Path) -> None:
     for name in (f"{9:020d}.log.deleted", f"{9:020d}.log.cleaned", "leader-epoch-checkpoint.tmp"):
         (log / name).write_bytes(b"x")
     (log / f"{5:020d}.index").write_bytes(b"")
-    for name in ("gone-0.0123-delete", "gone-1.0123-stray", "gone-2.0123-rotten"):
+    for name in ("gone-0.0123-delete", "gone-1.0123-stray", "gone-2.0123-rotten", "gone-3.0123-kept-stray"):
         (root / name).mkdir()
         (root / name / f"{0:020d}.log").write_bytes(b"")
     found = {flaw.file: flaw.at_start for flaw in verify(root).flaws}
     assert found == {
         "gone-0.0123-delete": AtStart.REMOVE,
         "gone-1.0123-stray": AtStart.IGNORE,
+        "gone-3.0123-kept-stray": AtStart.IGNORE,
         "gone-2.0123-rotten": AtStart.IGNORE,
         f"{TP}/{9:020d}.log.deleted": AtStart.REMOVE,
         f"{TP}/{9:020d}.log.cleaned": AtStart.REMOVE,
@@ -221,7 +224,7 @@ def test_left_over_files(tmp_path: Path) -> None:
         f"{TP}/{5:020d}.index": AtStart.REMOVE,
     }
     start(root, lambda log_dir: None)
-    assert [flaw.at_start for flaw in verify(root).flaws] == [AtStart.IGNORE, AtStart.IGNORE]
+    assert [flaw.at_start for flaw in verify(root).flaws] == [AtStart.IGNORE] * 3
 
 
 def test_checkpoints_that_prove_more(tmp_path: Path) -> None:
@@ -229,6 +232,7 @@ def test_checkpoints_that_prove_more(tmp_path: Path) -> None:
     root = made(tmp_path)
     gone = TopicPartition("gone", 1)
     (root / RECOVERY_POINTS).write_bytes(encode_offsets({TP: 100, gone: 5}))
+    (root / CHECKPOINT_COPY).unlink()
     found = {flaw.file: (flaw.kind, flaw.at_start) for flaw in verify(root).flaws}
     assert found == {"gone-1": (Kind.SHORT, AtStart.HEAL), str(TP): (Kind.SHORT, AtStart.HEAL)}
 
@@ -242,23 +246,30 @@ def test_checkpoints_that_prove_more(tmp_path: Path) -> None:
 
 
 def test_damaged_checkpoints(tmp_path: Path) -> None:
-    """The node does not start; the advice is to move the file away, and then it does."""
+    """What is whole of a checkpoint and its copy counts; with neither the logs count as cut."""
     root = made(tmp_path)
     names = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
     for name in names:
         (root / name).write_bytes(b"0\n7\n")
     flaws = verify(root).flaws
-    assert [(flaw.file, flaw.at_start) for flaw in flaws] == [(name, AtStart.REFUSE) for name in names]
-    assert all("Move the file away and restart" in flaw.does for flaw in flaws)
-    last = segments(root)[-1]
-    whole = last.read_bytes()
-    last.write_bytes(whole[:-5])  # what is said of it rests on the mark of the orderly stop, which is there still
-    assert verify(root).flaws[-1].at_start is AtStart.REFUSE
-    last.write_bytes(whole)
-    with pytest.raises(CorruptLogError):
-        start(root, lambda log_dir: None)
-    for name in names:
-        (root / name).rename(tmp_path / name)
+    assert [(flaw.file, flaw.kind, flaw.at_start) for flaw in flaws] == [
+        (name, Kind.CHECKPOINT, AtStart.HEAL) for name in names
+    ]
+    (root / CHECKPOINT_COPY).write_bytes(b"0 1\n")
+    assert [flaw.file for flaw in verify(root).flaws] == [CHECKPOINT_COPY, *names]
+
+    def look(log_dir: LogDir) -> None:
+        assert {tp: one.condition for tp, one in log_dir.findings.all.items()} == {TP: LogCondition.CUT}
+
+    start(root, look)
+
+
+def test_a_checkpoint_that_differs_from_its_copy(tmp_path: Path) -> None:
+    """It is told, and so is a log start that one file alone says."""
+    root = made(tmp_path)
+    (root / LOG_STARTS).write_bytes(encode_offsets({TP: 50}))
+    found = [(flaw.file, flaw.kind, flaw.at_start) for flaw in verify(root).flaws]
+    assert found == [(LOG_STARTS, Kind.CHECKPOINT, AtStart.HEAL), (str(TP), Kind.CHECKPOINT, AtStart.HEAL)]
     start(root, lambda log_dir: None)
 
 
@@ -278,6 +289,7 @@ def test_a_log_start_inside_of_the_log(tmp_path: Path) -> None:
     root = made(tmp_path)
     middle = int(segments(root)[2].stem) + 1
     (root / LOG_STARTS).write_bytes(encode_offsets({TP: middle}))
+    (root / CHECKPOINT_COPY).unlink()
     (root / str(TP) / "leader-epoch-checkpoint").write_bytes(
         b"0\n2\n%d %d\n2 60\n" % (1 if middle >= 30 else 0, middle)
     )

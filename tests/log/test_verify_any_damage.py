@@ -26,6 +26,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     killed = made(path / "killed", stop=False)
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (killed / name).write_text("0\n1\norders 0 45\n")
+    (killed / "offset-checkpoints-copy").unlink()
     return {True: made(path / "stopped"), False: killed}
 
 

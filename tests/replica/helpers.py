@@ -14,6 +14,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, build_batch
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer
@@ -78,6 +79,7 @@ class Broker:
             cluster_id=CLUSTER,
             log_dirs=self.log_dirs,
             clock=RealClock(),
+            believed=BelievedClock(RealClock()),
             rng=random.Random(self.node),
             rpc=rpc,
             config=self.cluster.config,

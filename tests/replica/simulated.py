@@ -24,6 +24,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import decode_records
+from strandline.log.retention import believed_clock
 from strandline.log.tier.reading import TierReader
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -86,6 +87,7 @@ class SimBroker:
             cluster_id=CLUSTER,
             log_dirs=LogDirs([self.log_dir]),
             clock=ports.clock,
+            believed=believed_clock(ports.clock, ports.disk, PATH),
             rng=ports.rng,
             rpc=ports.rpc,
             config=cluster.config,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from uuid import UUID
 
 from structlog.testing import capture_logs
 
@@ -16,9 +17,11 @@ from strandline.proto.marks import counts, reset
 from strandline.replica.waiting import Append
 from tests.log.compacting import assert_no_hole, headers, table
 from tests.log.helpers import all_records
+from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import TP
 from tests.replica.simulated import PATH
 from tests.replica.test_faults import Scene
+from tests.schedules.helpers import schedule
 
 NODES = (1, 2, 3)
 CONFIG = LogConfig(
@@ -90,6 +93,47 @@ def test_each_replica_compacts_by_itself() -> None:
             assert scene.world.machines[f"n{node}"].disk.names.find(f"{PATH}/{CLEANER_OFFSETS}") is not None
             assert scene.log(node).cleaned_to == cleaned[node]
             assert table(scene.log(node)) == before
+
+    scene().play(scenario)
+
+
+@schedule(
+    93,
+    rule="B28: what was compacted of a topic counts for no other of its name",
+    mutant="any-topic-of-the-name-was-compacted",
+)
+def test_93_a_deleted_key_stays_deleted_in_a_topic_made_again() -> None:
+    """Its topic has the name of one that was compacted further and deleted. The nodes start again before it is
+    compacted itself, and the time of the tombstone passes: the value before it is gone with it."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene)
+        await fill(scene, 1, 60)
+        await scene.until(lambda: all(is_compacted(scene, node) for node in NODES), within_ms=10_000)
+        await scene.world.sleep_ms(500)
+        scene.controller.delete(scene.controller.state(TP).topic_id_partition)
+        await scene.until(lambda: all(scene.hosted(node) is None for node in NODES), within_ms=10_000)
+        await scene.world.sleep_ms(100)
+        scene.controller.create(partition_state(topic_id=UUID(int=10), log_config=replace(CONFIG, compacted=False)))
+        await scene.until(lambda: scene.leads(1) and len(scene.isr) == 3)
+        await put(scene, 1, "deleted", "comes back")
+        await fill(scene, 1, 20)
+        await put(scene, 1, "deleted", None)
+        await fill(scene, 1, 48)
+        for node in NODES:
+            scene.world.power_cut(f"n{node}")
+        for node in NODES:
+            scene.broker(node).start()
+        await scene.until(lambda: any(scene.leads(node) for node in NODES) and len(scene.isr) == 3)
+        await keep(scene, replace(CONFIG, delete_retention_ms=1_000))
+        for _ in range(2):
+            await scene.until(lambda: all(is_compacted(scene, node) for node in NODES), within_ms=10_000)
+            await scene.world.sleep_ms(2_000)
+            [leader] = [node for node in NODES if scene.leads(node)]
+            await fill(scene, leader, 20)
+        await scene.until(lambda: all(is_compacted(scene, node) for node in NODES), within_ms=10_000)
+        for node in NODES:
+            assert "deleted" not in table(scene.log(node))
 
     scene().play(scenario)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from strandline.log.config import LogConfig
-from strandline.log.retention import BELIEVED_AFTER_MS
+from strandline.proto.believed import BELIEVED_AFTER_MS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from tests.replica.helpers import TP
@@ -116,6 +116,35 @@ def test_72_a_wall_clock_that_is_set_ahead_deletes_nothing_too_early() -> None:
         assert scene.status(1).log_start_offset == 1
         await scene.world.sleep_ms(BELIEVED_AFTER_MS / 12)
         assert scene.status(1).log_start_offset == 2
+
+    scene().play(scenario)
+
+
+def test_100_records_that_a_clock_of_the_past_stamped_are_not_taken_early() -> None:
+    """Schedule 100: a leader's clock is set back by eight days for seconds, or its machine comes up with such a clock.
+    What it takes meanwhile is stamped on from the time before: the next leader, whose clock is right, keeps it."""
+    day_ms = 24 * 60 * MINUTE_MS
+
+    async def scenario(scene: Scene) -> None:
+        clock = scene.world.machines["n1"].clock
+        await keep(scene, retention_ms=7 * day_ms)
+        await scene.world.sleep_ms(2_000)
+        clock.jump_wall(-8 * day_ms)
+        assert (await scene.append(1, b"." * 300)).error is ErrorCode.NONE
+        scene.world.kill("n1")
+        scene.broker(1).start()
+        await scene.until(lambda: len(scene.isr) == 3 and scene.hosted(1) is not None)
+        scene.controller.elect(TP, NodeId(1))
+        await scene.until(lambda: scene.leads(1))
+        assert (await scene.append(1, b"." * 300)).error is ErrorCode.NONE
+        clock.jump_wall(8 * day_ms)
+        await scene.append(1, b"." * 300)
+        await scene.until(lambda: scene.status(2).log_end_offset == 3)
+        scene.controller.elect(TP, NodeId(2))
+        await scene.until(lambda: scene.leads(2))
+        await scene.append(2, b"." * 300)
+        await scene.world.sleep_ms(MINUTE_MS)
+        assert scene.status(2).log_start_offset == 0, "deleted too early"
 
     scene().play(scenario)
 

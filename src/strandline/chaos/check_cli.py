@@ -9,6 +9,8 @@ from dataclasses import asdict
 
 import click
 
+from strandline.cli.screen import echo, say
+
 
 @click.command("check")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
@@ -49,14 +51,14 @@ def check(*, file: str, lag_max_ms: float | None, show: int, output: str) -> Non
         entries = [asdict(anomaly) | {"partition": str(anomaly.partition)} for anomaly in bad[:show]]
         legal = dict(Counter(anomaly.name for anomaly in found if anomaly.legal))
         counts = dict(Counter(anomaly.name for anomaly in bad))
-        click.echo(json.dumps({**figures, "anomalies": counts, "legal": legal, "first": entries}))
+        echo(json.dumps({**figures, "anomalies": counts, "legal": legal, "first": entries}))
     else:
-        click.echo(", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in figures.items()))
+        echo(", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in figures.items()))
         for name, number in Counter((one.name, one.legal) for one in found).items():
-            click.echo(f"  {number:>8,} {name[0]}{f' (legal: {name[1]})' if name[1] else ''}")
+            echo(f"  {number:>8,} {name[0]}{f' (legal: {name[1]})' if name[1] else ''}")
         for anomaly in bad[:show]:
-            click.secho(f"  {anomaly}", fg="red")
+            say(f"  {anomaly}", fg="red")
         if len(bad) > show:
-            click.echo(f"  ... and {len(bad) - show:,} more: see --show")
-        click.echo("no anomalies" if not bad else f"{len(bad):,} anomalies")
+            echo(f"  ... and {len(bad) - show:,} more: see --show")
+        echo("no anomalies" if not bad else f"{len(bad):,} anomalies")
     sys.exit(1 if bad else 0)

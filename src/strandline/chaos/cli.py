@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from strandline.cli.screen import echo, say
+from strandline.proto.json_text import read_json
+
 if TYPE_CHECKING:
     from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import Outcome, Run
@@ -167,7 +170,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _parse_options(text: str) -> dict[str, Any]:
     try:
-        changes = json.loads(text)
+        changes = read_json(text)
     except ValueError as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="--options") from None
     if not isinstance(changes, dict):
@@ -232,28 +235,26 @@ class _Report:
             entry = asdict(outcome) | ({} if outcome.ok else {"replay": self._replay(outcome.seed)})
             if outcome.ok and not self._timeline:
                 del entry["events"], entry["options"]
-            click.echo(json.dumps(entry, default=str))
+            echo(json.dumps(entry, default=str))
         elif not outcome.ok or self._timeline:
             self._tell_in_full(outcome)
 
     def _tell_in_full(self, outcome: Outcome) -> None:
-        click.secho(f"seed {outcome.seed}: {'held' if outcome.ok else outcome.error}", bold=True)
+        say(f"seed {outcome.seed}: {'held' if outcome.ok else outcome.error}", bold=True)
         lines = outcome.events if self._timeline else outcome.events[-_TIMELINE_LINES:]
         if len(lines) < len(outcome.events):
-            click.echo(f"  ... {len(outcome.events) - len(lines)} earlier events: see --timeline")
+            echo(f"  ... {len(outcome.events) - len(lines)} earlier events: see --timeline")
         for at_ms, what in lines:
-            click.echo(f"  {at_ms:>8} ms  {what}")
+            echo(f"  {at_ms:>8} ms  {what}")
         if not outcome.ok:
-            click.secho(f"  {outcome.message}", fg="red")
+            say(f"  {outcome.message}", fg="red")
             if outcome.details:
-                click.echo(outcome.details)
-            click.echo(f"  options: {json.dumps(outcome.options, default=str)}")
-            click.echo(f"  replay:  {self._replay(outcome.seed)}")
-            click.echo(
-                f"  shrink:  {self._case.command(outcome.seed, '--shrink', '--html', f'seed{outcome.seed}.html')}"
-            )
+                echo(outcome.details)
+            echo(f"  options: {json.dumps(outcome.options, default=str)}")
+            echo(f"  replay:  {self._replay(outcome.seed)}")
+            echo(f"  shrink:  {self._case.command(outcome.seed, '--shrink', '--html', f'seed{outcome.seed}.html')}")
         else:
-            click.echo(f"  {json.dumps(outcome.figures, default=str)}")
+            echo(f"  {json.dumps(outcome.figures, default=str)}")
 
     def show_marks(self) -> None:
         """The tables of coverage marks, of faults, and of what those did."""
@@ -264,16 +265,16 @@ class _Report:
             for key, table in counted.items():
                 table.add(figures.get(key, {}))
         if self._json:
-            click.echo(json.dumps({key: table.rows() for key, table in counted.items()}))
+            echo(json.dumps({key: table.rows() for key, table in counted.items()}))
         else:
             for table in counted.values():
-                click.echo("\n".join([*table.lines(), ""]))
+                echo("\n".join([*table.lines(), ""]))
 
     def close(self) -> None:
         """The summary."""
         if self._json:
             if self.shrunk:
-                click.echo(json.dumps({"shrunk": self.shrunk}))
+                echo(json.dumps({"shrunk": self.shrunk}))
             return
         held = self._seeds - len(self.failed)
         figures = ", ".join(
@@ -286,6 +287,6 @@ class _Report:
             )
             if name in self._sums
         )
-        click.echo(f"{held} of {self._seeds} seeds held; {figures}; {self._cpu_s:.0f} s of CPU")
+        echo(f"{held} of {self._seeds} seeds held; {figures}; {self._cpu_s:.0f} s of CPU")
         if self.failed:
-            click.secho("failed: " + " ".join(str(seed) for seed in self.failed), fg="red")
+            say("failed: " + " ".join(str(seed) for seed in self.failed), fg="red")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.chaos.checkers.batches import StoredBatch
+from strandline.chaos.checkers.compacted import tombstones_go
 from strandline.chaos.checkers.copies import CopyChecks
 from strandline.chaos.checkers.durable import CommittedIsDurable
 from strandline.chaos.checkers.invariant import InvariantViolated
@@ -34,8 +35,9 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.quorum.state_file import PROMISE
-from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, read_clean_shutdown
 from strandline.log.disk import Disk, DiskFull
+from strandline.log.lives import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
 from strandline.proto.ids import Endpoint, NodeId
@@ -47,6 +49,10 @@ CLIENT_PORT = 9092
 INTERNAL_PORT = 19092
 DATA = "/data"
 CLUSTER_ID = "simulated"
+
+
+_EARLIER_BUILD = 0.3
+"""So many starts after a stop in good order find a directory as a build would have left it that kept no lives."""
 
 
 @dataclass
@@ -105,6 +111,10 @@ class SimCluster:
         self._places: dict[tuple[int, str], str] = {}
         """(node, partition) -> the log directory in which its replica was seen last."""
         self._paths = [DATA, *(f"{DATA}{number}" for number in range(2, directories + 1))]
+        self._orders = split_seed(world.seed, "orders of log.dirs")
+        self._earlier_builds = split_seed(world.seed, "earlier builds")
+        self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
+        """In which order a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
         self.tiers = TierChecks(self.store, CLUSTER_ID)
         self._acks_synced = settings.get("flush.policy") != "replicate"
@@ -170,6 +180,7 @@ class SimCluster:
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
+        config = NodeConfig({**config.given, "log.dirs": ",".join(self.ordered(config.log_dirs))})
         if ports.disk.exists(f"{DATA}/{PROMISE}"):  # a format that was struck down had come so far
             self.without_vote.pop(name, None)
         others = [path for path in self._paths[1:] if self.world.machines[name].mounted[path].mounted]
@@ -179,11 +190,14 @@ class SimCluster:
         if name in self.forced:
             del self.forced[name]
             force_vote(ports.disk, DATA, read_meta_properties(ports.disk, DATA).directory_id)
+        if self._earlier_builds.random() < _EARLIER_BUILD:
+            _as_an_earlier_build(ports.disk)
         store = self.store.for_node(process)
+        disks = {DATA: ports.disk, **ports.disks}
         node = Node(
             config,
-            disk=ports.disk,
-            disks=ports.disks,
+            disk=disks[config.data_dir],
+            disks=disks,
             clock=ports.clock,
             rng=ports.rng,
             rpc=ports.rpc,
@@ -193,6 +207,11 @@ class SimCluster:
         await node.start()
         self.ever.append(live)
         await node.failed
+
+    def _draw_order(self, paths: Sequence[str]) -> Sequence[str]:
+        """Another one at every other start of a node of several directories (schedule 95)."""
+        draws = len(paths) > 1 and self._orders.random() < 0.5
+        return self._orders.sample(paths, len(paths)) if draws else paths
 
     @staticmethod
     def _is_formatted(disk: Disk, directory: str = DATA) -> bool:
@@ -369,10 +388,10 @@ class SimCluster:
                 found.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
         return found
 
-    def compacted(self) -> set[str]:
-        """Partitions of compacted topics."""
-        hosted = [partition for live in self.nodes() for partition in self.replicas(live)]
-        return {str(one.topic_partition) for one in hosted if one.log is not None and one.log.config.compacted}
+    def compacted(self) -> dict[str, bool]:
+        """Partitions of compacted topics, and whether their tombstones may be gone."""
+        logs = [one.log for live in self.nodes() for one in self.replicas(live) if one.log is not None]
+        return {str(log.topic_partition): tombstones_go(log.config) for log in logs if log.config.compacted}
 
     def counted(self) -> dict[str, int]:
         """How often the run reached what it is to test."""
@@ -496,3 +515,11 @@ class SimCluster:
                 ],
             }
         return found
+
+
+def _as_an_earlier_build(disk: Disk) -> None:
+    """Take away what a build before lives does not leave when it stops in good order (schedule 94)."""
+    mark, lives = f"{DATA}/{CLEAN_SHUTDOWN}", f"{DATA}/{INCARNATIONS}"
+    if disk.exists(mark) and disk.exists(lives) and (read_clean_shutdown(disk, mark) or -1) >= 0:
+        disk.unlink(lives)
+        disk.sync_dir(DATA)

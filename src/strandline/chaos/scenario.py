@@ -31,6 +31,7 @@ from strandline.chaos.preload import preload
 from strandline.chaos.scenario_options import ScenarioOptions
 from strandline.chaos.secured.options import PLAIN_CLIENTS, USERS
 from strandline.chaos.secured.secured import Secured
+from strandline.chaos.services.options import TOMBSTONES_MS
 from strandline.chaos.services.services import Services
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World
@@ -291,6 +292,12 @@ class ScenarioRun:
                 raise InvariantViolated("HandledAtLeastOnce", "records are not handled and committed in time", **facts)
             await self.world.sleep_ms(50)
         self.world.kill(SERVICES)
+        if services.ages:
+            aging = self.world.spawn(SERVICES, services.let_tombstones_go).main
+            assert aging is not None
+            await self.cluster.wait_for("tombstones have gone", TOMBSTONES_MS + 2 * PROGRESS_MS, aging.done)
+            aging.result()
+            self.world.kill(SERVICES)
         main = self.world.spawn(SERVICES, services.look_at_the_end).main
         assert main is not None
         await self.cluster.wait_for("the services' topics are read", self._reading_ms(), main.done)

@@ -151,6 +151,7 @@ class ScenarioOptions:
         if rng.random() < SERVICES_SHARE or beside:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
+            drawn.node["log.cleaner.backoff.ms"] = str(drawn.services.cleaner_backoff_ms)
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE

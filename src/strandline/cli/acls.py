@@ -24,6 +24,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.screen import confirm, echo
 from strandline.client.types import ConfigResource
 from strandline.proto.acls import (
     CLUSTER,
@@ -73,7 +74,7 @@ def add(dry_run: bool, output: str, bootstrap: str, settings: dict[str, str], **
         return
     for one in wanted:
         verb = "is there already" if one in there else "would be added" if dry_run else "added"
-        click.echo(f"{verb}: {one}")
+        echo(f"{verb}: {one}")
 
 
 @acl.command("list")
@@ -98,7 +99,7 @@ def list_(output: str, bootstrap: str, settings: dict[str, str], **options: Any)
     if output == "json":
         print_json(as_json(shown))
     elif not shown:
-        click.echo("no ACL fits" if found else "there are no ACLs")
+        echo("no ACL fits" if found else "there are no ACLs")
     else:
         print_table(("principal", "permission", "operation", "resource", "host"), [_row(one) for one in shown])
 
@@ -131,9 +132,9 @@ def remove(yes: bool, dry_run: bool, output: str, bootstrap: str, settings: dict
         print_json({"removed": as_json(found), "dry_run": dry_run})
         return
     if not found:
-        click.echo("no ACL fits: nothing to remove")
+        echo("no ACL fits: nothing to remove")
     for one in found:
-        click.echo(f"{'would be removed' if dry_run else 'removed'}: {one}")
+        echo(f"{'would be removed' if dry_run else 'removed'}: {one}")
 
 
 @acl.command("explain")
@@ -173,7 +174,7 @@ def explain(*, principal: str, operation: str, kind: str, name: str, host: str, 
         return
     origin = f" from {host}" if host else ""
     target = described(resource.kind, PatternType.LITERAL, resource.name)
-    click.echo(f"{who} {'may' if allowed else 'may not'} {what.name} {target}{origin}: {because}")
+    echo(f"{who} {'may' if allowed else 'may not'} {what.name} {target}{origin}: {because}")
 
 
 def _resource(kind: str, name: str) -> Resource:
@@ -193,8 +194,8 @@ def _exactly(one: AclBinding) -> AclFilter:
 
 def _confirm(found: Sequence[AclBinding]) -> None:
     for one in found:
-        click.echo(f"to be removed: {one}", err=True)
-    if not click.confirm(f"Remove {len(found)}?", err=True):
+        echo(f"to be removed: {one}", err=True)
+    if not confirm(f"Remove {len(found)}?", err=True):
         raise click.Abort
 
 

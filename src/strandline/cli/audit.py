@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from strandline.cli.audit_sources import LINE_BYTES_MAX, AuditFiles, AuditRecords, Raw, Source
+from strandline.cli.audit_sources import LINE_BYTES_MAX, AuditPair, AuditRecords, Raw, Source
 from strandline.cli.common import (
     CommandFailed,
     Target,
@@ -20,17 +20,19 @@ from strandline.cli.common import (
     plural,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.client.config import ConsumerConfig
-from strandline.proto.audit import AUDIT_TOPIC, read_audit_line
+from strandline.proto.audit import AUDIT_TOPIC, LEFT_OUT, UNKNOWN, read_audit_line
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.printable import printable
 
 POLL_S = 0.2
 """How soon Ctrl-C is noticed, and a line that has come to a file."""
 
-DENIED, DONE, FAILED, UNKNOWN = "denied", "done", "failed", "UNKNOWN"
+DENIED, DONE, FAILED = "denied", "done", "failed"
 
 GAP = "dropped"
-"""The event of a line that tells of lines that are not there: it fits every filter."""
+"""The event of a line that tells of lines that the topic does not have. It fits every filter, as `LEFT_OUT` does."""
 
 
 class Outcome(click.ParamType[str]):
@@ -58,7 +60,8 @@ def audit() -> None:
     "--file",
     "path",
     type=click.Path(dir_okay=False),
-    help="A broker's file (audit.log.path) on this machine, with PATH.1, PATH.2, ...; not the topic of a cluster.",
+    help="A broker's file (audit.log.path) on this machine, with PATH.1, ... and PATH.attempts; not the topic of a "
+    "cluster.",
 )
 @click.option("-n", "--lines", type=click.IntRange(0), default=20, show_default=True, help="The newest so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with lines as they come, until Ctrl-C (exit code 130).")
@@ -114,7 +117,7 @@ def tail(
         for raw in source.newest(lines, printer.fits):
             printer.show(raw)
         if not follow and source.unfinished:
-            click.echo(source.unfinished, err=True)
+            echo(source.unfinished, err=True)
         if follow:
             source.begin_at_end()
             with interrupts() as interrupted:
@@ -129,7 +132,7 @@ def tail(
 def _source(path: str | None, where: dict[str, Any]) -> Iterator[Source]:
     if path is not None:
         with plain_errors():
-            files = AuditFiles(path)
+            files = AuditPair(path)
             try:
                 yield files
             finally:
@@ -157,7 +160,7 @@ class Wanted:
 
     def fits(self, line: dict[str, Any]) -> bool:
         """Whether this is one of them."""
-        if line["event"] == GAP:
+        if line["event"] in (GAP, LEFT_OUT):
             return True
         if self.principals and line.get("principal") not in self.principals:
             return False
@@ -202,7 +205,7 @@ class Printer:
             return
         if raw.broker is not None:
             line["broker"] = raw.broker
-        click.echo(json.dumps(line) if self._as_json else as_text(line))
+        echo(json.dumps(line) if self._as_json else as_text(line))
 
     def _read(self, raw: Raw) -> dict[str, Any] | None:
         try:
@@ -211,8 +214,8 @@ class Printer:
             return read_audit_line(raw.text)
         except ValueError as error:
             self.bad += 1
-            begin = plain(raw.text[:60].decode(errors="replace"))
-            click.echo(f"{raw.where}: no line of an audit ({error}): {begin}", err=True)
+            begin = printable(raw.text[:60].decode(errors="replace"))
+            echo(f"{raw.where}: no line of an audit ({error}): {begin}", err=True)
             return None
 
 
@@ -221,17 +224,18 @@ def as_text(line: dict[str, Any]) -> str:
     event = line["event"]
     if event == GAP:
         who = f"broker {line['broker']}" if "broker" in line else "a broker"
-        return plain(f"{line['timestamp']}  {who} could not write {line.get('lines')} lines to {AUDIT_TOPIC}")
+        return printable(f"{line['timestamp']}  {who} could not write {line.get('lines')} lines to {AUDIT_TOPIC}")
+    if event == LEFT_OUT:
+        return printable(
+            f"{line['timestamp']}  {line.get('lines')} {line.get('what')} have no line: they came too fast"
+        )
     if event == DENIED:
         what = f"{line.get('operation')} of {line.get('resource_type')} {line.get('resource')}"
         left_out, result = line.get("suppressed"), f"{DENIED}: {line.get('because')}"
     else:
         what, left_out, result = str(line.get("what")), line.get("left_out"), result_of(line)
         result = DONE if result == ErrorCode.NONE.name else result
+        if "part" in line:
+            what = f"(part {line['part']}) {what}"
     words = f"{line['timestamp']}  {line.get('principal')}  {line.get('host')}  {line.get('api')}  {what}  {result}"
-    return plain(f"{words}  ({left_out} more before it left out)" if left_out else words)
-
-
-def plain(text: str) -> str:
-    """Without anything that a terminal obeys: clients choose the names that stand in an audit."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return printable(f"{words}  ({left_out} more before it left out)" if left_out else words)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-import click
-
 from strandline.cli.common import CommandFailed
+from strandline.cli.screen import echo
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import ConsumerRecord
-from strandline.proto.audit import AUDIT_TOPIC, BROKER_HEADER
+from strandline.proto.audit import ATTEMPTS_SUFFIX, AUDIT_TOPIC, BROKER_HEADER, read_audit_line
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
@@ -56,13 +57,11 @@ Fits = Callable[[Raw], bool]
 
 
 class Source(Protocol):
-    """An audit, as it is when this is made, and what comes after that.
+    """An audit, as it is when this is made, and what comes after that."""
 
-    Attributes:
-        unfinished: a sentence about a last line whose end is not there yet: `newest` leaves it out; or empty.
-    """
-
-    unfinished: str
+    @property
+    def unfinished(self) -> str:
+        """A sentence about a last line whose end is not there yet: `newest` leaves it out; or empty."""
 
     def newest(self, count: int, fits: Fits) -> list[Raw]:
         """The newest lines that fit, `count` at most, the oldest of them first."""
@@ -121,6 +120,10 @@ class AuditFiles:
     def begin_at_end(self) -> None:
         """See `Source`."""
         self._file.seek(self._end)
+
+    def begin_at_start(self) -> None:
+        """Let the first `poll` find the whole file."""
+        self._file.seek(0)
 
     def poll(self, wait_s: float) -> list[Raw]:
         """See `Source`."""
@@ -199,7 +202,65 @@ class AuditFiles:
         return f"{self._path}.{place}" if place else self._path
 
     def _say(self, words: str) -> None:
-        click.echo(f"{self._path}: {words}", err=True)
+        echo(f"{self._path}: {words}", err=True)
+
+
+class AuditPair:
+    """The files of changes, and those of all other lines beside them, as one audit by the time of its lines."""
+
+    def __init__(self, path: str) -> None:
+        """Open them. The others may not be there: an older build wrote one file. Raises OSError."""
+        self._others = path + ATTEMPTS_SUFFIX
+        self._files = [AuditFiles(path)]
+        self._look()
+
+    @property
+    def unfinished(self) -> str:
+        """See `Source`."""
+        return "\n".join(one.unfinished for one in self._files if one.unfinished)
+
+    def close(self) -> None:
+        """Read no more."""
+        for one in self._files:
+            one.close()
+
+    def newest(self, count: int, fits: Fits) -> list[Raw]:
+        """See `Source`."""
+        found = [one.newest(count, fits) for one in self._files]
+        return _by_time(found)[-count:] if count else []
+
+    def begin_at_end(self) -> None:
+        """See `Source`."""
+        for one in self._files:
+            one.begin_at_end()
+
+    def poll(self, wait_s: float) -> list[Raw]:
+        """See `Source`."""
+        self._look()
+        found = [one.poll(0) for one in self._files]
+        if not any(found):
+            threading.Event().wait(wait_s)
+        return _by_time(found)
+
+    def _look(self) -> None:
+        if len(self._files) == 1:
+            with suppress(FileNotFoundError):
+                self._files.append(AuditFiles(self._others))
+                self._files[-1].begin_at_start()
+
+
+def _by_time(found: list[list[Raw]]) -> list[Raw]:
+    """Lines of several files in the order of their time, those of each in theirs; one that has none stays behind the
+    line before it."""
+    keyed: list[list[tuple[str, Raw]]] = []
+    for raws in found:
+        last, of_file = "", []
+        for raw in raws:
+            with suppress(ValueError):
+                last = max(last, read_audit_line(raw.text)["timestamp"])
+            of_file.append((last, raw))
+        keyed.append(of_file)
+    return [raw for _, raw in heapq.merge(*keyed, key=lambda one: one[0])]
 
 
 def _after_last_newline(file: BinaryIO, size: int) -> int:

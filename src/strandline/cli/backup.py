@@ -22,6 +22,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import CommonConfig
 from strandline.proto.system import SystemClock
 
@@ -66,7 +67,7 @@ def backup(*, name: str, directory: Path, segment_bytes: int, dry_run: bool, out
     _show(manifest, output, {"topic": name, "directory": str(directory), "dry_run": dry_run})
     if output != "json":
         verb = "would copy" if dry_run else "copied"
-        click.echo(f"{verb} {plural(manifest.records, 'record')} of {name} to {directory}")
+        echo(f"{verb} {plural(manifest.records, 'record')} of {name} to {directory}")
 
 
 @click.command("restore")
@@ -122,7 +123,7 @@ def restore(
     if output != "json":
         taken = datetime.fromtimestamp(manifest.taken_ms / 1000, timezone.utc)  # noqa: UP017  # as in common.py
         verb = "would restore" if dry_run else "restored, read back and compared"
-        click.echo(f"{verb} {plural(manifest.records, 'record')} as topic {name}; the backup is of {taken:%F %T} UTC")
+        echo(f"{verb} {plural(manifest.records, 'record')} as topic {name}; the backup is of {taken:%F %T} UTC")
 
 
 @contextmanager
@@ -131,7 +132,7 @@ def _half_done(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        click.echo(
+        echo(
             f"topic {name} is there and not whole: strandline topic delete {name} --yes, before you restore it again",
             err=True,
         )
@@ -150,7 +151,7 @@ def _progress(verb: str) -> Iterator[Callable[[int], None]]:
         now_ms = clock.monotonic_ms()
         if now_ms - said_ms >= PROGRESS_MS:
             said_ms = now_ms
-            click.echo(f"{verb} {done / 1e6:,.1f} MB", err=True)
+            echo(f"{verb} {done / 1e6:,.1f} MB", err=True)
 
     yield more
 

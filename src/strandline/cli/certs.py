@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from strandline.cli.common import plain_errors
+from strandline.cli.screen import echo
 
 
 @click.group()
@@ -56,4 +57,4 @@ def dev(directory: Path, *, nodes: str, clients: str, hosts: tuple[str, ...], cl
             made.append(directory / f"client-{name}.properties")
             made[-1].write_text(client_properties(ca.file.absolute(), path.absolute()))
     for path in made:
-        click.echo(path)
+        echo(path)

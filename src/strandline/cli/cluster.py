@@ -21,6 +21,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.client.types import QuorumDescription, QuorumReplica
 from strandline.proto.system import SystemClock
 
@@ -98,13 +99,13 @@ def _tell(
             }
         )
     elif observer is None:
-        click.echo(f"Node {node_id} has its vote: there is nothing to restore.")
+        echo(f"Node {node_id} has its vote: there is nothing to restore.")
     else:
         would = "votes again" if changed else "would vote again"
-        click.echo(f"Node {node_id} {would}, with directory {observer.directory_id}.")
+        echo(f"Node {node_id} {would}, with directory {observer.directory_id}.")
         if former is not None:
             lost = "has" if changed else "would have"
-            click.echo(f"Directory {former.directory_id or '(any)'} {lost} no vote any more.")
+            echo(f"Directory {former.directory_id or '(any)'} {lost} no vote any more.")
 
 
 @click.group()
@@ -167,9 +168,7 @@ def describe_cluster(output: str, **where: Any) -> None:
         for number, what in ((under, "under-replicated"), (leads[None], "without a leader"))
         if number
     ]
-    click.echo(
-        f"{plural(len(topics), 'topic')}, {plural(len(parts), 'partition')}; " + (", ".join(trouble) or "all in sync")
-    )
+    echo(f"{plural(len(topics), 'topic')}, {plural(len(parts), 'partition')}; " + (", ".join(trouble) or "all in sync"))
 
 
 @click.group()
@@ -204,7 +203,7 @@ def describe_quorum(output: str, **where: Any) -> None:
     voters = {item.node_id for item in described.voters}
     for node_id in sorted({item.node_id for item in described.observers} & voters):
         lost = f"! node {node_id} has lost its log, or its disk, and has no vote"
-        click.echo(f"{lost}: strandline quorum restore-vote {node_id}")
+        echo(f"{lost}: strandline quorum restore-vote {node_id}")
 
 
 def _quorum_rows(described: QuorumDescription, now_ms: int) -> list[tuple[object, ...]]:

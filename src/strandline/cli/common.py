@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from strandline.cli.profile_store import BOOTSTRAP, DEFAULT_BOOTSTRAP, Profiles
+from strandline.cli.screen import draw, echo
 from strandline.client.errors import BrokerUnreachable, ClientTimeout
 from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.printable import printable
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
@@ -344,12 +346,12 @@ def admin_for(target: Target) -> Iterator[Admin]:
 
 def print_json(document: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(document, indent=2, default=str))
+    echo(json.dumps(document, indent=2, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """An aligned table: numbers to the right, problems marked by words, never by colour alone."""
-    click.echo(drawn_table(columns, rows, title=title, width=_screen_width(), colour=sys.stdout.isatty()), nl=False)
+    draw(drawn_table(columns, rows, title=title, width=_screen_width(), colour=sys.stdout.isatty()))
 
 
 def drawn_table(
@@ -366,7 +368,8 @@ def drawn_table(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[str(cell) for cell in row] for row in rows]
+    columns = [printable(name) for name in columns]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     needs = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
     is_narrow = sum(needs) + WIDE_GAP * len(needs) > width
     headers = [
@@ -380,13 +383,14 @@ def drawn_table(
     least = sum(leasts) + (NARROW_GAP if is_narrow else WIDE_GAP) * len(leasts)
     console = Console(width=max(width, least), highlight=False, force_terminal=colour, soft_wrap=False)
     table = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False,
+        box=SIMPLE_HEAD, title=None if title is None else Text(printable(title)), title_justify="left",
+        title_style="bold", pad_edge=False,
         collapse_padding=is_narrow,
     )  # fmt: skip
     for place, header in enumerate(headers):
         numeric = bool(rows) and all(isinstance(row[place], int) for row in rows)
         table.add_column(
-            header, justify="right" if numeric else "left", header_style="bold", overflow="fold",
+            Text(header), justify="right" if numeric else "left", header_style="bold", overflow="fold",
             no_wrap=needs[place] <= FOLDED_CELL,
         )  # fmt: skip
     for row in cells:
@@ -432,7 +436,7 @@ def progress(verb: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         )
 
         counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-        columns = (TextColumn(verb), BarColumn(), counter, TimeRemainingColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), counter, TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(verb, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -445,6 +449,6 @@ def progress(verb: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         now_ms = clock.monotonic_ms()
         if now_ms - said_ms >= PROGRESS_MS:
             said_ms = now_ms
-            click.echo(f"{done:,} of {total:,} {unit}", err=True)
+            echo(f"{done:,} of {total:,} {unit}", err=True)
 
     yield report

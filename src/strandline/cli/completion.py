@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from strandline.cli.screen import echo
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -20,4 +22,4 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     root = context.find_root()
-    click.echo(kind(root.command, {}, "strandline", "_STRANDLINE_COMPLETE").source())
+    echo(kind(root.command, {}, "strandline", "_STRANDLINE_COMPLETE").source())

@@ -20,6 +20,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.effects import values_set, warn, without_effect
 from strandline.cli.name_completion import resource_names
+from strandline.cli.screen import echo
 from strandline.cli.topics import changes_json, changes_text, config_changes
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.client.types import ConfigEntry, ConfigResource
@@ -60,7 +61,7 @@ def describe(kind: str, name: str, everything: bool, output: str, **where: Any) 
         print_json([asdict(entry) for entry in shown])
         return
     if not shown:
-        click.echo(f"{kind} {name}: every setting is at its default; see them with --all")
+        echo(f"{kind} {name}: every setting is at its default; see them with --all")
         return
     print_table(("setting", "value", "from", "meaning"), [_row(entry) for entry in shown])
 
@@ -96,7 +97,7 @@ def alter(
         print_json(document)
         return
     for line in changes_text(changes, before, "would be" if dry_run else "is now"):
-        click.echo(line)
+        echo(line)
 
 
 @config.command("client")

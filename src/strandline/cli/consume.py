@@ -11,9 +11,11 @@ import click
 
 from strandline.cli.common import Moment, Target, check_reachable, interrupts, plain_errors, plural, target_options
 from strandline.cli.name_completion import group_names, topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
 from strandline.proto.ids import TopicPartition
+from strandline.proto.printable import printable_json, printable_lines
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def consume(
     if keys and output == "json":
         raise click.UsageError("--output json has the keys already: leave --keys out")
     target = Target(**where)
-    show = _as_json if output == "json" else _as_keyed_text if keys else _as_text
+    show = _as_json if output == "json" else _shown(_as_keyed_text if keys else _as_text)
     group = group or target.settings.get("group.id") or target.settings.get("group_id")
     if group is not None and (offset is not None or since is not None or partitions):
         raise click.UsageError(
@@ -112,7 +114,7 @@ def consume(
                 count = _print_all(consumer, ends if exit_at_end else None, most, show)
                 summary = f"{plural(count, 'record')} up to the end" if exit_at_end else ""
     if summary:
-        click.echo(summary, err=True)
+        echo(summary, err=True)
 
 
 def _seek(
@@ -211,6 +213,13 @@ _Show = Callable[[ConsumerRecord], bytes]
 """A record as it is printed."""
 
 
+def _shown(show: _Show) -> _Show:
+    """Records as they are, for who reads a pipe; a terminal gets nothing of them that it would obey."""
+    if not sys.stdout.isatty():
+        return show
+    return lambda record: printable_lines(show(record).decode(errors="backslashreplace")).encode()
+
+
 def _as_text(record: ConsumerRecord) -> bytes:
     return (b"" if record.value is None else record.value) + b"\n"
 
@@ -228,7 +237,7 @@ def _as_json(record: ConsumerRecord) -> bytes:
         "value": _text(record.value),
         "headers": [[name, _text(content)] for name, content in record.headers],
     }
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return printable_json(json.dumps(document, ensure_ascii=False)).encode() + b"\n"
 
 
 def _text(content: bytes | None) -> str | dict[str, str] | None:

@@ -21,6 +21,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import ProducerConfig
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def copy(
                 result = work.run()
             except KeyboardInterrupt:
                 if not follow:
-                    click.echo("interrupted: the same command goes on where it ended", err=True)
+                    echo("interrupted: the same command goes on where it ended", err=True)
                     raise
                 result = work.result()
     _show(result, output)
@@ -104,12 +105,12 @@ def _show_preview(preview: CopyPreview, output: str) -> None:
             ", ".join(f"{key}={value}" for key, value in preview.target_configs.items()) or "all at their defaults"
         )
         made = plural(preview.target_partitions, "partition")
-        click.echo(f"would create topic {preview.target}: {made}, settings: {settings}")
+        echo(f"would create topic {preview.target}: {made}, settings: {settings}")
     rows = [(part.partition, part.start, part.end, part.records) for part in preview.partitions]
     print_table((preview.source, "from offset", "to", "offsets"), rows)
     if preview.deleted:
-        click.echo(f"! the records of {plural(preview.deleted, 'offset')} were deleted, and would be left out")
-    click.echo(
+        echo(f"! the records of {plural(preview.deleted, 'offset')} were deleted, and would be left out")
+    echo(
         f"would copy {plural(preview.records, 'offset')} of {preview.source} to {preview.target} "
         f"({plural(preview.target_partitions, 'partition')}), noted by group {preview.group}"
     )
@@ -124,13 +125,11 @@ def _show(result: CopyResult, output: str) -> None:
         print_table((f"{result.source}", "from offset", "to", "records"), rows)
         print_table((f"{result.target}", "ends at"), list(enumerate(result.target_ends)))
     if result.already:
-        click.echo(f"an earlier run had written {plural(result.already, 'record')} of these")
+        echo(f"an earlier run had written {plural(result.already, 'record')} of these")
     if result.deleted:
-        click.echo(
-            f"! the records of {plural(result.deleted, 'offset')} had been deleted: they are not in {result.target}"
-        )
+        echo(f"! the records of {plural(result.deleted, 'offset')} had been deleted: they are not in {result.target}")
     rate = f", {result.records / result.seconds:,.0f} a second" if result.seconds and result.records else ""
-    click.echo(
+    echo(
         f"copied {plural(result.records, 'record')} of {result.source} to {result.target} "
         f"({plural(len(result.target_ends), 'partition')}) in {result.seconds:.1f} s{rate}"
     )

@@ -19,6 +19,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import CommonConfig
 from strandline.client.errors import UnknownTopic
 from strandline.tools.dead_letters import DeadLetter
@@ -58,7 +59,7 @@ def list_letters(topic: str, every: bool, output: str, **where: Any) -> None:
         print_json([_json(letter) for letter in letters])
         return
     if not letters:
-        click.echo(f"no dead letters of {box.topic}" + ("" if every else " that were not replayed"))
+        echo(f"no dead letters of {box.topic}" + ("" if every else " that were not replayed"))
         return
     rows = [
         (
@@ -110,11 +111,11 @@ def replay(topic: str, dry_run: bool, output: str, **where: Any) -> None:
     if output == "json":
         print_json({"topic": box.topic, "dry_run": False, **done._asdict()})
         return
-    click.echo(f"replayed {plural(done.sent, 'dead letter')} into {box.topic}")
+    echo(f"replayed {plural(done.sent, 'dead letter')} into {box.topic}")
     if done.already:
-        click.echo(f"{plural(done.already, 'dead letter')} had been replayed before the last replay was interrupted")
+        echo(f"{plural(done.already, 'dead letter')} had been replayed before the last replay was interrupted")
     if done.foreign:
-        click.echo(f"skipped {plural(done.foreign, 'record')} of {box.dead} that are no dead letters", err=True)
+        echo(f"skipped {plural(done.foreign, 'record')} of {box.dead} that are no dead letters", err=True)
 
 
 def _foretell(box: DeadLetterBox, output: str) -> None:
@@ -125,6 +126,6 @@ def _foretell(box: DeadLetterBox, output: str) -> None:
             {"topic": box.topic, "dry_run": True, "sent": len(letters), "partitions": dict(sorted(places.items()))}
         )
         return
-    click.echo(f"would replay {plural(len(letters), 'dead letter')} into {box.topic}")
+    echo(f"would replay {plural(len(letters), 'dead letter')} into {box.topic}")
     for name, count in sorted(places.items()):
-        click.echo(f"  {name}: {count}")
+        echo(f"  {name}: {count}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from strandline.cli.common import output_option, plain_errors, plural, print_table, settings_option
+from strandline.cli.screen import echo
 from strandline.cluster.node.dev_layout import PORT_BASE, STATE_FILE
 from strandline.cluster.node.dev_login import KCAT_FILE
 
@@ -101,13 +102,13 @@ def dev(
         )
         if output == "table":
             count = len({*cluster.broker_ids, *cluster.controller_ids})
-            click.echo(f"Starting {plural(count, 'node')}; Ctrl-C stops them.", err=True)
+            echo(f"Starting {plural(count, 'node')}; Ctrl-C stops them.", err=True)
         try:
             cluster.start()
             _tell_ready(cluster, output, kept=data_dir is not None)
             _watch(cluster, stopping, output)
             if output == "table":
-                click.echo("Stopping.")
+                echo("Stopping.")
         finally:
             cluster.stop()
 
@@ -137,7 +138,7 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
         ready = {"event": "ready", "bootstrap": cluster.bootstrap, "nodes": places}
         if cluster.client_properties is not None:
             ready["client_properties"] = str(cluster.client_properties)
-        click.echo(json.dumps(ready))
+        echo(json.dumps(ready))
         return
     scheme = "http" if cluster.client_properties is None else "https"
     rows = [
@@ -152,13 +153,13 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
     ]
     print_table(("node", "roles", "clients", "metrics", "pid"), rows, title="The cluster is ready")
     how_long = "kept" if kept else "deleted at the end; --data-dir keeps it"
-    click.echo(f"Data and logs: {cluster.root} ({how_long})")
+    echo(f"Data and logs: {cluster.root} ({how_long})")
     bootstrap = cluster.client(cluster.broker_ids[0])
     if cluster.client_properties is not None:
         _tell_how_to_connect(bootstrap, cluster.client_properties)
         return
     where = "" if bootstrap == f"127.0.0.1:{PORT_BASE}" else f" -b {bootstrap}"
-    click.echo(f"Try: strandline topic create orders{where}    or: kcat -b {bootstrap} -L    Ctrl-C stops the cluster.")
+    echo(f"Try: strandline topic create orders{where}    or: kcat -b {bootstrap} -L    Ctrl-C stops the cluster.")
 
 
 def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
@@ -166,16 +167,16 @@ def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
     ca, pem = properties.with_name("ca.pem"), properties.with_name("client-dev.pem")
     by_kcat = properties.with_name(KCAT_FILE)
     logs_in = "SASL_SSL" in properties.read_text()
-    click.echo("Clients log in:" if logs_in else "Clients show a certificate:")
-    click.echo(f"  strandline topic create orders -b {bootstrap} --command-config {properties}")
-    click.echo(
+    echo("Clients log in:" if logs_in else "Clients show a certificate:")
+    echo(f"  strandline topic create orders -b {bootstrap} --command-config {properties}")
+    echo(
         f"  kcat -F {by_kcat} -b {bootstrap} -L"
         if logs_in
         else f"  kcat -b {bootstrap} -L -X security.protocol=ssl -X ssl.ca.location={ca}"
         f" -X ssl.certificate.location={pem} -X ssl.key.location={pem}"
     )
-    click.echo(f"  kafka-topics.sh --bootstrap-server {bootstrap} --command-config {properties} --list")
-    click.echo(f"  curl --cacert {ca} https://... of the table. Ctrl-C stops the cluster.")
+    echo(f"  kafka-topics.sh --bootstrap-server {bootstrap} --command-config {properties} --list")
+    echo(f"  curl --cacert {ca} https://... of the table. Ctrl-C stops the cluster.")
 
 
 def _watch(cluster: DevCluster, stopping: threading.Event, output: str) -> None:
@@ -185,9 +186,9 @@ def _watch(cluster: DevCluster, stopping: threading.Event, output: str) -> None:
         for node_id in sorted(alive - set(cluster.pids())):
             alive.discard(node_id)
             if output == "json":
-                click.echo(json.dumps({"event": "ended", "node_id": node_id, "exit_code": cluster.exit_code(node_id)}))
+                echo(json.dumps({"event": "ended", "node_id": node_id, "exit_code": cluster.exit_code(node_id)}))
             else:
-                click.echo(f"Node {node_id} has ended (exit code {cluster.exit_code(node_id)}).", err=True)
-                click.echo(f"Its log ends:\n{cluster.last_words(node_id)}", err=True)
+                echo(f"Node {node_id} has ended (exit code {cluster.exit_code(node_id)}).", err=True)
+                echo(f"Its log ends:\n{cluster.last_words(node_id)}", err=True)
         if not alive:
             raise click.ClickException("every node has ended")

@@ -12,6 +12,7 @@ import click
 
 from strandline.cli.common import Target, check_reachable, output_option, plain_errors, print_json, target_options
 from strandline.cli.http_listener import cacert_option, http_option, metrics_of
+from strandline.cli.screen import echo
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.node.doctor import (
     NO_EFFECT,
@@ -182,12 +183,12 @@ _MARKS = {
 def _show(findings: list[Finding], nothing: str) -> None:
     for finding in findings:
         mark, label = _MARKS[finding.kind]
-        click.echo(f"{mark} {finding.where}: {finding.setting}")
-        click.echo(f"    {label}{finding.loses}")
-        click.echo(f"    instead:    {finding.remedy}")
+        echo(f"{mark} {finding.where}: {finding.setting}")
+        echo(f"    {label}{finding.loses}")
+        echo(f"    instead:    {finding.remedy}")
     unchecked = sum(finding.kind == UNCHECKED for finding in findings)
     counts = [f"{len(findings) - unchecked} found"] + ([f"{unchecked} not checked"] if unchecked else [])
     if findings:
-        click.echo(", ".join(counts) + ".")
+        echo(", ".join(counts) + ".")
     else:
-        click.echo(nothing)
+        echo(nothing)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from strandline.cli.screen import echo
 from strandline.client.types import ConfigChange, ConfigResource
 
 if TYPE_CHECKING:
@@ -43,4 +42,4 @@ def values_set(changes: Sequence[ConfigChange]) -> dict[str, str]:
 def warn(values: Mapping[str, str], reasons: Mapping[str, str]) -> None:
     """A line on standard error for each setting without effect."""
     for name, reason in reasons.items():
-        click.echo(f"warning: {name}={values[name]} has no effect yet: {reason}", err=True)
+        echo(f"warning: {name}={values[name]} has no effect yet: {reason}", err=True)

@@ -19,6 +19,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import confirm, echo
 from strandline.client.types import Election
 from strandline.proto.error_codes import ErrorCode
 
@@ -86,8 +87,8 @@ def _confirm(preview: list[Election]) -> None:
     costs = "\n".join(f"  {one.topic}-{one.partition}: {one.message}" for one in preview if one.held)
     if not sys.stdin.isatty():
         raise CommandWrong(f"not electing: nobody is there to ask; say --yes to accept this:\n{costs}")
-    click.echo(costs, err=True)
-    click.confirm("Elect these leaders? What they lack is lost for good", abort=True)
+    echo(costs, err=True)
+    confirm("Elect these leaders? What they lack is lost for good", abort=True)
 
 
 def _print(elections: list[Election], output: str, dry_run: bool) -> None:
@@ -106,7 +107,7 @@ def _print(elections: list[Election], output: str, dry_run: bool) -> None:
         )
         return
     if not elections:
-        click.echo("no partition needs an election")
+        echo("no partition needs an election")
         return
     held = sum(one.held for one in elections)
     verb = "would get" if dry_run else "got"
@@ -114,4 +115,4 @@ def _print(elections: list[Election], output: str, dry_run: bool) -> None:
         [f"{one.topic}-{one.partition}", "ok" if one.held else f"! {one.error.name}", one.message] for one in elections
     ]
     print_table(("partition", "election", "what it means"), rows)
-    click.echo(f"{plural(held, 'partition')} {verb} a leader")
+    echo(f"{plural(held, 'partition')} {verb} a leader")

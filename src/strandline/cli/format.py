@@ -13,6 +13,7 @@ from strandline.cli.common import (
     print_json,
     settings_option,
 )
+from strandline.cli.screen import echo
 
 
 @click.command("format")
@@ -93,7 +94,7 @@ def format_(
     if output == "json":
         print_json(
             {
-                "directory": config.data_dir,
+                "directory": made.path,
                 "node_id": made.meta.node_id,
                 "cluster_id": made.meta.cluster_id,
                 "directory_id": encode_id(made.meta.directory_id),
@@ -102,15 +103,13 @@ def format_(
             }
         )
         return
-    for path, already in {config.data_dir: made.already, **made.others}.items():
+    for path, already in {made.path: made.already, **made.others}.items():
         verb = "is formatted already" if already else "would be formatted" if dry_run else "is formatted"
-        click.echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+        echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
     if add_scram and made.already:
-        click.echo(
-            "Its users are as they were: --add-scram makes them with a directory; strandline user set, later on."
-        )
+        echo("Its users are as they were: --add-scram makes them with a directory; strandline user set, later on.")
     if without_vote:
         node = made.meta.node_id
-        click.echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
+        echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
     if cluster_id is None and not made.already:
-        click.echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")
+        echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")

@@ -22,6 +22,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import group_names, topic_names
+from strandline.cli.screen import confirm, echo
 from strandline.client.config import duration_ms
 from strandline.client.types import EARLIEST, LATEST, GroupDescription, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
@@ -54,7 +55,7 @@ def list_groups(output: str, **where: Any) -> None:
     if output == "json":
         print_json([{"group": one.group_id, "state": one.state, "type": one.type} for one in found])
     elif not found:
-        click.echo("no groups yet; join one with: strandline consume TOPIC --group NAME")
+        echo("no groups yet; join one with: strandline consume TOPIC --group NAME")
     else:
         print_table(("group", "state", "type"), [(one.group_id, one.state or "?", one.type or "?") for one in found])
 
@@ -87,13 +88,13 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
         title = f"{one['group']}: {one['state']}, {plural(len(one['members']), 'member')}"
         title += f", assignor {one['assignor']}" if one["assignor"] else ""
         title += f", coordinator {one['coordinator']}; {one['lag_words']}"
-        click.echo(title)
+        echo(title)
         print_table(columns, rows)
         idle = [member["client_id"] for member in one["members"] if not member["partitions"]]
         if idle:
-            click.echo(f"without a partition: {', '.join(idle)}")
+            echo(f"without a partition: {', '.join(idle)}")
         if one["expired_unread"]:
-            click.echo(
+            echo(
                 f"! {plural(one['expired_unread'], 'record')} expired unread: {one['group']} had not read them when "
                 "retention, or somebody, deleted them. What it does at such an offset is its auto.offset.reset; "
                 "retention.ms and retention.bytes of the topic say how long records stay",
@@ -208,11 +209,11 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **wher
                 if not yes:
                     if not sys.stdin.isatty():
                         raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
-                    click.confirm(f"Delete group {what}? It cannot be undone", abort=True, err=True)
+                    confirm(f"Delete group {what}? It cannot be undone", abort=True, err=True)
                 admin.delete_groups([one.group_id])
             deleted.append({"group": one.group_id, "committed_offsets": count})
             if output == "table":
-                click.echo(f"{'would delete' if dry_run else 'deleted'} group {what}")
+                echo(f"{'would delete' if dry_run else 'deleted'} group {what}")
     if output == "json":
         print_json({"deleted": deleted, "dry_run": dry_run})
 

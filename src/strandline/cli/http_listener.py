@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import urllib.error
 import urllib.request
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import click
+
+from strandline.proto.json_text import read_json
 
 TIMEOUT_S = 10.0
 
@@ -70,7 +71,7 @@ def ask(node: str, path: str, cacert: str | None, body: bytes | None = None) -> 
 def ask_json(node: str, path: str, cacert: str | None, body: bytes | None = None) -> dict[str, Any]:
     """As `ask`, for a page in JSON."""
     try:
-        answer = json.loads(ask(node, path, cacert, body))
+        answer = read_json(ask(node, path, cacert, body))
     except ValueError:
         answer = None
     if not isinstance(answer, dict):

@@ -15,6 +15,7 @@ from strandline.cli.common import (
     CommandWrong,
     Target,
     admin_for,
+    dry_run_option,
     interrupts,
     output_option,
     parse_pairs,
@@ -26,6 +27,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import CommonConfig
 from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
@@ -72,10 +74,11 @@ def lake() -> None:
               help="Their bytes, likewise; and those that wait to be written.")  # fmt: skip
 @click.option("--file-bytes", type=click.IntRange(1), default=128 << 20, show_default=True,
               help="A file ends once it is so large.")  # fmt: skip
+@dry_run_option
 @output_option
 @target_options
 def export(*, topic: str, place: str | None, format_: str, follow: bool, new_topic: bool, output: str,
-           commit_interval: float, batch_rows: int, batch_bytes: int, file_bytes: int,
+           commit_interval: float, batch_rows: int, batch_bytes: int, file_bytes: int, dry_run: bool,
            **others: Any) -> None:  # fmt: skip
     """Keep a topic's committed records as Parquet by day of their time, each once; interrupted or killed, go on.
 
@@ -92,6 +95,8 @@ def export(*, topic: str, place: str | None, format_: str, follow: bool, new_top
     values = {name: others.pop(name) for name in ("kind", "schema", "message")}
     target = Target(**others)
     _refuse_without_effect(format_, place, **iceberg, **values)
+    if dry_run and format_ == "iceberg":
+        raise CommandWrong("--dry-run is for --format parquet: an Iceberg table is made as soon as it is opened")
     with admin_for(target) as admin, _libraries():
         from strandline.client.range_reader import RangeReader
         from strandline.tools.lake.export import Export, Limits
@@ -107,8 +112,11 @@ def export(*, topic: str, place: str | None, format_: str, follow: bool, new_top
         ):
             run = Export(
                 admin, reader, topic, sink, shape=shape, limits=limits, clock=SystemClock(), new_topic=new_topic,
-                say=lambda text: click.echo(text, err=True), progress=told,
+                say=lambda text: echo(text, err=True), progress=told,
             )  # fmt: skip
+            if dry_run:
+                _show_pending(topic, place, run.pending(), output)
+                return
             result = run.run(follow=follow, is_stopped=interrupted.is_set, wait=interrupted.wait)
             _show_result(topic, place or iceberg["catalog"], result, output)
     if result.behind:
@@ -144,7 +152,7 @@ def status(*, place: str, output: str, **where: Any) -> None:
     print_table(("topic", "partition", "offset", "log end", "lag"), table)
     _say_state(state)
     if why is not None:
-        click.echo(f"lag not known: {why}")
+        echo(f"lag not known: {why}")
 
 
 @lake.command("verify")
@@ -168,9 +176,9 @@ def verify(*, place: str, output: str) -> None:
                     **_figures(verdict.state)})  # fmt: skip
     else:
         for text in verdict.wrong:
-            click.echo(f"! {text}")
+            echo(f"! {text}")
         for name in verdict.leftovers:
-            click.echo(f"not in a commit: {name}")
+            echo(f"not in a commit: {name}")
         _say_state(verdict.state)
     if verdict.wrong:
         raise CommandFailed(f"{place} is damaged: {plural(len(verdict.wrong), 'file')} not as the commits say")
@@ -182,8 +190,9 @@ def verify(*, place: str, output: str) -> None:
               help="Files end once they are so large; those of less than half of it are joined.")  # fmt: skip
 @click.option("--keep-minutes", type=click.FloatRange(0), default=60.0, show_default=True,
               help="Delete files that do not count, if they were written, or compacted, so long ago.")  # fmt: skip
+@dry_run_option
 @output_option
-def compact(*, place: str, file_bytes: int, keep_minutes: float, output: str) -> None:
+def compact(*, place: str, file_bytes: int, keep_minutes: float, dry_run: bool, output: str) -> None:
     """Join small files of a day, and delete those that no commit names. An export may go on meanwhile.
 
     \b
@@ -193,12 +202,45 @@ def compact(*, place: str, file_bytes: int, keep_minutes: float, output: str) ->
         from strandline.lake import upkeep
 
         there = _lake(place)
+        if dry_run:
+            small = upkeep.joinable(there, file_bytes)
+            stale = upkeep.vacuum(there, int(keep_minutes * 60_000), dry_run=True)
+            if output == "json":
+                print_json({"lake": place, "dry_run": True, "small_files": small, "deleted": stale})
+            else:
+                for date, count in small.items():
+                    echo(f"{date}: {plural(count, 'small file')} would be joined")
+                echo(f"{plural(stale, 'file')} that no commit names would be deleted")
+            return
         before, after = upkeep.compact(there, file_bytes)
         deleted = upkeep.vacuum(there, int(keep_minutes * 60_000))
     if output == "json":
         print_json({"lake": place, "files_before": before, "files": after, "deleted": deleted})
     else:
-        click.echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
+        echo(f"{plural(before, 'file')} before, {after:,} now; {deleted:,} that did not count deleted")
+
+
+@lake.command("repair")
+@click.argument("place", metavar="DIR|URL")
+@dry_run_option
+@output_option
+def repair(*, place: str, dry_run: bool, output: str) -> None:
+    """Put commits that cannot be read aside, into broken/, so that the lake can be read and written again.
+
+    Only the last commit can be put aside; the next export covers its offsets again. Stop exports into the lake first.
+
+    \b
+    strandline lake repair orders-lake --dry-run
+    """
+    with plain_errors(), _libraries():
+        names = _lake(place).repair(dry_run=dry_run)
+    if output == "json":
+        print_json({"lake": place, "dry_run": dry_run, "broken": names})
+        return
+    for name in names:
+        echo(f"{name}: {'would be put' if dry_run else 'put'} into broken/")
+    if not names:
+        echo(f"every commit of {place} can be read: nothing to repair")
 
 
 @lake.command("files")
@@ -222,7 +264,7 @@ def files(*, place: str, bad: bool, output: str) -> None:
         print_json([{"file": name, "rows": count} for name, count in rows])
     else:
         for name, _count in rows:
-            click.echo(name)
+            echo(name)
 
 
 # -- inside ---------------------------------------------------------------------------------------------------------
@@ -249,6 +291,17 @@ def _lake(place: str) -> Lake:
             f"{place} is no lake: it has no commits/. Make one: strandline lake export TOPIC --to {place}"
         )
     return found
+
+
+def _show_pending(topic: str, place: str | None, spans: dict[int, tuple[int, int]], output: str) -> None:
+    """Offsets that a run would export."""
+    if output == "json":
+        parts = [{"partition": number, "from": start, "end": end} for number, (start, end) in sorted(spans.items())]
+        print_json({"topic": topic, "lake": place, "dry_run": True, "partitions": parts})
+        return
+    print_table(("partition", "from", "end"), [(number, *span) for number, span in sorted(spans.items())])
+    offsets = sum(end - start for start, end in spans.values())
+    echo(f"would export {plural(offsets, 'offset')} of {topic} to {place}")
 
 
 def _refuse_without_effect(
@@ -285,9 +338,7 @@ def _shape(*, kind: str, schema: Path | None, message: str | None) -> Shape:
     assert shape.typed is not None
     for field in shape.typed.struct:
         if field.name in TAKEN:
-            click.echo(
-                f"the value's {field.name} is the column value_{field.name}: {field.name} is the record's", err=True
-            )
+            echo(f"the value's {field.name} is the column value_{field.name}: {field.name} is the record's", err=True)
     return shape
 
 
@@ -342,19 +393,17 @@ def _figures(state: State) -> dict[str, int]:
 
 
 def _say_state(state: State) -> None:
-    click.echo(
-        f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}, {plural(state.next_number, 'commit')}"
-    )
+    echo(f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}, {plural(state.next_number, 'commit')}")
     _say_rest(state.bad_rows, state.lost, state.empty)
 
 
 def _say_rest(bad: int, lost: int, empty: int) -> None:
     if bad:
-        click.echo(f"! {plural(bad, 'record')} in bad/: they fit no row")
+        echo(f"! {plural(bad, 'record')} in bad/: they fit no row")
     if lost:
-        click.echo(f"! {plural(lost, 'offset')} lost: deleted before they were exported")
+        echo(f"! {plural(lost, 'offset')} lost: deleted before they were exported")
     if empty:
-        click.echo(f"{plural(empty, 'offset')} without a record (compacted away, ends of transactions, aborted ones)")
+        echo(f"{plural(empty, 'offset')} without a record (compacted away, ends of transactions, aborted ones)")
 
 
 def _show_result(topic: str, place: str, result: Result, output: str) -> None:
@@ -369,6 +418,6 @@ def _show_result(topic: str, place: str, result: Result, output: str) -> None:
         return
     if rows:
         print_table(("partition", "from", "to", "lost"), rows)
-    click.echo(f"{plural(result.rows, 'row')} of {topic} in {plural(result.files, 'file')} "
+    echo(f"{plural(result.rows, 'row')} of {topic} in {plural(result.files, 'file')} "
                f"({plural(result.size_bytes, 'byte')}), {plural(result.commits, 'commit')}: {place}")  # fmt: skip
     _say_rest(result.bad, result.lost_offsets, result.empty)

@@ -8,6 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
+from strandline.proto.printable import printable_lines
+
 ENTRY_POINTS = "strandline.commands"
 """Where packages above this one, and other people's, add commands: name = module:click_command."""
 
@@ -38,9 +40,15 @@ class LazyGroup(click.Group):
         return None if plugin is None else _load(plugin)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does it; Ctrl-C ends the program without a word, as a shell expects it of what SIGINT ended."""
+        """As click does it; Ctrl-C ends the program without a word, as a shell expects it of what SIGINT ended.
+
+        An error may have words of others in it: they are made printable here, for every command.
+        """
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = printable_lines(error.message)
+            raise
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 

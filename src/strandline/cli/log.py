@@ -12,6 +12,7 @@ import click
 from strandline.cli.common import output_option, plain_errors, plural
 from strandline.cli.move import move
 from strandline.cli.repair import repair
+from strandline.cli.screen import echo
 from strandline.cli.verify import verify
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
@@ -48,7 +49,7 @@ def dump(files: tuple[str, ...], records: bool, output: str) -> None:
     with plain_errors():
         for path in _expand(files):
             if output == "table":
-                click.echo(path)
+                echo(path)
             for item in dump_file(disk, path, decode=records):
                 problems += isinstance(item, Problem)
                 _show(path, item, output)
@@ -68,7 +69,7 @@ def _expand(files: tuple[str, ...]) -> Iterator[str]:
             continue
         known = [str(entry) for entry in sorted(path.iterdir()) if entry.is_file() and _is_known(disk, str(entry))]
         if not known:
-            click.echo(f"{path}: no segments, indexes, snapshots or checkpoints in it", err=True)
+            echo(f"{path}: no segments, indexes, snapshots or checkpoints in it", err=True)
         yield from known
 
 
@@ -86,12 +87,12 @@ def _show(path: str, item: Any, output: str) -> None:
     if output == "json":
         import json
 
-        click.echo(json.dumps({"file": path, "kind": type(item).__name__, **_facts(item)}, default=_plain))
+        echo(json.dumps({"file": path, "kind": type(item).__name__, **_facts(item)}, default=_plain))
         return
-    click.echo("  " + _line(item))
+    echo("  " + _line(item))
     if isinstance(item, DumpedBatch):
         for record in item.records or ():
-            click.echo("    " + _record_line(record))
+            echo("    " + _record_line(record))
 
 
 def _plain(value: object) -> object:

@@ -7,8 +7,17 @@ from typing import Any
 
 import click
 
-from strandline.cli.common import CommandFailed, Target, admin_for, output_option, print_json, target_options
+from strandline.cli.common import (
+    CommandFailed,
+    Target,
+    admin_for,
+    dry_run_option,
+    output_option,
+    print_json,
+    target_options,
+)
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.cli.sizes import shown_bytes
 from strandline.client.admin import Admin
 from strandline.client.types import LogDirDescription
@@ -31,9 +40,12 @@ _WORDS = {
 @click.option("--broker", type=click.IntRange(0), required=True, help="Whose replica.")
 @click.option("--to", "path", required=True, help="The directory, as in the broker's log.dirs.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the end; a repetition without it does.")
+@dry_run_option
 @output_option
 @target_options
-def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, output: str, **where: Any) -> None:
+def move(
+    *, topic: str, partition: int, broker: int, path: str, no_wait: bool, dry_run: bool, output: str, **where: Any
+) -> None:
     """Move a replica to another log directory of its broker, while it is written and read.
 
     It is copied beside the log and takes its place once it is whole. Where the replica is already: a move that is under
@@ -44,11 +56,12 @@ def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, o
     """
     tp = TopicPartition(topic, partition)
     with admin_for(Target(**where)) as admin:
+        if dry_run:
+            _preview(admin, broker, tp, path, output)
+            return
         [error] = admin.alter_replica_log_dirs({(topic, partition, broker): path}).values()
         if error is not None:
-            words = _WORDS.get(error.code)
-            known = ", ".join(_named(one) for one in _dirs(admin, broker))
-            raise CommandFailed(f"{tp} on broker {broker}: {words or error}; its directories: {known}")
+            raise _refused(broker, tp, _WORDS.get(error.code) or str(error), _dirs(admin, broker))
         done = _there(admin, broker, tp, path)
         while not done and not no_wait:
             _tell(admin, broker, tp, path, output)
@@ -57,7 +70,33 @@ def move(*, topic: str, partition: int, broker: int, path: str, no_wait: bool, o
     if output == "json":
         print_json({"topic": topic, "partition": partition, "broker": broker, "log_dir": path, "done": done})
     else:
-        click.echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
+        echo(f"{tp} on broker {broker}: {'it is in' if done else 'on its way to'} {path}")
+
+
+def _preview(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str) -> None:
+    """Raises CommandFailed for a move that the broker would refuse."""
+    dirs = _dirs(admin, broker)
+    target = next((one for one in dirs if one.path == path and one.error is None), None)
+    if target is None:
+        raise _refused(broker, tp, _WORDS[ErrorCode.LOG_DIR_NOT_FOUND], dirs)
+    source = next((one for one in dirs if tp in one.replicas), None)
+    if source is None:
+        raise _refused(broker, tp, _WORDS[ErrorCode.REPLICA_NOT_AVAILABLE], dirs)
+    size = 0 if source is target else source.replicas[tp].size_bytes
+    if target.usable_bytes is not None and size > target.usable_bytes:
+        raise _refused(broker, tp, f"it has {shown_bytes(size)}, and there is no room for it", dirs)
+    if output == "json":
+        print_json({"topic": tp.topic, "partition": tp.partition, "broker": broker, "from": source.path,
+                    "log_dir": path, "bytes": size, "dry_run": True})  # fmt: skip
+    elif source is target:
+        echo(f"{tp} on broker {broker}: it is in {path}; a move that is under way would be given up")
+    else:
+        echo(f"{tp} on broker {broker}: {shown_bytes(size)} would move from {source.path} to {path}")
+
+
+def _refused(broker: int, tp: TopicPartition, why: str, dirs: list[LogDirDescription]) -> CommandFailed:
+    known = ", ".join(_named(one) for one in dirs)
+    return CommandFailed(f"{tp} on broker {broker}: {why}; its directories: {known}")
 
 
 def _dirs(admin: Admin, broker: int) -> list[LogDirDescription]:
@@ -84,4 +123,4 @@ def _tell(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str)
     for one in _dirs(admin, broker):
         if tp in one.moving and one.path == path and output != "json":
             copy = one.moving[tp]
-            click.echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)
+            echo(f"{tp}: {copy.size_bytes} bytes are copied, {copy.lag_records} offsets are left", err=True)

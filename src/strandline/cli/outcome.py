@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandline.proto.printable import printable_lines
 from strandline.spark.pipelines.outcome import Outcome
 
 WORDS = {True: "[blue]held[/]", False: "[bold yellow]FAILED[/]", None: "not judged"}
@@ -21,13 +22,13 @@ def show_outcome(outcome: Outcome) -> None:
     table.add_column(style="bold", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in outcome.figures.items():
-        table.add_row(name, Text(value))
+        table.add_row(name, Text(printable_lines(value)))
     console.print(table)
     table = Table(title="What was checked", title_justify="left", show_header=False)
     for style in ("bold", None, None):
         table.add_column(style=style, overflow="fold")
     for name, (verdict, says) in outcome.checks.items():
-        table.add_row(name, WORDS[verdict], Text(says))
+        table.add_row(name, WORDS[verdict], Text(printable_lines(says)))
     console.print(table)
 
 

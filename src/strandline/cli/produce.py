@@ -21,8 +21,10 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.client.config import ProducerConfig
 from strandline.client.types import Ack
+from strandline.proto.json_text import read_json
 
 
 class _Line(NamedTuple):
@@ -110,7 +112,7 @@ def produce(
                 if output == "json":
                     print_json({"topic": topic, "records": count, "partitions": partitions, "dry_run": True})
                 else:
-                    click.echo(f"would send {plural(count, 'record')} to {topic} ({plural(partitions, 'partition')})")
+                    echo(f"would send {plural(count, 'record')} to {topic} ({plural(partitions, 'partition')})")
                 return
             for line in lines:
                 future = producer.send(
@@ -146,16 +148,14 @@ def _report(topic: str, tally: _Tally, quiet: bool) -> None:
             f"partition {number}: {first}-{last}" if last >= 0 else f"partition {number}"
             for number, (first, last) in sorted(tally.offsets.items())
         )
-        click.echo(
-            f"{plural(tally.acked, 'record')} acknowledged in {topic}" + (f" ({places})" if places else ""), err=True
-        )
+        echo(f"{plural(tally.acked, 'record')} acknowledged in {topic}" + (f" ({places})" if places else ""), err=True)
     if tally.failed:
         raise CommandFailed(f"{plural(tally.failed, 'record')} failed: {tally.first_error}")
 
 
 def _lines(source: BinaryIO, separator: str | None, as_json: bool) -> Iterator[_Line]:
     if source.isatty():
-        click.echo("one record a line; end with Ctrl-D", err=True)
+        echo("one record a line; end with Ctrl-D", err=True)
     cut = None if separator is None else separator.encode()
     for number, raw in enumerate(source, 1):
         text = raw.removesuffix(b"\n").removesuffix(b"\r")
@@ -172,7 +172,7 @@ def _lines(source: BinaryIO, separator: str | None, as_json: bool) -> Iterator[_
 
 def _from_json(text: bytes, number: int) -> _Line:
     try:
-        fields = json.loads(text)
+        fields = read_json(text)
     except ValueError as error:
         raise CommandFailed(f"line {number} is not JSON: {error}") from error
     known = {"value", "key", "headers", "partition", "timestamp_ms"}

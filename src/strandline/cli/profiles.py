@@ -8,6 +8,7 @@ import click
 
 from strandline.cli.common import (
     CommandFailed,
+    dry_run_option,
     output_option,
     parse_pairs,
     plain_errors,
@@ -15,6 +16,7 @@ from strandline.cli.common import (
     print_table,
 )
 from strandline.cli.profile_store import BOOTSTRAP, Profiles
+from strandline.cli.screen import echo
 from strandline.proto.errors import ConfigError
 from strandline.proto.secrets import shown
 
@@ -35,7 +37,8 @@ def profile() -> None:
 @click.option(
     "--from", "source", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Settings to copy."
 )
-def create(name: str, bootstrap: str | None, pairs: tuple[str, ...], source: str | None) -> None:
+@dry_run_option
+def create(name: str, bootstrap: str | None, pairs: tuple[str, ...], source: str | None, dry_run: bool) -> None:
     """Make a profile, and use it from now on.
 
     \b
@@ -53,15 +56,18 @@ def create(name: str, bootstrap: str | None, pairs: tuple[str, ...], source: str
         if bootstrap is not None:
             settings[BOOTSTRAP] = bootstrap
         _check(settings)
-        profiles.save(name, settings)
-        profiles.use(name)
-    click.echo(f"created profile {name}, which is in use now: {profiles.path(name)}")
+        if not dry_run:
+            profiles.save(name, settings)
+            profiles.use(name)
+    done = "would be created, and in use from then on" if dry_run else "created, which is in use now"
+    echo(f"profile {name} {done}: {profiles.path(name)}")
 
 
 @profile.command("set")
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 @click.option("--profile", "name", metavar="NAME", help="Left out: the one in use.")
-def set_(pairs: tuple[str, ...], name: str | None) -> None:
+@dry_run_option
+def set_(pairs: tuple[str, ...], name: str | None, dry_run: bool) -> None:
     """Change settings of a profile; KEY= takes one away.
 
     \b
@@ -74,8 +80,9 @@ def set_(pairs: tuple[str, ...], name: str | None) -> None:
         settings = profiles.load(name) | parse_pairs(pairs, "KEY=VALUE")
         settings = {key: value for key, value in settings.items() if value}
         _check(settings)
-        profiles.save(name, settings)
-    click.echo(f"changed profile {name}")
+        if not dry_run:
+            profiles.save(name, settings)
+    echo(f"{'would change' if dry_run else 'changed'} profile {name}")
 
 
 @profile.command("list")
@@ -93,7 +100,7 @@ def list_(output: str) -> None:
     if output == "json":
         print_json([{"profile": name, "in_use": in_use, "bootstrap": where or None} for name, in_use, where in rows])
     elif not rows:
-        click.echo("no profiles yet; make one with: strandline profile create NAME -b HOST:PORT")
+        echo("no profiles yet; make one with: strandline profile create NAME -b HOST:PORT")
     else:
         print_table(("profile", "in use", "bootstrap"), [(name, "yes" if used else "", at) for name, used, at in rows])
 
@@ -114,14 +121,15 @@ def show(name: str | None, output: str) -> None:
     if output == "json":
         print_json({"profile": name, "in_use": profiles.current == name, "settings": settings})
     else:
-        click.echo(f"{name}: {profiles.path(name)}")
+        echo(f"{name}: {profiles.path(name)}")
         print_table(("setting", "value"), list(settings.items()))
 
 
 @profile.command("use")
 @click.argument("name", required=False)
 @click.option("--none", "nothing", is_flag=True, help="Use no profile any more.")
-def use(name: str | None, nothing: bool) -> None:
+@dry_run_option
+def use(name: str | None, nothing: bool, dry_run: bool) -> None:
     """Go by this profile from now on.
 
     \b
@@ -131,21 +139,31 @@ def use(name: str | None, nothing: bool) -> None:
     if (name is None) is not nothing:
         raise click.UsageError("name a profile, or give --none")
     with plain_errors():
-        Profiles().use(name)
-    click.echo("no profile is in use" if name is None else f"profile {name} is in use")
+        profiles = Profiles()
+        if dry_run and name is not None:
+            profiles.load(name)
+        elif not dry_run:
+            profiles.use(name)
+    state = "would be in use" if dry_run else "is in use"
+    echo(f"no profile {state}" if name is None else f"profile {name} {state}")
 
 
 @profile.command("delete")
 @click.argument("name")
-def delete(name: str) -> None:
+@dry_run_option
+def delete(name: str, dry_run: bool) -> None:
     """Delete a profile. What its references point at stays.
 
     \b
     strandline profile delete staging
     """
     with plain_errors():
-        Profiles().delete(name)
-    click.echo(f"deleted profile {name}")
+        profiles = Profiles()
+        if dry_run:
+            profiles.load(name)
+        else:
+            profiles.delete(name)
+    echo(f"{'would delete' if dry_run else 'deleted'} profile {name}")
 
 
 def _named(profiles: Profiles, name: str | None) -> str:

@@ -14,6 +14,7 @@ from strandline.cli.common import (
     print_json,
     settings_option,
 )
+from strandline.cli.screen import echo
 
 __all__ = ["quorum"]
 
@@ -45,12 +46,14 @@ def force_vote(
     strandline quorum force-vote --config node-3.properties --i-accept-the-loss-of-committed-metadata
     """
     from strandline.cluster.node.format import read_directory
+    from strandline.cluster.node.main_directory import as_it_starts
     from strandline.controller.quorum.quorum import memory_of
     from strandline.log.real_disk import RealDisk
 
     with plain_errors():
         config = load_config(config_path, overrides)
         disk = RealDisk()
+        config = as_it_starts(config, dict.fromkeys(config.log_dirs, disk))
         directory = read_directory(disk, config)
         memory = memory_of(disk, config.data_dir, directory.meta.directory_id, promises=config.is_controller)
         memory.recall()
@@ -66,8 +69,8 @@ def force_vote(
     if output == "json":
         print_json({"node_id": node, "had_vote": not lost, "changed": lost and not dry_run})
     elif not lost:
-        click.echo(f"Node {node} has its vote: there is nothing to force.")
+        echo(f"Node {node} has its vote: there is nothing to force.")
     elif dry_run:
-        click.echo(f"Node {node} has no vote, or a doubtful one, and would have one again. {_RISK}")
+        echo(f"Node {node} has no vote, or a doubtful one, and would have one again. {_RISK}")
     else:
-        click.echo(f"Node {node} votes again when it starts.")
+        echo(f"Node {node} votes again when it starts.")

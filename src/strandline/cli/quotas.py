@@ -16,6 +16,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.proto.ids import address_of
 from strandline.proto.quotas import DEFAULT, QuotaEntity, QuotaKey, entity_fault, value_fault
 
@@ -90,7 +91,7 @@ def list_(output: str, bootstrap: str, settings: dict[str, str]) -> None:
     if output == "json":
         print_json([{**_named(whom), "quota": key, "value": value} for whom, key, value in rows])
     elif not rows:
-        click.echo("there are no quotas; set one with: strandline quota set --user NAME producer_byte_rate=BYTES")
+        echo("there are no quotas; set one with: strandline quota set --user NAME producer_byte_rate=BYTES")
     else:
         columns = ("user", "client-id", "ip", "quota", "value")
         print_table(columns, [(*whom, key, f"{value:.15g}") for whom, key, value in rows])
@@ -174,11 +175,11 @@ def _change(
     for key, value in values.items():
         what = f"{key} of {entity}"
         if value is None:
-            click.echo(f"{what} {'would be' if dry_run else 'is'} removed")
+            echo(f"{what} {'would be' if dry_run else 'is'} removed")
         else:
-            click.echo(f"{what} {'would be' if dry_run else 'is'} {value:.15g}")
+            echo(f"{what} {'would be' if dry_run else 'is'} {value:.15g}")
     if not values:
-        click.echo(f"{entity} has no such quota")
+        echo(f"{entity} has no such quota")
 
 
 def _shown(entity: QuotaEntity) -> tuple[str, ...]:

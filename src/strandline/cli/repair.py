@@ -18,6 +18,7 @@ from strandline.cli.common import (
     plural,
     print_json,
 )
+from strandline.cli.screen import confirm, echo
 from strandline.cli.verify import flaw_document, look_through, place_of, quiet, read_lock
 from strandline.proto.system import SystemClock
 
@@ -118,8 +119,8 @@ def _confirm(path: str, plan: Plan, changes: list[Change], *, yes: bool) -> None
     if not sys.stdin.isatty():
         raise CommandWrong(f"not changing {what}: nobody is there to ask; see it with --dry-run, and say --yes")
     for change in changes:
-        click.echo(f"  {_line(change)}", err=True)
-    click.confirm(f"Change {what}?", abort=True, err=True)
+        echo(f"  {_line(change)}", err=True)
+    confirm(f"Change {what}?", abort=True, err=True)
 
 
 def _line(change: Change) -> str:
@@ -138,16 +139,16 @@ def _line(change: Change) -> str:
 def _show(plan: Plan, changes: list[Change], target: str, *, dry_run: bool) -> None:
     repaired = [flaw for flaws in plan.repaired.values() for flaw in flaws]
     for flaw in repaired:
-        click.echo(f"{'would repair' if dry_run else 'repaired'} {flaw.file}{place_of(flaw)}: {flaw.found}")
+        echo(f"{'would repair' if dry_run else 'repaired'} {flaw.file}{place_of(flaw)}: {flaw.found}")
     for change in changes:
-        click.echo(f"    {_line(change)}")
+        echo(f"    {_line(change)}")
     for one in plan.left:
-        click.echo(f"! left {one.flaw.file}{place_of(one.flaw)}: {one.flaw.found}")
-        click.echo(f"    instead: {one.why}")
+        echo(f"! left {one.flaw.file}{place_of(one.flaw)}: {one.flaw.found}")
+        echo(f"    instead: {one.why}")
     if target and repaired:
-        click.echo(f"What was taken away is in {target}. Delete it when the node's replicas are in sync.")
+        echo(f"What was taken away is in {target}. Delete it when the node's replicas are in sync.")
     verb = "would be repaired" if dry_run else "repaired"
-    click.echo(f"{plural(len(repaired), 'finding')} {verb}, {len(plan.left)} left.")
+    echo(f"{plural(len(repaired), 'finding')} {verb}, {len(plan.left)} left.")
 
 
 def _document(

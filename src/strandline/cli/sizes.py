@@ -18,6 +18,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import echo
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ def _show(sizes: Sizes, names: tuple[str, ...]) -> None:
     print_table(("broker", "directory", "disk", "usable", "bytes a day", "full in"), disks)
     unknown = sum(disk.unknown for disk in sizes.disks)
     if unknown:
-        click.echo(f"The growth of {plural(unknown, 'replica')} is not known, and counts as none.")
-    click.echo(_HOW)
+        echo(f"The growth of {plural(unknown, 'replica')} is not known, and counts as none.")
+    echo(_HOW)
 
 
 def shown_bytes(number: float) -> str:

@@ -21,6 +21,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.name_completion import topic_names
 from strandline.cli.outcome import outcome_document, show_outcome
+from strandline.cli.screen import echo
 
 if TYPE_CHECKING:
     from strandline.spark.pipelines.jobs import Context
@@ -67,7 +68,7 @@ def lake(*, topic: str, directory: Path, per_batch: int, output: str, **where: A
     if output == "json":
         print_json({"topic": topic, "to": str(directory), "rows": state.rows, "files": len(state.files)})
     else:
-        click.echo(f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}: {directory}")
+        echo(f"{plural(state.rows, 'row')} in {plural(len(state.files), 'file')}: {directory}")
 
 
 @spark.group()
@@ -207,7 +208,7 @@ def _run(
     else:
         show_outcome(outcome)
         if kept:
-            click.echo(f"result: {outcome.result}\neverything else: {root}")
+            echo(f"result: {outcome.result}\neverything else: {root}")
     if not outcome.held:
         raise SystemExit(1)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strandline.cli.common import F, output_option, plain_errors, plural, print_json, print_table, progress
+from strandline.cli.screen import echo
 from strandline.cli.tier_restore import restore, store_settings
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def list_(output: str, **where: Any) -> None:
         print_json(_document(found))
         return
     if not found.segments:
-        click.echo(_nothing(where))
+        echo(_nothing(where))
         _show_rest(found)
         return
     rows = [
@@ -73,7 +74,7 @@ def list_(output: str, **where: Any) -> None:
     ]
     print_table(("cluster", "topic", "topic id", "partition", "segments", "bytes", "first offset", "end offset"), rows)
     if found.flaws:
-        click.echo(f"! {plural(len(found.flaws), 'finding')}: see `strandline tier verify`.")
+        echo(f"! {plural(len(found.flaws), 'finding')}: see `strandline tier verify`.")
     _show_rest(found)
 
 
@@ -96,14 +97,14 @@ def verify(output: str, **where: Any) -> None:
         print_json(_document(found))
     else:
         for flaw in found.flaws:
-            click.echo(f"! {flaw.object}{_place(flaw)}: {flaw.found}")
+            echo(f"! {flaw.object}{_place(flaw)}: {flaw.found}")
         if not found.segments:
-            click.echo(f"! {_nothing(where)}")
+            echo(f"! {_nothing(where)}")
         read_bytes = sum(segment.log_bytes for segment in found.segments)
-        click.echo(f"{plural(len(found.segments), 'segment')}, {plural(read_bytes, 'byte')} read.")
+        echo(f"{plural(len(found.segments), 'segment')}, {plural(read_bytes, 'byte')} read.")
         _show_rest(found)
         if found.segments or found.flaws:
-            click.echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")
+            echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")
     if found.flaws or not found.segments:
         raise SystemExit(FOUND)
 
@@ -187,6 +188,6 @@ def _place(flaw: Flaw) -> str:
 
 def _show_rest(found: Inspected) -> None:
     if found.unfinished:
-        click.echo(f"{plural(found.unfinished, 'attempt')} without a log: cut short, and deleted by the cluster later.")
+        echo(f"{plural(found.unfinished, 'attempt')} without a log: cut short, and deleted by the cluster later.")
     if found.foreign:
-        click.echo(f"{plural(found.foreign, 'object')} that no node has written.")
+        echo(f"{plural(found.foreign, 'object')} that no node has written.")

@@ -21,6 +21,7 @@ from strandline.cli.common import (
     progress,
     target_options,
 )
+from strandline.cli.screen import echo
 
 if TYPE_CHECKING:
     from strandline.log.tier.restoring import Brought, StoredTopic
@@ -182,18 +183,18 @@ def _show(stored: StoredTopic, own: str, wanted: Wanted, brought: Brought | None
     print_table(("partition", "segments", "bytes", "first offset", "end offset"), rows, title=title)
     for chain in stored.chains.values():
         for one in chain.left_out:
-            click.echo(f"{'! lost' if one.is_loss else 'left out'}: {one.segment.log_key}: {one.why}")
+            echo(f"{'! lost' if one.is_loss else 'left out'}: {one.segment.log_key}: {one.why}")
     if existed:
-        click.echo(f"{stored.topic} is there already, with this id: nothing was done.")
+        echo(f"{stored.topic} is there already, with this id: nothing was done.")
         return
     with_settings = ", ".join(f"{key}={value}" for key, value in wanted.configs.items())
     if brought is None:
-        click.echo(f"would create {stored.topic} with {plural(wanted.partitions, 'partition')} and {with_settings}")
+        echo(f"would create {stored.topic} with {plural(wanted.partitions, 'partition')} and {with_settings}")
         return
     if brought.segments:
-        click.echo(f"{plural(brought.segments, 'segment')}, {plural(brought.bytes, 'byte')}, copied for cluster {own}.")
-    click.echo(f"created {stored.topic} with {plural(wanted.partitions, 'partition')} and {with_settings}")
-    click.echo(
+        echo(f"{plural(brought.segments, 'segment')}, {plural(brought.bytes, 'byte')}, copied for cluster {own}.")
+    echo(f"created {stored.topic} with {plural(wanted.partitions, 'partition')} and {with_settings}")
+    echo(
         "Committed offsets are not in the store: set those of groups with `strandline group reset-offsets`, by time or "
         "by offset."
     )

@@ -27,6 +27,7 @@ from strandline.cli.copy import copy
 from strandline.cli.effects import values_set, warn, without_effect
 from strandline.cli.elections import elect
 from strandline.cli.name_completion import topic_names
+from strandline.cli.screen import confirm, echo
 from strandline.cli.sizes import size
 from strandline.cli.trim import trim
 from strandline.client.types import (
@@ -112,15 +113,15 @@ def create(
         return
     verb = "would create" if dry_run else "created"
     for item in made:
-        click.echo(
+        echo(
             f"{verb} topic {item.name}: {plural(item.partitions, 'partition')}, "
             f"{plural(item.replication_factor, 'replica')} each, min.insync.replicas "
             f"{item.configs.get('min.insync.replicas', '?')}"
         )
         if item.replication_factor == 1:
-            click.echo(f"warning: {item.name} has 1 replica: what is lost with its broker is lost", err=True)
+            echo(f"warning: {item.name} has 1 replica: what is lost with its broker is lost", err=True)
     for name in there:
-        click.echo(f"topic {name} is there already")
+        echo(f"topic {name} is there already")
 
 
 topic.add_command(elect)
@@ -148,7 +149,7 @@ def list_topics(internal: bool, output: str, **where: Any) -> None:
         print_json([_topic_json(item) for item in described])
         return
     if not described:
-        click.echo("no topics yet; create one with: strandline topic create NAME --partitions 3")
+        echo("no topics yet; create one with: strandline topic create NAME --partitions 3")
         return
     rows = [
         (
@@ -229,10 +230,10 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
             start, disks_begin = (of.get((item.name, part.partition)) for of in (starts, local))
             if start is not None and disks_begin is not None and start < disks_begin:
                 alone = f"offsets {start} to {disks_begin - 1} lie in the object store alone"
-                click.echo(f"{item.name}-{part.partition} begins on the disks at offset {disks_begin}: {alone}.")
+                echo(f"{item.name}-{part.partition} begins on the disks at offset {disks_begin}: {alone}.")
             if part.leader is None:
                 command = f"strandline topic elect {item.name} --partition {part.partition} --unclean --dry-run"
-                click.echo(f"{item.name}-{part.partition} has no leader. Why, and what each replica holds: {command}")
+                echo(f"{item.name}-{part.partition} has no leader. Why, and what each replica holds: {command}")
 
 
 @topic.command("alter")
@@ -272,7 +273,7 @@ def alter(
             admin.create_partitions({name: partitions}, validate_only=dry_run)
             document["partitions"] = {"before": count, "after": partitions}
             lines.append(f"topic {name} {verb} at {plural(partitions, 'partition')}, {count} before")
-            click.echo("note: a key may map to another partition now; order per key holds from here on only", err=True)
+            echo("note: a key may map to another partition now; order per key holds from here on only", err=True)
         if changes:
             resource = ConfigResource("topic", name)
             before = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
@@ -285,7 +286,7 @@ def alter(
         print_json(document)
         return
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 @topic.command("delete")
@@ -315,7 +316,7 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **wher
                 admin.delete_topics([item.name])
             deleted.append({"name": item.name, "partitions": len(item.partitions), "records": records})
             if output == "table":
-                click.echo(f"{'would delete' if dry_run else 'deleted'} topic {what}")
+                echo(f"{'would delete' if dry_run else 'deleted'} topic {what}")
     if output == "json":
         print_json({"deleted": deleted, "dry_run": dry_run})
 
@@ -350,7 +351,7 @@ def changes_json(changes: Sequence[ConfigChange], before: Mapping[str, str | Non
 def _confirm(what: str) -> None:
     if not sys.stdin.isatty():
         raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
-    click.confirm(f"Delete topic {what}? It cannot be undone", abort=True, err=True)
+    confirm(f"Delete topic {what}? It cannot be undone", abort=True, err=True)
 
 
 def _setting(entry: ConfigEntry) -> str:

@@ -10,6 +10,7 @@ import click
 
 from strandline.cli.common import output_option, plain_errors, print_json, print_table
 from strandline.cli.http_listener import TIMEOUT_S, ask_json, cacert_option
+from strandline.cli.screen import echo
 
 
 @click.command()
@@ -56,7 +57,7 @@ def _ask(node: str, command: dict[str, Any] | None, cacert: str | None) -> dict[
 def _show(node: str, answer: dict[str, Any], role: str) -> None:
     part = answer[role]
     if not part["requests"]:
-        click.echo(f"{node}, node {answer['node_id']} as {role}: no requests with acks=all in that time")
+        echo(f"{node}, node {answer['node_id']} as {role}: no requests with acks=all in that time")
         return
     columns = ("p50", "p90", "p99", "max", "slowest")
     rows = [(stage, *(f"{times[column]:.2f}" for column in columns)) for stage, times in part["stages_ms"].items()]

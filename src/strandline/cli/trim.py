@@ -20,6 +20,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.name_completion import group_names, topic_names
+from strandline.cli.screen import confirm, echo
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.ids import TopicPartition
 
@@ -79,7 +80,7 @@ def trim(
                 raise CommandWrong(
                     f"not deleting {plural(count, 'record')} of {name}: nobody is there to ask; say --yes"
                 )
-            click.confirm(f"Delete about {plural(count, 'record')} of {name}? It cannot be undone", abort=True)
+            confirm(f"Delete about {plural(count, 'record')} of {name}? It cannot be undone", abort=True)
         moving = {item: goal for item, goal in goals.items() if goal > first[item]}
         starts = moving if dry_run or not moving else admin.delete_records(moving)
     rows = [(item.partition, first[item], starts.get(item, first[item]), last[item]) for item in wanted]
@@ -90,7 +91,7 @@ def trim(
         )
         return
     print_table(("partition", "log start before", "log start now", "high watermark"), rows)
-    click.echo(f"{'would delete' if dry_run else 'deleted'} about {plural(count, 'record')} of {name}")
+    echo(f"{'would delete' if dry_run else 'deleted'} about {plural(count, 'record')} of {name}")
 
 
 def _goals(

@@ -10,14 +10,17 @@ from typing import Any
 import click
 
 from strandline.cli.common import (
+    CommandFailed,
     CommandWrong,
     Target,
     admin_for,
+    dry_run_option,
     output_option,
     print_json,
     print_table,
     target_options,
 )
+from strandline.cli.screen import echo
 from strandline.client.types import SCRAM_ITERATIONS, ScramChange, ScramDescription
 from strandline.proto.scram import SCRAM_BY_TITLE
 
@@ -56,7 +59,7 @@ def list_users(output: str, **where: Any) -> None:
     if output == "json":
         print_json([{"user": name, "mechanism": title, "iterations": count} for name, title, count in rows])
     elif not rows:
-        click.echo("no users of SCRAM yet; make one with: strandline user set NAME")
+        echo("no users of SCRAM yet; make one with: strandline user set NAME")
     else:
         print_table(("user", "mechanism", "iterations"), rows)
 
@@ -75,6 +78,7 @@ def list_users(output: str, **where: Any) -> None:
     "--password-file", type=click.Path(dir_okay=False, path_type=Path), help="The first line is the password."
 )
 @click.option("--password-env", metavar="NAME", help="The environment variable that holds the password.")
+@dry_run_option
 @target_options
 def set_password(
     name: str,
@@ -83,6 +87,7 @@ def set_password(
     iterations: int,
     password_file: Path | None,
     password_env: str | None,
+    dry_run: bool,
     **where: Any,
 ) -> None:
     """Set a user's password: a new user, or a new password of an old one, for logins from now on.
@@ -96,16 +101,22 @@ def set_password(
     """
     password = _password(name, password_file, password_env)
     changes = [ScramChange(title, password, iterations) for title in mechanisms or _MECHANISMS]
+    by = " and ".join(mechanisms or _MECHANISMS)
     with admin_for(Target(**where)) as admin:
+        if dry_run:
+            known = name in admin.describe_scram_credentials()
+            echo(f"{name}, {'a user already' if known else 'a new user'}, would have a new password, by {by}")
+            return
         admin.alter_scram_credentials({name: changes})
-    click.echo(f"{name} has a new password, by {' and '.join(mechanisms or _MECHANISMS)}")
+    echo(f"{name} has a new password, by {by}")
 
 
 @user.command("delete")
 @click.argument("name")
 @_mechanism
+@dry_run_option
 @target_options
-def delete(name: str, mechanisms: tuple[str, ...], **where: Any) -> None:
+def delete(name: str, mechanisms: tuple[str, ...], dry_run: bool, **where: Any) -> None:
     """Delete a user, or single mechanisms of one.
 
     It cannot log in any more. Its open connections stay until they authenticate anew (connections.max.reauth.ms).
@@ -116,9 +127,16 @@ def delete(name: str, mechanisms: tuple[str, ...], **where: Any) -> None:
     """
     with admin_for(Target(**where)) as admin:
         has: tuple[ScramDescription, ...] = admin.describe_scram_credentials([name])[name]
-        titles = mechanisms or tuple(one.mechanism for one in has)
+        there = tuple(one.mechanism for one in has)
+        titles = mechanisms or there
+        if dry_run:
+            missing = [title for title in titles if title not in there]
+            if missing:
+                raise CommandFailed(f"{name} has no {missing[0]}: its mechanisms are {', '.join(there)}")
+            echo(f"{name} could not log in any more by {' and '.join(titles)}")
+            return
         admin.alter_scram_credentials({name: [ScramChange(title, None) for title in titles]})
-    click.echo(f"{name} cannot log in any more by {' and '.join(titles)}")
+    echo(f"{name} cannot log in any more by {' and '.join(titles)}")
 
 
 def _password(name: str, file: Path | None, variable: str | None) -> str:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strandline.cli.common import output_option, plain_errors, plural, print_json, progress
+from strandline.cli.screen import echo
 from strandline.proto.errors import ConfigError
+from strandline.proto.json_text import read_json
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ def document(found: Verified) -> dict[str, Any]:
 
 def flaw_document(flaw: Flaw) -> dict[str, Any]:
     """One finding for programs."""
-    fields: dict[str, Any] = json.loads(json.dumps(asdict(flaw)))
+    fields: dict[str, Any] = read_json(json.dumps(asdict(flaw)))
     return {name: None if value == -1 else value for name, value in fields.items()}
 
 
@@ -147,10 +149,10 @@ def place_of(flaw: Flaw) -> str:
 def show(found: Verified) -> None:
     """For people."""
     for flaw in found.flaws:
-        click.echo(f"! {flaw.file}{place_of(flaw)}: {flaw.found}")
-        click.echo(f"    {_LABELS[flaw.at_start]}: {flaw.does}")
+        echo(f"! {flaw.file}{place_of(flaw)}: {flaw.found}")
+        echo(f"    {_LABELS[flaw.at_start]}: {flaw.does}")
     if found.left_out:
-        click.echo(f"{plural(found.left_out, 'more finding')} in partitions of which 1,000 are shown")
+        echo(f"{plural(found.left_out, 'more finding')} in partitions of which 1,000 are shown")
     counted = found.counted
     read = ", ".join(
         plural(number, noun)
@@ -162,5 +164,5 @@ def show(found: Verified) -> None:
         )
     )
     how = "stopped cleanly" if found.clean else "did not stop cleanly: its next start recovers"
-    click.echo(f"{read}; the node {how}.")
-    click.echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")
+    echo(f"{read}; the node {how}.")
+    echo(f"{plural(len(found.flaws), 'finding')}." if found.flaws else "Nothing found that is wrong.")

@@ -6,7 +6,6 @@ No log line and no error here holds a secret or a token, nor any text that the o
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import re
@@ -24,6 +23,7 @@ from strandline.client.errors import AuthenticationFailed, TokenUnavailable
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
 from strandline.proto.http_fetch import Address, FetchFailed, fetch
+from strandline.proto.json_text import read_json
 from strandline.proto.ports import Clock, Rng
 from strandline.proto.tasks import shared
 
@@ -294,8 +294,8 @@ async def _ask(endpoint: Endpoint, clock: Clock) -> _Token:
 def _document(body: bytes | str) -> Mapping[str, Any]:
     """A JSON object; an empty one where it is none."""
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = read_json(body)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -117,7 +117,7 @@ class ControllerChannel:
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
-                why = "no controller is known to lead" if last is None else str(last)
+                why = self._why_leaderless() if last is None else str(last)
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"The active controller gave no answer to {method.name} within {timeout_ms:.0f} ms: {why}",
@@ -145,6 +145,17 @@ class ControllerChannel:
                     last = error
             await self.wait_for_leader_change(min(pause_ms, max(left_ms, 1.0)))
             pause_ms = min(pause_ms * 2, BACKOFF_MS[1])
+
+    def _why_leaderless(self) -> str:
+        """No controller is known to lead: none could be reached, mostly."""
+        reasons = [f"controller {node} at {words}" for node, words in sorted(self._quorum.unreached.items())]
+        if not reasons:
+            return "no controller is known to lead"
+        advice = (
+            "Do they run, and does each one's INTERNAL listener take the address, and the family of addresses (IPv4 or "
+            "IPv6), that its name in controller.quorum.voters has here?"
+        )
+        return f"no controller is known to lead, and these cannot be reached: {'; '.join(reasons)}. {advice}"
 
     register_broker = Operation(methods.REGISTER_BROKER)
     unregister_broker = Operation(methods.UNREGISTER_BROKER, heard=True)

@@ -152,7 +152,8 @@ class Controller:
                 "register the publisher with the quorum first."
             )
         now_ms = self._clock.monotonic_ms()
-        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms, led_before=led_before)
+        machine, led = self._config.machine, led_before
+        state = MachineState(image, self._resolver, self._rng, machine, now_ms, epoch=epoch, led_before=led)
         self._queue.begin(state, epoch)
         self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
         log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)
@@ -201,6 +202,7 @@ class Controller:
         if late_ms > STALL_MS and self._queue.state is not None:
             log.warning("this controller stood still; every broker gets a full session", late_ms=round(late_ms))
             self._queue.state.sessions.forgive(now_ms)
+            self._queue.state.unproven.forgive(now_ms)
         if now_ms < self._hold_off_until_ms:
             return
         try:
@@ -213,6 +215,10 @@ class Controller:
     def _run_own_commands(self, now_ms: float) -> None:
         while (gone := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
             log.warning("a broker is gone, and fenced", broker=gone[0], why=gone[1])
+        if waited := self._queue.run_now(lambda state, _: elections.end_waits(state, now_ms)):
+            log.warning(
+                "not all of a last ISR are back after a crash; the greatest log of the rest leads", partitions=waited
+            )
         if now_ms >= self._next_balance_ms:
             self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
             if self._config.auto_leader_rebalance_enable:
@@ -226,8 +232,10 @@ class Controller:
             return
         self._sessions.probe_suspects()
         self._sessions.ask_for_offsets()
-        due_ms = max(min(state.sessions.next_event_ms(), self._next_balance_ms), self._hold_off_until_ms)
         now_ms = self._clock.monotonic_ms()
+        state.unproven.stamp(now_ms)
+        next_ms = min(state.sessions.next_event_ms(), state.unproven.next_event_ms(), self._next_balance_ms)
+        due_ms = max(next_ms, self._hold_off_until_ms)
         delay_ms = max(0.0, due_ms - now_ms)
         self._timer_due_ms = now_ms + delay_ms
         if self._timer is not None:

@@ -4,6 +4,7 @@
     lake/commits/00000100.state   what the commits before number 100 say together: read instead of them if there
     lake/data/date=2026-11-23/    the files; one that no commit names is left over from an attempt and is not read
     lake/bad/                     records whose values fit no schema, each with the reason
+    lake/broken/                  commits that could not be read, as `Lake.repair` put them aside
 
 A commit is a file that appears whole or not at all, under the next free number. It says for each partition which range
 of offsets it covers, and begins where the last one ended. So the lake knows how far it is by itself: who was killed
@@ -23,18 +24,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 from strandline.lake.stores import Store, open_store
 from strandline.proto.errors import StrandlineError
+from strandline.proto.json_text import read_json
 
-COMMITS, DATA, BAD = "commits", "data", "bad"
+COMMITS, DATA, BAD, BROKEN = "commits", "data", "bad", "broken"
 
 STATE_EVERY = 100
 """Commits from one state file to the next: a lake of a commit a minute is opened with a hundred reads at most."""
+
+T = TypeVar("T")
 
 Spans = Mapping[str, Mapping[int, tuple[int, int]]]
 """Topic -> partition -> (first offset, end offset)."""
@@ -45,6 +49,20 @@ Lost = Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]]
 
 class LakeDamaged(StrandlineError):
     """The commits contradict one another; the message says which."""
+
+
+class CommitBroken(LakeDamaged):
+    """A file of commits/ holds no commit; `name` is its name there."""
+
+    def __init__(self, place: str, name: str, why: str) -> None:
+        self.place, self.name, self.why = place, name, why
+        super().__init__(
+            f"{place}/{COMMITS}/{name} cannot be read: {why}. strandline lake repair {place} --dry-run says what can "
+            "be done about it"
+        )
+
+    def __reduce__(self) -> tuple[type[CommitBroken], tuple[str, str, str]]:
+        return (type(self), (self.place, self.name, self.why))
 
 
 class LakeTaken(StrandlineError):
@@ -79,7 +97,7 @@ class Commit:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """As it was written, by an older version perhaps."""
-        document = json.loads(data)
+        document = read_json(data)
         document["ranges"] = {
             topic: {int(number): (span[0], span[1]) for number, span in parts.items()}
             for topic, parts in document["ranges"].items()
@@ -188,7 +206,7 @@ class State:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """As it was written."""
-        document = json.loads(data)
+        document = read_json(data)
         return cls(**{**document, "ends": {(topic, number): end for topic, number, end in document["ends"]}})
 
 
@@ -209,19 +227,48 @@ class Lake:
             StoreFailed, OSError.
         """
         names = self.store.listed(COMMITS)
-        state = State()
-        states = [] if every_commit else [name for name in names if name.endswith(".state")]
-        if states:
-            state = State.from_json(self._there(states[-1]))
+        state = State() if every_commit else self._latest_state(names)
         for name in names:
             if name.endswith(".json") and int(name.removesuffix(".json")) >= state.next_number:
                 state.apply(self._read(name))
         return state
 
+    def broken_states(self) -> list[str]:
+        """State files that cannot be read. `state` reads the commits instead of them."""
+        names = [name for name in self.store.listed(COMMITS) if name.endswith(".state")]
+        return [name for name in names if isinstance(_parsed(self._there(name), State.from_json), str)]
+
+    def repair(self, *, dry_run: bool = False) -> list[str]:
+        """Put files of commits/ that cannot be read into broken/, and return their names.
+
+        Each writer reads all commits before it makes one, so a broken commit is the last one. What it covered is not in
+        the lake then, and is exported again; `upkeep.vacuum` deletes its files.
+
+        Raises:
+            LakeDamaged: commits follow on the broken one, which therefore was whole once: another copy of it is needed.
+            StoreFailed, OSError.
+        """
+        broken = self.broken_states()
+        commits = [name for name in self.store.listed(COMMITS) if name.endswith(".json")]
+        for name in commits:
+            try:
+                self._read(name)
+            except CommitBroken as error:
+                if name != commits[-1]:
+                    raise LakeDamaged(
+                        f"{error.place}/{COMMITS}/{name} cannot be read: {error.why}; {commits[-1]} is behind it, so "
+                        "it was whole once. Put a copy of it from a backup in its place, or export into another lake"
+                    ) from error
+                broken.append(name)
+        for name in () if dry_run else broken:
+            self.store.create(f"{BROKEN}/{name}-{uuid4().hex[:8]}", self._there(name))
+            self.store.delete(f"{COMMITS}/{name}")
+        return broken
+
     def catch_up(self, state: State) -> None:
         """Take the steps that were made since. Raises as `state`."""
         while (data := self.store.read(f"{COMMITS}/{_name(state.next_number)}")) is not None:
-            state.apply(Commit.from_json(data))
+            state.apply(self._commit_of(_name(state.next_number), data))
 
     def commit(self, change: Commit, state: State) -> Commit:
         """Make the next commit; `state` is brought up to it.
@@ -242,6 +289,8 @@ class Lake:
                 self.catch_up(state)
                 commit = replace(commit, number=state.next_number)
                 state.check(commit)
+            except CommitBroken:
+                raise
             except LakeDamaged as error:
                 taken = f"another writer is at work in {self.store.place} and was faster: {error}"
                 raise LakeTaken(taken) from error
@@ -259,10 +308,24 @@ class Lake:
         name, data = f"{COMMITS}/{_name(commit.number)}", commit.to_json()
         return self.store.create(name, data) or self.store.read(name) == data
 
+    def _latest_state(self, names: Iterable[str]) -> State:
+        """The newest state file that can be read; an empty state without one."""
+        for name in sorted((name for name in names if name.endswith(".state")), reverse=True):
+            found = _parsed(self._there(name), State.from_json)
+            if isinstance(found, State):
+                return found
+        return State()
+
     def _read(self, name: str) -> Commit:
-        commit = Commit.from_json(self._there(name))
+        return self._commit_of(name, self._there(name))
+
+    def _commit_of(self, name: str, data: bytes) -> Commit:
+        """A commit of its bytes. Raises CommitBroken."""
+        commit = _parsed(data, Commit.from_json)
+        if isinstance(commit, str):
+            raise CommitBroken(self.store.place, name, commit)
         if name != _name(commit.number):
-            raise LakeDamaged(f"{self.store.place}/{COMMITS}/{name} says that it is commit {commit.number}")
+            raise CommitBroken(self.store.place, name, f"it says that it is commit {commit.number}")
         return commit
 
     def _there(self, name: str) -> bytes:
@@ -278,6 +341,14 @@ def topic_spans(spans: Mapping[tuple[str, int], Any]) -> dict[str, dict[int, Any
     for (topic, partition), span in sorted(spans.items()):
         found.setdefault(topic, {})[partition] = span
     return found
+
+
+def _parsed(data: bytes, parse: Callable[[bytes], T]) -> T | str:
+    """Object that the bytes describe, or the reason why they describe none."""
+    try:
+        return parse(data)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        return f"{len(data)} bytes, {type(error).__name__}: {error}"
 
 
 def _name(number: int) -> str:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import uuid4
 
 from strandline.proto.errors import ConfigError, StrandlineError
 
@@ -126,7 +127,8 @@ class LocalStore:
     def create(self, name: str, data: bytes) -> bool:
         """See `Store`."""
         path = self.directory / name
-        written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        # Containers number their processes alike, so that a process id tells no two writers of a shared volume apart.
+        written = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         with written.open("wb") as out:
             out.write(data)

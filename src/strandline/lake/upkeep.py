@@ -33,9 +33,31 @@ def compact(lake: Lake, file_bytes: int = FILE_BYTES) -> tuple[int, int]:
     """
     state = lake.state()
     before = len(state.files)
-    sizes = lake.store.listed(DATA)
     add: dict[str, int] = {}
     old: list[str] = []
+    for date, alike in _joinable(lake, state, file_bytes):
+        made = dict(_joined(lake, date, alike, file_bytes))
+        rows = sum(state.files[name] for name in alike)
+        if sum(made.values()) != rows:
+            raise LakeDamaged(f"{date}: {rows} rows by the commits, {sum(made.values())} in the files")
+        add |= made
+        old += alike
+    if old:
+        lake.commit(Commit(-1, {}, add, tuple(old)), state)
+    return before, before - len(old) + len(add)
+
+
+def joinable(lake: Lake, file_bytes: int = FILE_BYTES) -> dict[str, int]:
+    """Small files that `compact` would join, by date. Raises as `compact`."""
+    found: dict[str, int] = {}
+    for date, alike in _joinable(lake, lake.state(), file_bytes):
+        found[date] = found.get(date, 0) + len(alike)
+    return found
+
+
+def _joinable(lake: Lake, state: State, file_bytes: int) -> Iterator[tuple[str, list[str]]]:
+    """(date, small files of the same columns), where there are several of them. Raises LakeDamaged."""
+    sizes = lake.store.listed(DATA)
     order = {name: place for place, name in enumerate(state.files)}
     for date, names in state.files_by_date().items():
         gone = next((name for name in names if name not in sizes), None)
@@ -44,22 +66,15 @@ def compact(lake: Lake, file_bytes: int = FILE_BYTES) -> tuple[int, int]:
         small = [name for name in names if sizes[name].size_bytes < file_bytes // 2]
         for alike in _by_schema(lake, sorted(small, key=order.__getitem__)):
             if len(alike) > COMPACT_ABOVE_FILES:
-                made = dict(_joined(lake, date, alike, file_bytes))
-                rows = sum(state.files[name] for name in alike)
-                if sum(made.values()) != rows:
-                    raise LakeDamaged(f"{date}: {rows} rows by the commits, {sum(made.values())} in the files")
-                add |= made
-                old += alike
-    if old:
-        lake.commit(Commit(-1, {}, add, tuple(old)), state)
-    return before, before - len(old) + len(add)
+                yield date, alike
 
 
-def vacuum(lake: Lake, older_than_ms: int = 0) -> int:
+def vacuum(lake: Lake, older_than_ms: int = 0, *, dry_run: bool = False) -> int:
     """Delete files that do not count: of attempts that crashed, and compacted ones. Returns how many.
 
     Args:
         older_than_ms: leave what was written, or compacted, less than so long ago.
+        dry_run: count them and delete none.
     """
     until_ms = SystemClock().wall_ms() - older_than_ms
     there = {folder: lake.store.listed(folder) for folder in (DATA, BAD, ATTEMPTS)}
@@ -73,7 +88,8 @@ def vacuum(lake: Lake, older_than_ms: int = 0) -> int:
     for folder, files in there.items():
         for name, stored in files.items():
             if name not in kept[folder] and stored.modified_ms <= until_ms:
-                lake.store.delete(f"{folder}/{name}")
+                if not dry_run:
+                    lake.store.delete(f"{folder}/{name}")
                 deleted += name.endswith(".parquet")
     return deleted
 
@@ -95,7 +111,9 @@ def verify(lake: Lake) -> Verdict:
         StoreFailed, OSError.
     """
     state = lake.state(every_commit=True)
-    verdict = Verdict(state)
+    verdict = Verdict(
+        state, [f"commits/{name} cannot be read: strandline lake repair" for name in lake.broken_states()]
+    )
     for folder, files in ((DATA, state.files), (BAD, state.bad)):
         there = lake.store.listed(folder)
         verdict.leftovers.extend(f"{folder}/{name}" for name in there if name not in files)

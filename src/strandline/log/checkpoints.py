@@ -11,12 +11,13 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from strandline.log.disk import Disk, read_file
 from strandline.proto.errors import CorruptLogError
-from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.ids import ZERO_UUID, NodeId, TopicId, TopicPartition
+from strandline.proto.json_text import read_json
 
 T = TypeVar("T")
 
@@ -25,12 +26,16 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-OFFSET_CHECKPOINTS = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
+COPIED_CHECKPOINTS = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
+"""Of these there is a copy under a checksum. The cleaner's offsets save work alone."""
+OFFSET_CHECKPOINTS = (*COPIED_CHECKPOINTS, CLEANER_OFFSETS)
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = 0
+CLEANER_VERSION = 1
+"""Of the cleaner's checkpoint: its entries name their topics by id as well."""
 
 
 def encode_id(identifier: UUID) -> str:
@@ -49,14 +54,16 @@ def decode_id(text: str) -> UUID:
 # ---------------------------------------------------------------------- checkpoints: version, count, one entry a line
 
 
-def encode_checkpoint(lines: Iterable[str]) -> bytes:
+def encode_checkpoint(lines: Iterable[str], version: int = _VERSION) -> bytes:
     """Version, number of entries, the entries."""
     entries = list(lines)
-    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+    return "".join(f"{line}\n" for line in [str(version), str(len(entries)), *entries]).encode()
 
 
-def decode_checkpoint(path: str, data: bytes, parse: Callable[[str], T], advice: str) -> list[T]:
-    """Entries of a checkpoint file.
+def decode_checkpoint(
+    path: str, data: bytes, parse: Callable[[str], T], advice: str, *, newest: int = _VERSION
+) -> list[T]:
+    """Entries of a checkpoint file, of any version up to `newest`.
 
     Raises CorruptLogError with the byte at which the file stops making sense, and `advice`.
     """
@@ -75,8 +82,8 @@ def decode_checkpoint(path: str, data: bytes, parse: Callable[[str], T], advice:
         version, count = int(lines[0]), int(lines[1])
     except ValueError:
         raise damaged(1, "the version and the number of entries are not numbers") from None
-    if version != _VERSION:
-        raise damaged(1, f"version {version}, known is {_VERSION}")
+    if not _VERSION <= version <= newest:
+        raise damaged(1, f"version {version}, known is {newest}")
     entries: list[T] = []
     for number, line in enumerate(lines[2:], 3):
         try:
@@ -100,13 +107,36 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
         topic, partition, offset = line.split()
         return TopicPartition(topic, int(partition)), int(offset)
 
-    advice = "Move the file away and restart: what it says is worked out again from the logs, which takes longer."
-    if path.endswith(LOG_STARTS):
-        advice = (
-            "Move the file away and restart: each log then begins with its first batch until its leader tells where it "
-            "begins. If no other replica of a partition is up, this one leads and shows deleted records again."
-        )
-    return dict(decode_checkpoint(path, data, parse, advice))
+    return dict(decode_checkpoint(path, data, parse, "It is built anew from its copy, or from the logs."))
+
+
+class Cleaned(NamedTuple):
+    """How far a log was compacted, and the topic that it is of: another one of its name is not."""
+
+    topic_id: TopicId
+    offset: int
+
+
+def encode_cleaned(cleaned: Mapping[TopicPartition, Cleaned]) -> bytes:
+    """The cleaner's checkpoint: topic, partition, offset, topic id. Kafka's has no id, and is of version 0."""
+    lines = (f"{tp.topic} {tp.partition} {one.offset} {encode_id(one.topic_id)}" for tp, one in sorted(cleaned.items()))
+    return encode_checkpoint(lines, CLEANER_VERSION)
+
+
+def decode_cleaned(path: str, data: bytes) -> dict[TopicPartition, Cleaned]:
+    """What `encode_cleaned` wrote. An entry without an id may be of any topic of its name: it is left out.
+
+    Raises CorruptLogError.
+    """
+
+    def parse(line: str) -> tuple[TopicPartition, Cleaned]:
+        topic, partition, offset, *topic_id = line.split()
+        known = decode_id(*topic_id) if topic_id else ZERO_UUID
+        return TopicPartition(topic, int(partition)), Cleaned(known, int(offset))
+
+    advice = "Those logs are compacted again, which takes time alone."
+    entries = decode_checkpoint(path, data, parse, advice, newest=CLEANER_VERSION)
+    return {tp: one for tp, one in entries if one.topic_id != ZERO_UUID}
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
@@ -219,7 +249,7 @@ def read_clean_shutdown(disk: Disk, path: str) -> int | None:
     if not disk.exists(path):
         return None
     try:
-        content = json.loads(read_file(disk, path))
+        content = read_json(read_file(disk, path))
         epoch = content["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
         return None

@@ -86,11 +86,11 @@ class Compaction:
         *,
         buffer_bytes: int,
         now_ms: int,
-        wall_ms: int,
+        latest_ms: int,
         pace: Pace,
         unlink: Callable[[list[str]], None],
     ) -> None:
-        """`now_ms`: wall time that is believed (`RetentionClock`); `wall_ms`: what the clock says; `unlink` gets the
+        """`now_ms`, `latest_ms`: wall time as it is believed (`BelievedClock`); `unlink` gets the
         files of the segments that made way."""
         self._log = log
         self._first_dirty = cleanable.first_dirty
@@ -98,7 +98,7 @@ class Compaction:
         self._buffer_bytes = buffer_bytes
         self._map = new_offset_map(buffer_bytes)
         self._now_ms = now_ms
-        self._latest_ms = max(now_ms, wall_ms)
+        self._latest_ms = latest_ms
         self._pace = pace
         self._unlink = unlink
         self._step_bytes = self._step_offsets = 0

@@ -14,6 +14,7 @@ from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
+    CLEANER_VERSION,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
@@ -211,7 +212,13 @@ def dump_snapshot(disk: Disk, path: str) -> Iterator[SnapshotRow | Problem]:
 def dump_checkpoint(disk: Disk, path: str) -> Iterator[Line | Problem]:
     """Lines of an offset or epoch checkpoint."""
     try:
-        yield from decode_checkpoint(path, read_file(disk, path), lambda line: Line(tuple(line.split())), "")
+        yield from decode_checkpoint(
+            path,
+            read_file(disk, path),
+            lambda line: Line(tuple(line.split())),
+            "",
+            newest=CLEANER_VERSION if path.endswith(CLEANER_OFFSETS) else 0,
+        )
     except CorruptLogError as error:
         yield Problem(error.position, error.reason)
 

@@ -65,7 +65,7 @@ class FutureLog:
         copy, start = self.log, current.log_start_offset
         copy.truncate_fully_and_start_at(start)
         if not lacks_producers(current):
-            copy.producers = current.snapshots.load(current.segments, start, self._clock.wall_ms())
+            copy.producers = current.snapshots.load(current.segments, start, int(self._clock.monotonic_ms()))
             copy.must_sync([], [copy.snapshots.write(start, copy.producers)], [])
 
     def _open(self, last_life: LastLife, *, sync: bool) -> PartitionLog:

@@ -28,6 +28,11 @@ LIVES_MAX = 1000
 of a day. Of more lives the oldest is kept, which was registered, and the newest."""
 
 
+def life_of_epoch(broker_epoch: int) -> UUID:
+    """What stands for a life of which only the broker epoch is known, in the place of an id that is drawn."""
+    return UUID(int=broker_epoch)
+
+
 class Lives:
     """The incarnation ids of a directory, oldest first.
 
@@ -37,6 +42,10 @@ class Lives:
 
     A registration may be committed without its process learning of that. So the directory keeps the ids of all lives
     since the last one that is known to have been registered, and each registration sends them.
+
+    A build that knows nothing of this file leaves no ids in it, and its directory would look like a copy. What it does
+    leave, if it stopped in good order, is the clean mark with the broker epoch of its registration. So the life that
+    stopped so is kept too, under its epoch (`life_of_epoch`).
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -60,6 +69,17 @@ class Lives:
     def ids(self) -> tuple[UUID, ...]:
         """Of all lives since the last one known to have been registered; the present one is the last."""
         return self._ids
+
+    def stopped(self, broker_epoch: int) -> None:
+        """The directory is as the process with this broker epoch left it in good order: durable before its mark goes,
+        for a start that is cut short would leave neither. Raises DiskError."""
+        if broker_epoch < 0 or (life := life_of_epoch(broker_epoch)) in self._ids:
+            return
+        self._ids = (life, *self._ids)  # in front: of too many lives the oldest stays
+        try:
+            self._write()
+        except DiskFull:
+            log.warning("no room to note which process stopped in good order here", path=self._path)
 
     def begin(self, incarnation_id: UUID) -> None:
         """A life begins: durable before anybody hears of it.
@@ -161,9 +181,9 @@ class Boots:
         self._recovered, self._used = recovered, used
 
 
-def take_clean_mark(disk: Disk, directory: str) -> int | None:
+def take_clean_mark(disk: Disk, directory: str, lives: Lives) -> int | None:
     """The broker epoch of the last process if it stopped cleanly, else None. The mark is gone durably when this returns
-    (KAFKA-10471).
+    (KAFKA-10471), and what it proves of that life stands among the `lives`.
 
     It is written over first: should its name come back after a power cut, because the sync of the directory failed and
     a later one could not tell, it vouches for nothing. A mark is believed by the next start alone.
@@ -174,6 +194,8 @@ def take_clean_mark(disk: Disk, directory: str) -> int | None:
     if not disk.exists(path):
         return None
     broker_epoch = read_clean_shutdown(disk, path)
+    if broker_epoch is not None:
+        lives.stopped(broker_epoch)
     file = disk.open(path)
     try:
         file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)

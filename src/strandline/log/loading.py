@@ -33,6 +33,8 @@ LOGS_IN_ONE_SYNC = 256
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 DELETED = "-delete"
 STRAY = "-stray"
+KEPT_STRAY = f"-kept{STRAY}"
+"""A stray that is never removed by itself: the cluster that did not know it knew no topic at all."""
 ROTTEN = "-rotten"
 FUTURE = "-future"
 """A copy of a replica from another directory, which is not whole yet and counts for nothing (KIP-113)."""
@@ -173,6 +175,7 @@ class Loading:
                     recovery_point=promises.recovery_points.get(tp, 0),
                     high_watermark=promises.high_watermarks.get(tp, 0),
                     log_start_offset=promises.log_starts.get(tp, 0),
+                    start_claimed=promises.starts_claimed.get(tp, 0),
                     start_is_known=promises.starts_are_known,
                 ),
                 rewriting=self._rewriting,
@@ -181,7 +184,7 @@ class Loading:
             self._refuse(tp, topic_id or ZERO_UUID, error)
             return None
         end = Offset(examined.log_end_offset)
-        condition = LogCondition.CUT if examined.is_cut else LogCondition.INTACT
+        condition = LogCondition.CUT if examined.is_cut or promises.in_doubt else LogCondition.INTACT
         if end < promises.durable_end(tp):
             condition = LogCondition.LACKING
             self._tell_lacking(tp, "it ends too early", end)
@@ -205,6 +208,7 @@ class Loading:
             if self._rewriting is not None:
                 self._rewriting.whole(metadata)
             plog.must_sync([], [metadata], [plog.directory, self._directory])
+        plog.cleaned_to = self._promises.cleaned_to(plog)
         self.logs[tp] = plog
         found = RecoveryFinding(plog.topic_id, plog.log_end_offset, plog.latest_epoch, LogCondition.INTACT)
         self.findings.add(tp, found)

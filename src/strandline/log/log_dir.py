@@ -155,7 +155,7 @@ class LogDir:
 
         Raises:
             ConfigError: not formatted, or formatted for another cluster or node.
-            CorruptLogError: meta.properties or a checkpoint is damaged.
+            CorruptLogError: meta.properties is damaged.
             DiskError: the disk failed.
         """
         if disk.exists(path):
@@ -178,9 +178,9 @@ class LogDir:
         boots = Boots(disk, self.path)
         self.fresh_boot = boots.fresh
         boots.note_used()
-        self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path)
-        self._promises = Promises(disk, self.path)
         self.lives = Lives(disk, self.path)
+        self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path, self.lives)
+        self._promises = Promises(disk, self.path)
         clean = self.clean_shutdown_broker_epoch is not None
         if not clean and not self.fresh_boot:
             self.rewriting = Rewriting(disk)
@@ -200,6 +200,7 @@ class LogDir:
         boots.note_recovered()
         self.found.update(finding.condition for finding in self.findings.all.values())
         self.logs, self.offline = loading.logs, loading.offline
+        self.write_forgotten()
         for plog in self.logs.values():
             self._keep_promises(plog)
 
@@ -420,7 +421,7 @@ class LogDir:
 
     def sweep(self) -> None:
         """Delete the files that retention left, after their delay, and forget silent producers. Every few seconds."""
-        now_ms = self._clock.wall_ms()
+        now_ms = int(self._clock.monotonic_ms())
         for log in self.logs.values():
             log.expire_producers(now_ms)
             if log.removed and log not in self._deletions.values() and (count := _deletable(log)):

@@ -45,6 +45,9 @@ class LogDirs:
         self.unusable = dict(unusable or {})
         self._whereabouts = Whereabouts(self.first.disk, self.first.path)
         self._by_id = {log_dir.directory_id: log_dir for log_dir in dirs}
+        missing = (known for key, known in self._whereabouts.directories.items() if key not in self._by_id)
+        self._unexplained = self.unusable.keys() - {known.path for known in missing}
+        """Paths that cannot be used, where none of the directories that are missing was: any of them may be there."""
         self._away: dict[TopicPartition, StorageError] = {}
         self._lost: dict[TopicPartition, RecoveryFinding] = {}
         self._chosen: dict[TopicPartition, LogDir] = {}
@@ -111,11 +114,14 @@ class LogDirs:
             self._settle(tp, held[tp])
 
     def _note_missing(self, tp: TopicPartition, place: Place) -> None:
-        """Its directory is not here: it may come back, if its path is offline; else it was replaced or taken away."""
+        """Its directory is not here. It may come back, if its path is offline, or one that nothing explains: disks get
+        other mount points. Else it was replaced or taken away."""
         known = self._whereabouts.directories.get(place.directory_id)
-        if known is not None and known.path in self.unusable:
+        named = {known.path} & self.unusable.keys() if known is not None else set()
+        where = min(named or self._unexplained, default=None)
+        if where is not None:
             mark("replica-away")
-            self._away[tp] = StorageError(f"its directory {known.path} is offline: {self.unusable[known.path]}")
+            self._away[tp] = StorageError(f"its directory {where} is offline: {self.unusable[where]}")
             self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id, condition=LogCondition.AWAY)
         else:
             mark("replica-of-lost-directory")

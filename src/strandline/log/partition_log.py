@@ -73,8 +73,8 @@ class PartitionLog(LogState):
     ) -> AppendResult:
         """Judge a client's batches, give them offsets in place, and write them: all of them or none.
 
-        `batches` is a writable view of the receive buffer; `now_ms` is wall time. A batch that is among the producer's
-        last five is not written again (rule C1). Without `has_room` only such a batch is taken.
+        `batches` is a writable view of the receive buffer; `now_ms` is wall time, for stamps. A batch that is among the
+        producer's last five is not written again (rule C1). Without `has_room` only such a batch is taken.
 
         Raises:
             KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR
@@ -103,7 +103,7 @@ class PartitionLog(LogState):
                 headers[i] = header._replace(max_timestamp=append_time_ms)
             offset += header[6] + 1
             position += header[1] + OVERHEAD
-        self._write(batches, headers, leader_epoch, now_ms)
+        self._write(batches, headers, leader_epoch, self._now_ms())
         return AppendResult(base_offset, self.log_end_offset, append_time_ms, self.log_start_offset, False, batches)
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> AppendResult:
@@ -120,7 +120,7 @@ class PartitionLog(LogState):
         view = memoryview(batch)
         base_offset = self.log_end_offset
         patch_base_offset_and_epoch(view, 0, base_offset, leader_epoch)
-        self._write(view, [header], leader_epoch, self._clock.wall_ms())
+        self._write(view, [header], leader_epoch, self._now_ms())
         return AppendResult(base_offset, self.log_end_offset, -1, self.log_start_offset, False, view)
 
     def append_as_follower(self, batches: memoryview) -> Offset:
@@ -155,7 +155,7 @@ class PartitionLog(LogState):
         return self.log_end_offset
 
     def _write_replicated(self, batches: memoryview, headers: list[BatchHeader]) -> None:
-        now_ms = self._clock.wall_ms()
+        now_ms = self._now_ms()
         config = self.config
         if self.segments[-1].size + len(batches) <= config.segment_bytes or len(headers) == 1:
             self._write(batches, headers, None, now_ms)
@@ -165,6 +165,11 @@ class PartitionLog(LogState):
             following = position + header.size
             self._write(batches[position:following], [header], None, now_ms)
             position = following
+
+    def _now_ms(self) -> int:
+        """For ages that this process alone knows, of producers and of the active segment: no clock that is set moves
+        them (rule B32)."""
+        return int(self._clock.monotonic_ms())
 
     def _check_epoch(self, leader_epoch: int) -> None:
         if leader_epoch < self.epochs.latest:
@@ -248,7 +253,7 @@ class PartitionLog(LogState):
         self._check_usable()
         if self.segments[-1].size:
             try:
-                self._roll(self._clock.wall_ms())
+                self._roll(self._now_ms())
             except DiskError as error:
                 raise self.disk_failed(error) from error
 
@@ -361,7 +366,14 @@ class PartitionLog(LogState):
 
         Raises KafkaError as `read`.
         """
-        return await self._reader.cold(lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread))
+        while self.failure is None:
+            try:
+                return await self._reader.cold(
+                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread)
+                )
+            except retention.Unproven as unproven:
+                await retention.prove_newest(self, unproven.segment, self._reader.cold)
+        return None
 
     async def find_cleanable(self, now_ms: int, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
@@ -399,7 +411,7 @@ class PartitionLog(LogState):
 
     def _cut(self, cut: Callable[[int], None]) -> None:
         try:
-            cut(self._clock.wall_ms())
+            cut(self._now_ms())
         except DiskError as error:
             raise self._fence(error) from error
 
@@ -424,7 +436,7 @@ class PartitionLog(LogState):
 
     def _begin_anew(self) -> None:
         try:
-            self._roll(self._clock.wall_ms())
+            self._roll(self._now_ms())
         except DiskFull:
             mark("no-room-to-begin-anew")  # the active segment stays until there is
 

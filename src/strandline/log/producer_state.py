@@ -13,7 +13,7 @@ batch for the ack of the ones before it, so that the refused one would be lost.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from crc32c import crc32c
@@ -134,8 +134,9 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer id. `last_seen_ms` is this node's wall clock at the last append: expiry must not follow the records'
-    own timestamps, or a producer that writes history is forgotten while it writes.
+    """One producer id. `last_seen_ms` is this node's monotonic clock at the last append: expiry must not follow the
+    records' own timestamps, or a producer that writes history is forgotten while it writes, nor a wall clock that is
+    set, or a retry is written once more (schedule 100).
     """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "producer_id", "transaction_start")
@@ -283,6 +284,10 @@ class ProducerStates:
         for producer_id in gone:
             del self._entries[producer_id]
         return len(gone)
+
+    def keep(self, producer_ids: Container[int]) -> None:
+        """Forget all producers but these."""
+        self._entries = {number: entry for number, entry in self._entries.items() if number in producer_ids}
 
     def clear(self) -> None:
         """Forget everything."""

@@ -2,6 +2,9 @@
 
 Recovery point and high watermark name only what is durable. So they do two things: below the recovery point nothing has
 to be scanned after a crash, and a log that ends below either of them has lost something.
+
+The cleaner's checkpoint proves nothing, but compaction believes it: below it no value of a key is looked for any more.
+It says of which topic each entry is, and entries leave with the replica (rule B28).
 """
 
 from __future__ import annotations
@@ -9,10 +12,27 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, decode_offsets, encode_offsets
+import structlog
+
+from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy, read_checkpoints
+from strandline.log.checkpoints import (
+    CLEANER_OFFSETS,
+    COPIED_CHECKPOINTS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    Cleaned,
+    decode_cleaned,
+    encode_cleaned,
+    encode_offsets,
+)
 from strandline.log.disk import Disk, DiskFull, File, read_file
+from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.ids import TopicPartition
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import Offset, TopicId, TopicPartition
+
+log = structlog.get_logger("strandline.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +49,9 @@ class LastLife:
     """By the checkpoint: records below were durable too, though perhaps not yet the names and epochs that let a scan
     begin there."""
     log_start_offset: int = 0
-    """By the checkpoint."""
+    """By the checkpoint and its copy."""
+    start_claimed: int = 0
+    """By one of the two alone, and higher: it counts as far as the log's leader epochs begin no earlier."""
     start_is_known: bool = False
     """There is such a checkpoint: what it does not name begins at 0."""
     short_is_refused: bool = True
@@ -40,6 +62,11 @@ class LastLife:
         """Whatever is damaged below was durable once."""
         return max(self.recovery_point, self.high_watermark)
 
+    def start_by(self, epochs: LeaderEpochs | None) -> int:
+        """The log start that two files say: of a checkpoint, its copy, and the leader epochs, which begin there."""
+        entries = epochs.entries() if epochs is not None else []
+        return max(self.log_start_offset, min(self.start_claimed, entries[0][1] if entries else 0))
+
     def has_lost_start(self, base_offset: int) -> bool:
         """Whether a log whose first segment begins there had one before it, which is missing (schedule 48).
 
@@ -47,11 +74,11 @@ class LastLife:
         anew. But then nothing is promised of it until the new log start is durable (`Promises.raise_start`).
         """
         held = self.clean or self.durable_end > self.log_start_offset
-        return held and self.start_is_known and base_offset > self.log_start_offset
+        return held and self.start_is_known and base_offset > max(self.log_start_offset, self.start_claimed)
 
 
 class Promises:
-    """Recovery points, high watermarks and log starts, in memory and on disk.
+    """Recovery points, high watermarks, log starts and how far logs were compacted, in memory and on disk.
 
     Invariants:
     - none is above what is durable: truncations lower them first;
@@ -61,7 +88,7 @@ class Promises:
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        """Raises CorruptLogError for a checkpoint that is damaged."""
+        """Raises DiskError."""
         self._disk = disk
         self._directory = directory
         self._written: dict[str, bytes] = {}
@@ -70,19 +97,43 @@ class Promises:
         """How often a promise was taken back (lowered, forgotten), or a checkpoint was written here. What was gathered
         before must not be written after."""
         self._told: dict[TopicPartition, int] = {}
-        self.high_watermarks = self._read(HIGH_WATERMARKS)
-        self.recovery_points = self._read(RECOVERY_POINTS)
-        self.log_starts = self._read(LOG_STARTS)
-        self.starts_are_known = disk.exists(f"{directory}/{LOG_STARTS}")
+        believed = read_checkpoints(disk, directory)
+        self.high_watermarks = believed.offsets.get(HIGH_WATERMARKS, {})
+        self.recovery_points = believed.offsets.get(RECOVERY_POINTS, {})
+        self.log_starts = believed.offsets.get(LOG_STARTS, {})
+        self.starts_claimed = believed.starts_claimed
+        """By one file alone (`LastLife.start_claimed`). Of a log that could not be opened this stays as it was."""
+        self.starts_are_known = LOG_STARTS in believed.offsets
         """There is a checkpoint of log starts: what it does not name begins at 0."""
+        self.in_doubt = believed.in_doubt
+        """What was durable here is not known: logs may lack their ends, and nothing proves it."""
+        self._copied = {name: encode_offsets(offsets) for name, offsets in believed.offsets.items()}
+        """What the copy of the checkpoints is to say: what was handed to the disk last."""
+        cleaned = self._read_cleaned()
+        self.cleaned = {tp: one.offset for tp, one in cleaned.items()}
+        self._cleaned_topics: dict[TopicPartition, TopicId] = {tp: one.topic_id for tp, one in cleaned.items()}
 
-    def _read(self, name: str) -> dict[TopicPartition, int]:
-        path = f"{self._directory}/{name}"
-        return decode_offsets(path, read_file(self._disk, path)) if self._disk.exists(path) else {}
+    def _read_cleaned(self) -> dict[TopicPartition, Cleaned]:
+        path = f"{self._directory}/{CLEANER_OFFSETS}"
+        try:
+            return decode_cleaned(path, read_file(self._disk, path)) if self._disk.exists(path) else {}
+        except CorruptLogError as error:
+            log.warning("it is not known how far logs were compacted; they are compacted again", error=str(error))
+            return {}
 
     def durable_end(self, tp: TopicPartition) -> int:
         """A log that ends below has lost what was durable."""
         return max(self.recovery_points.get(tp, 0), self.high_watermarks.get(tp, 0))
+
+    def cleaned_to(self, plog: PartitionLog) -> Offset:
+        """How far a log was compacted, when it is opened. What is written of another topic of its name, or ends beyond
+        the log, is of other records: `write_forgotten` has to follow."""
+        tp = plog.topic_partition
+        offset = self.cleaned.get(tp, 0)
+        if self._cleaned_topics.get(tp) == plog.topic_id and 0 <= offset <= plog.log_end_offset:
+            return Offset(offset)
+        self._must_forget |= self.cleaned.pop(tp, 0) != 0
+        return Offset(0)
 
     def proven(self) -> list[TopicPartition]:
         """Partitions that held something."""
@@ -100,12 +151,14 @@ class Promises:
         if point is not None:
             self.recovery_points[tp] = point
         self.note_start(plog)
+        self.cleaned[tp], self._cleaned_topics[tp] = plog.cleaned_to, plog.topic_id
         if tp in self._told:
             self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
 
     def note_start(self, plog: PartitionLog) -> None:
         """Where a log starts now."""
         self.log_starts[plog.topic_partition] = plog.log_start_offset
+        self.starts_claimed.pop(plog.topic_partition, None)
 
     def gather(self, names: Iterable[str], kept: Container[TopicPartition]) -> dict[str, bytes]:
         """Those of the checkpoints `names` that have changed, for the `CheckpointWriter`."""
@@ -113,10 +166,11 @@ class Promises:
         by_name = self._by_name()
         return self._changed({name: by_name[name] for name in names})
 
-    def replacing(self, names: Iterable[str]) -> None:
+    def replacing(self, data: Mapping[str, bytes]) -> None:
         """Somebody else replaces these checkpoints: until `replaced`, nobody knows which content the disk has."""
-        for name in names:
+        for name in data:
             self._written.pop(name, None)
+        self._hand_over(data)
 
     def replaced(self, data: Mapping[str, bytes]) -> None:
         """These are durable."""
@@ -131,6 +185,8 @@ class Promises:
         self.high_watermarks = {tp: at for tp, at in self.high_watermarks.items() if tp in kept}
         self.recovery_points = {tp: at for tp, at in self.recovery_points.items() if tp in kept and at}
         self.log_starts = {tp: at for tp, at in self.log_starts.items() if tp in kept and at}
+        self.starts_claimed = {tp: at for tp, at in self.starts_claimed.items() if tp in kept}
+        self.cleaned = {tp: at for tp, at in self.cleaned.items() if tp in kept and at}
 
     def lower(self, plog: PartitionLog, offset: int) -> None:
         """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
@@ -167,6 +223,7 @@ class Promises:
         """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""
         self.changes += 1
         self._told.pop(tp, None)
+        self.starts_claimed.pop(tp, None)
         for offsets in self._by_name().values():
             self._must_forget |= offsets.pop(tp, 0) > 0
         return self._must_forget
@@ -189,12 +246,30 @@ class Promises:
             HIGH_WATERMARKS: self.high_watermarks,
             RECOVERY_POINTS: self.recovery_points,
             LOG_STARTS: self.log_starts,
+            CLEANER_OFFSETS: self.cleaned,
         }
 
     def _changed(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> dict[str, bytes]:
-        """Those that do not say what is on the disk, encoded."""
-        encoded = {name: encode_offsets(values) for name, values in checkpoints.items()}
-        return {name: data for name, data in encoded.items() if self._written.get(name) != data}
+        """Those that do not say what is on the disk, encoded, and then the copy of all but the cleaner's."""
+        encoded = {
+            name: self._encode_cleaned() if name == CLEANER_OFFSETS else encode_offsets(values)
+            for name, values in checkpoints.items()
+        }
+        copied = dict(encoded)
+        if self.starts_claimed and LOG_STARTS in encoded:  # what one file alone says does not become what two say
+            encoded[LOG_STARTS] = encode_offsets({**self.log_starts, **self.starts_claimed})
+        changed = {name: data for name, data in encoded.items() if self._written.get(name) != data}
+        copied = {name: copied[name] for name in COPIED_CHECKPOINTS if name in changed}
+        if not copied:
+            return changed
+        return {**changed, CHECKPOINT_COPY: encode_copy(self._copied | copied)}
+
+    def _hand_over(self, data: Mapping[str, bytes]) -> None:
+        if CHECKPOINT_COPY in data:
+            self._copied = decode_copy(CHECKPOINT_COPY, data[CHECKPOINT_COPY])
+
+    def _encode_cleaned(self) -> bytes:
+        return encode_cleaned({tp: Cleaned(self._cleaned_topics[tp], offset) for tp, offset in self.cleaned.items()})
 
     def _write(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""
@@ -213,6 +288,7 @@ class Promises:
         finally:
             for file in files:
                 file.close()
+        self._hand_over(changed)
         for name in changed:
             self._disk.rename(f"{self._directory}/{name}.tmp", f"{self._directory}/{name}")
         self._disk.sync_dir(self._directory)

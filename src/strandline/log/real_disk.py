@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar, cast
 from strandline.log.disk import DiskError, DiskPoisoned, File
 from strandline.log.real_file import RealFile, pread_all, refused
 from strandline.log.real_lock import RealLock
+from strandline.log.real_modes import DIRECTORY_MODE, FILE_MODE, close_to_others
 from strandline.log.real_sync import (
     NoDescriptor,
     as_disk_errors,
@@ -74,8 +75,10 @@ class RealDisk:
     # ------------------------------------------------------------------ files and names
 
     def lock(self, path: str) -> RealLock:
-        """Take the directory for this process alone. Raises DirectoryInUse, DiskError."""
-        return RealLock.take(path)
+        """Take the directory for this process alone, and close it to others. Raises DirectoryInUse, DiskError."""
+        lock = RealLock.take(path)
+        close_to_others(path)
+        return lock
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         """Open for reading and writing. Raises FileNotFoundError unless `create`."""
@@ -104,7 +107,9 @@ class RealDisk:
         """Make the directory and its parents."""
         self._refuse_if_poisoned()
         with self._waiting(path), as_disk_errors("make directory", path):
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if not os.path.isdir(path):
+                os.mkdir(path, DIRECTORY_MODE)
 
     def rename(self, source: str, target: str) -> None:
         """Atomic; durable after `sync_dir`."""
@@ -429,7 +434,7 @@ def _are_small(files: Sequence[RealFile]) -> bool:
 
 def _open(path: str, flags: int) -> int:
     with as_disk_errors("open", path):
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, finished: Callable[[], None], _: Future[object]) -> None:

@@ -13,6 +13,7 @@ import socket
 import time
 
 from strandline.log.disk import LOCK_FILE, DiskError
+from strandline.log.real_modes import FILE_MODE
 from strandline.log.real_sync import as_disk_errors
 from strandline.proto.errors import DirectoryInUse
 
@@ -31,7 +32,7 @@ class RealLock:
         name = f"{path}/{LOCK_FILE}"
         with as_disk_errors("open the lock of the directory", name):
             try:
-                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             except FileNotFoundError:
                 raise DiskError(errno.ENOENT, "there is no such directory", path) from None
         try:

@@ -132,7 +132,8 @@ class ExaminedLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self._clock = clock
-        self._opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+        now_ms = int(clock.monotonic_ms())
+        self._opening = _Opening(disk, directory, now_ms, config or LogConfig(), last_life or LastLife())
         self._opening.rewriting = None if self._opening.last_life.clean else rewriting
         with self._refusing():
             self._opening.examine()
@@ -222,7 +223,9 @@ class _Opening:
         self._epochs_known = False
 
     def examine(self) -> None:
-        """In order: files, segments, epochs, batches. No batch is cut, nor what follows the last good one."""
+        """In order: log start, files, segments, epochs, batches. No batch is cut, nor what follows the last good."""
+        epochs = load_epochs(self.disk, self.directory)
+        self.log_start_offset = self.log_end_offset = self.last_life.start_by(epochs)
         bases, index_names = self._tidy_names()
         self.segments = [Segment(self.disk, self.directory, base, created_ms=self.now_ms) for base in bases]
         if not self.segments:
@@ -233,10 +236,11 @@ class _Opening:
         first, start = self.segments[0], self.log_start_offset
         if self.last_life.has_lost_start(first.base_offset):
             mark("damage-refused")
-            reason = f"the log begins at offset {first.base_offset}, and is to begin at {start}: a segment is missing"
+            known = max(start, self.last_life.start_claimed)
+            reason = f"the log begins at offset {first.base_offset}, and is to begin at {known}: a segment is missing"
             raise CorruptLogError(first.file.path, 0, first.base_offset, reason, ADVICE)
         self.log_start_offset = max(start, first.base_offset)
-        epochs = load_epochs(self.disk, self.directory)
+        self._tell_disbelief()
         self._epochs_known = epochs is not None
         self.epochs = epochs or LeaderEpochs()
         if self.last_life.clean:
@@ -247,6 +251,17 @@ class _Opening:
             self._recover(index_names)
             if self.rewriting is not None:
                 self.rewriting.names_in(self.directory)
+
+    def _tell_disbelief(self) -> None:
+        claimed = self.last_life.start_claimed
+        if claimed > self.log_start_offset:
+            mark("log-start-not-believed")
+            log.warning(
+                "one file alone says where a log begins, and is not believed: it begins where two say",
+                directory=self.directory,
+                said=claimed,
+                log_start=self.log_start_offset,
+            )
 
     def repair(self) -> None:
         """Cut the torn tail; then what the rest proved stale."""

@@ -8,26 +8,29 @@ not committed may be cut by the next leader, and the topic would keep less than 
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import structlog
 
 from strandline.log.config import INT64_MAX
 from strandline.log.disk import Disk, read_file
 from strandline.log.log_state import LogState
 from strandline.log.segment import LOG_SUFFIX, Pread, Segment
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
 
-JUMP_MS = 60_000
-"""A wall clock that is set ahead by less is believed: time servers do that."""
+logger = structlog.get_logger("strandline.log")
 
-BELIEVED_AFTER_MS = 24 * 3_600_000
-"""So long a wall clock that was set ahead by more has to stand before records are deleted by it."""
+T = TypeVar("T")
 
-
-AWAY_MS = 24 * 3_600_000
-"""A start at which the wall clock is further ahead of the last life's counts as a clock that was set ahead: most
-nodes are back within a day, and for one that was away for longer the day costs nothing but room."""
+PROVEN_AT_ONCE = 8
+"""Batches whose headers are read in one turn of the event loop. Each may wait for the disk."""
 
 CLOCK_FILE = ".retention-clock"
 """In a log directory: the time that its last life went by, in milliseconds."""
@@ -35,40 +38,9 @@ CLOCK_FILE = ".retention-clock"
 _TIME = re.compile(rb"\d{13}\n")
 
 
-class RetentionClock:
-    """Wall time for retention: a clock that jumps deletes nothing too early (schedule 72).
-
-    Time set back is believed at once, for it only delays. Time set ahead by more than a minute is believed after a day:
-    until then time goes on from where it was, and somebody can put the clock right. So is time that has gone on by more
-    than a day since the last life.
-    """
-
-    def __init__(self, last_ms: int | None = None) -> None:
-        """`last_ms`: what `read` returned last in the life before; None: not known."""
-        self._last_ms = last_ms
-        self._offset_ms: float | None = None
-        """Wall time at monotonic time 0."""
-        self._ahead: tuple[float, float] | None = None
-        """The offset that the clock was set to, and since when (monotonic)."""
-
-    def read(self, wall_ms: int, monotonic_ms: float) -> int:
-        """The wall time to go by, in milliseconds; to be asked every few minutes at least."""
-        offset_ms = wall_ms - monotonic_ms
-        if self._offset_ms is None and self._last_ms is not None and wall_ms - self._last_ms > AWAY_MS:
-            self._offset_ms = self._last_ms - monotonic_ms
-        if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
-            self._offset_ms, self._ahead = offset_ms, None
-        elif self._ahead is None or abs(offset_ms - self._ahead[0]) > JUMP_MS:
-            mark("wall-clock-jumped-ahead")
-            self._ahead = (offset_ms, monotonic_ms)
-        elif monotonic_ms - self._ahead[1] >= BELIEVED_AFTER_MS:
-            self._offset_ms, self._ahead = offset_ms, None
-        return int(monotonic_ms + self._offset_ms)
-
-    @property
-    def ahead_ms(self) -> int:
-        """How far the wall clock was set ahead and is not believed; 0 where it is."""
-        return 0 if self._ahead is None or self._offset_ms is None else int(self._ahead[0] - self._offset_ms)
+def believed_clock(clock: Clock, disk: Disk, directory: str) -> BelievedClock:
+    """A node's, that goes on from its last life. Raises DiskError."""
+    return BelievedClock(clock, last_time(disk, directory))
 
 
 def last_time(disk: Disk, directory: str) -> int | None:
@@ -101,6 +73,21 @@ class Expired(NamedTuple):
     """The setting that the newest of them goes by: `retention.ms`, `retention.bytes`, or the same with `local.`."""
 
 
+class Cold(Protocol):
+    """Reads without waiting for a cold disk on the event loop (`LogReader.cold`)."""
+
+    def __call__(self, read: Callable[[Pread], T], /) -> Awaitable[T]:
+        """What `read` finds."""
+
+
+class Unproven(Exception):
+    """A segment looks old enough to go, but nobody has held that against its batches: `prove_newest`, then again."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment.file.path)
+        self.segment = segment
+
+
 class Keep(NamedTuple):
     """What is kept of a log.
 
@@ -120,7 +107,7 @@ class Keep(NamedTuple):
 def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
     """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
 
-    Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
+    Raises Unproven; ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
     excess = -1
     if 0 <= keep.size_bytes < log.size_bytes:
@@ -132,6 +119,8 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, prea
         if end > end_max or not segment.size:
             break
         if keep.age_ms >= 0 and now_ms - newest_ms(log, segment, now_ms, pread) > keep.age_ms:
+            if segment.proven_to < segment.size:
+                raise Unproven(segment)
             by = f"{keep.prefix}retention.ms"
         elif excess >= segment.size:
             by = f"{keep.prefix}retention.bytes"
@@ -141,6 +130,24 @@ def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, prea
         size_bytes += segment.size
         found = Expired(Offset(end), i + 1, size_bytes, by)
     return found
+
+
+async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
+    """Walk a segment's batches, which alone can say how old its newest record is (rule B31). A time index that says
+    less is built anew. Ends early where the segment has left the log meanwhile.
+
+    Raises as reading does.
+    """
+    held = True
+    while log.failure is None and segment in log.segments and segment.proven_to < segment.size:
+        held &= await cold(partial(segment.prove_newest, PROVEN_AT_ONCE))
+        await asyncio.sleep(0)
+    if not held and log.failure is None and segment in log.segments:
+        mark("time-index-rotten")
+        logger.warning(
+            "a time index says less than its segment's batches, and is built anew", segment=segment.file.path
+        )
+        segment.rebuild_indexes(log.config.index_interval_bytes)
 
 
 def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:

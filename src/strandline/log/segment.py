@@ -92,6 +92,7 @@ class Segment:
         "holes",
         "max_timestamp",
         "max_timestamp_offset",
+        "proven_to",
         "size",
     )
 
@@ -127,6 +128,8 @@ class Segment:
         self.max_timestamp = -1
         """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
         self.max_timestamp_offset = base_offset
+        self.proven_to = self.size if create else 0
+        """Up to this position `max_timestamp` is known from the batches themselves (`prove_newest`)."""
 
     def path(self, suffix: str) -> str:
         """One of its files."""
@@ -245,6 +248,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
+        self.proven_to = 0
         self.holes = Holes(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
@@ -482,6 +486,26 @@ class Segment:
         """(largest timestamp, last offset of the first batch that has it); (-1, base offset) when empty."""
         self.load_indexes(pread)
         return self.max_timestamp, self.max_timestamp_offset
+
+    def prove_newest(self, batches_max: int, pread: Pread) -> bool:
+        """Hold `newest` against the headers of the next few batches, from `proven_to` on; False once one is younger.
+
+        A time index has no checksum: a flipped bit, a cut or an older copy of it makes records look older than they
+        are. What a header says more is taken in, and what the index says more stays: a record goes when both agree.
+
+        Raises ColdRead, after which it goes on where it was, and KafkaError as `headers`.
+        """
+        holds = True
+        for number, (position, header) in enumerate(self.headers(self.proven_to, pread)):
+            if number == batches_max:
+                self.proven_to = position
+                return holds
+            if header.max_timestamp > self.max_timestamp:
+                holds = False
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            self.proven_to = position + header.size
+        self.proven_to = self.size
+        return holds
 
 
 def delete_files(disk: Disk, directory: str, base_offset: int) -> None:

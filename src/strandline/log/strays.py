@@ -14,12 +14,12 @@ import structlog
 
 from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from strandline.log.disk import Disk, DiskError, read_file
-from strandline.log.loading import STRAY, aside_name
+from strandline.log.loading import KEPT_STRAY, STRAY, aside_name
 from strandline.log.log_dir import LogDir
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
-from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.log")
 
@@ -38,12 +38,13 @@ class Stray(NamedTuple):
 class Strays:
     """The strays of one log directory."""
 
-    def __init__(self, log_dir: LogDir, disk: Disk, clock: Clock, delay_ms: int) -> None:
+    def __init__(self, log_dir: LogDir, disk: Disk, believed: BelievedClock, delay_ms: int) -> None:
         """`delay_ms`: how long a stray stays before it is removed; KEEP: for ever."""
         self._log_dir = log_dir
         self._disk = disk
-        self._clock = clock
+        self._believed = believed
         self._delay_ms = delay_ms
+        self._knows_topics = False
         self._waiting = self._found()
         for stray in self._waiting:
             log.warning("a stray partition is still on the disk", **self._figures(stray.name))
@@ -52,15 +53,19 @@ class Strays:
         names = [name for name in self._disk.listdir(self._log_dir.path) if name.endswith(STRAY)]
         return [stray for name in names if (stray := _parse(name)) is not None]
 
-    def set_aside(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
+    def set_aside(self, assigned: Mapping[TopicPartition, TopicId], *, knows_topics: bool) -> None:
         """Rename the directories of all partitions that are not `assigned` to this node, sound ones and damaged ones.
+
+        `knows_topics`: the cluster has topics of its users. One that has none may be another than this node's data are
+        of, whoever made it by mistake: what is set aside then stays until somebody removes it (schedule 95).
 
         Call it with committed metadata that reach this process's own registration: older ones need not tell of a topic
         that was created since. A damaged directory whose topic id cannot be read stays as long as a partition of its
         name is assigned.
         """
+        self._knows_topics = knows_topics
         try:
-            moved = [tp for tp in self._strays(assigned) if self._move(tp)]
+            moved = [tp for tp in self._strays(assigned) if self._move(tp, kept=not knows_topics)]
             if moved:
                 self._disk.sync_dir(self._log_dir.path)
                 self._log_dir.write_forgotten()
@@ -76,14 +81,22 @@ class Strays:
             if known is None or topic_id not in (None, known):
                 yield tp
 
-    def _move(self, tp: TopicPartition) -> bool:
+    def _move(self, tp: TopicPartition, *, kept: bool) -> bool:
         if not self._disk.exists(f"{self._log_dir.path}/{tp}"):
             return False
-        now_ms = self._clock.wall_ms()
-        name = aside_name(tp, f"{now_ms:032x}", STRAY)
+        now_ms = self._believed.latest_ms()
+        name = aside_name(tp, f"{now_ms:032x}", KEPT_STRAY if kept else STRAY)
         self._log_dir.take_out(tp, name)
-        self._waiting.append(Stray(name, now_ms))
         mark("stray-set-aside")
+        if kept:
+            log.error(
+                "a partition is renamed aside, for this cluster knows no topic at all. It is never removed by itself: "
+                "if this is not a new cluster, look for its metadata before you go on",
+                partition=str(tp),
+                **self._figures(name),
+            )
+            return True
+        self._waiting.append(Stray(name, now_ms))
         log.warning(
             "a stray partition is renamed aside: its topic was deleted, or its replica moved, while this node was down",
             partition=str(tp),
@@ -109,10 +122,11 @@ class Strays:
             return None
 
     async def remove_due(self, is_assigned: Callable[[TopicIdPartition], bool]) -> None:
-        """Remove the strays whose delay is over, unless the metadata of today assign them to this node after all."""
-        if self._delay_ms == KEEP:
+        """Remove the strays whose delay is over, unless the metadata of today assign them to this node after all, or
+        those of this process's registration knew no topic."""
+        if not self.waiting:
             return
-        now_ms = self._clock.wall_ms()
+        now_ms = self._believed.earliest_ms()
         due = [stray for stray in self._waiting if now_ms - stray.set_aside_ms >= self._delay_ms]
         for stray in due:
             self._waiting.remove(stray)
@@ -138,11 +152,11 @@ class Strays:
     @property
     def waiting(self) -> bool:
         """Whether any will become due."""
-        return bool(self._waiting) and self._delay_ms != KEEP
+        return bool(self._waiting) and self._delay_ms != KEEP and self._knows_topics
 
 
 def _parse(name: str) -> Stray | None:
-    """None for a directory that somebody else renamed so: nobody knows since when, and it is left alone."""
+    """None for one that is kept, or that somebody else renamed so: nobody knows since when, and it is left alone."""
     unique = name[: -len(STRAY)].rpartition(".")[2]
     try:
         return Stray(name, int(unique, 16)) if len(unique) == 32 else None

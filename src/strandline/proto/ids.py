@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, NamedTuple, NewType
+from typing import Annotated, Any, NamedTuple, NewType
 from uuid import UUID
 
 from strandline.proto.messages.fields import UInt32
@@ -69,6 +69,20 @@ def address_of(host: str) -> str:
     except ValueError:
         return host
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+WILDCARDS = ("", "0.0.0.0", "::")
+"""Every address of a machine, of both families: a listener that is bound so takes IPv4 and IPv6, as Kafka's does."""
+
+
+def bound_as(wanted: Endpoint, name: tuple[Any, ...]) -> Endpoint:
+    """Where a socket of this name is, that was to be bound at `wanted`, whose text for every address it keeps."""
+    return Endpoint(wanted.host if wanted.host in WILDCARDS else str(name[0]), int(name[1]))
+
+
+def peer_of(peername: tuple[Any, ...] | None) -> str:
+    """Where a peer is, for log lines; an IPv4 client of an IPv6 socket by its IPv4 address. "?": it is gone."""
+    return str(Endpoint(address_of(str(peername[0])), int(peername[1]))) if peername else "?"
 
 
 def is_loopback(host: str) -> bool:

@@ -12,10 +12,11 @@ from typing import Annotated
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import LeaderEpoch, Offset, TopicId
+from strandline.proto.ids import LeaderEpoch, Offset, ProducerId, TopicId
 from strandline.proto.messages.fields import Int32, Int64, SInt64
 
 _FROM_THE_FIRST = Offset(0)
+_FIRST_PRODUCER_ID = ProducerId(0)
 AS_IT_IS = Offset(-1)
 """In a change: the tier's start is left where it is."""
 
@@ -26,6 +27,17 @@ class EpochStart:
 
     epoch: Annotated[LeaderEpoch, Int32(1)]
     start_offset: Annotated[Offset, Int64(2)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIds:
+    """The producer ids from `first` up to, not including, `end`."""
+
+    first: Annotated[ProducerId, Int64(1)]
+    end: Annotated[ProducerId, Int64(2)]
+
+    def __contains__(self, producer_id: object) -> bool:
+        return isinstance(producer_id, int) and self.first <= producer_id < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,8 @@ class TieredSegment:
         max_timestamp_ms: the largest of its records; -1: none has a time.
         epochs: the leader epochs of its records, in order; the first one from `base_offset` on.
         copied_ms: wall time at which its leader had copied it.
+        producers: of a segment that a lost cluster has written: the ids that this cluster has given to nobody, and
+            never will. Under any other id somebody else writes here. None: this cluster has written it.
     """
 
     segment_id: Annotated[UUID, 1]
@@ -50,6 +64,7 @@ class TieredSegment:
     max_timestamp_ms: Annotated[int, SInt64(5)]
     epochs: Annotated[tuple[EpochStart, ...], 6]
     copied_ms: Annotated[int, Int64(7)]
+    producers: Annotated[ProducerIds | None, 8] = None
 
     @property
     def first_epoch(self) -> LeaderEpoch:
@@ -120,10 +135,12 @@ class AdoptedTier:
 
     Attributes:
         segments: each begins where the one before it ends; at least one.
+        producer_ids_end: one past the highest id that the producers of its records had.
     """
 
     partition: Annotated[int, Int32(1)]
     segments: Annotated[tuple[TieredSegment, ...], 2]
+    producer_ids_end: Annotated[ProducerId, Int64(3)] = _FIRST_PRODUCER_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class Beginnings:
         if self._reader is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no remote.log.storage.url")
         where = state.topic_partition, state.topic_id, state.tier
-        producers = await producers_before(self._reader, *where, offset, now_ms=self._clock.wall_ms())
+        producers = await producers_before(self._reader, *where, offset, now_ms=int(self._clock.monotonic_ms()))
         try:
             begun = await begin_with(plog, offset, producers)
         except DiskError as error:

@@ -11,15 +11,14 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from strandline.log.checkpoints import CLEANER_OFFSETS, decode_offsets, encode_offsets
 from strandline.log.compaction import Compacted, Compaction
-from strandline.log.disk import DiskError, DiskFull, read_file, write_synced
-from strandline.log.log_dir import LogDir
+from strandline.log.disk import DiskError, DiskFull
 from strandline.log.partition_log import PartitionLog
-from strandline.log.retention import Cleanable, RetentionClock
+from strandline.log.retention import Cleanable
 from strandline.log.swap import LogChanged
-from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError
-from strandline.proto.ids import Offset, TopicPartition
+from strandline.proto.believed import BelievedClock
+from strandline.proto.errors import ConfigError, KafkaError, StorageError
+from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
@@ -144,11 +143,11 @@ class Compactor:
         self,
         shared: Shared,
         partitions: Mapping[TopicPartition, Partition],
-        retention_clock: RetentionClock,
+        believed: BelievedClock,
     ) -> None:
         self._shared = shared
         self._partitions = partitions
-        self._clock = retention_clock
+        self._clock = believed
         self._timer: asyncio.TimerHandle | None = None
         self._waits_since_ms = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -161,8 +160,6 @@ class Compactor:
 
     def start(self) -> None:
         """Compact from now on."""
-        for directory in self._shared.directories.usable:
-            self._read_checkpoint(directory.log_dir)
         self._look_later()
 
     def stop(self) -> list[asyncio.Task[None]]:
@@ -245,7 +242,7 @@ class Compactor:
 
     def _now_ms(self) -> int:
         """Wall time as far as it is believed: a clock set ahead takes no tombstone too early (schedule 72)."""
-        return self._clock.read(self._shared.clock.wall_ms(), self._shared.clock.monotonic_ms())
+        return self._clock.earliest_ms()
 
     # One pass
 
@@ -258,7 +255,7 @@ class Compactor:
             found,
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
             now_ms=self._now_ms(),
-            wall_ms=shared.clock.wall_ms(),
+            latest_ms=self._clock.latest_ms(),
             pace=Pace(shared.clock, shared.naps, lambda: shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )
@@ -266,7 +263,7 @@ class Compactor:
             done = await one.run()
             if plog.needs_sync and plog.failure is None:
                 shared.directories.of(plog.home).syncer.mark(plog)
-            await self._write_checkpoint(shared.directories.of(plog.home).log_dir)
+            shared.directories.of(plog.home).checkpoints.write_all()
         except LogChanged:
             return False
         except DiskFull:
@@ -330,24 +327,3 @@ class Compactor:
                 pass  # the whole directory went, or a later pass has put another file of that name there and deleted it
             except DiskError as error:
                 log.error("a compacted segment stays on the disk", path=path, error=str(error))
-
-    @staticmethod
-    def _read_checkpoint(log_dir: LogDir) -> None:
-        """How far each log was compacted. What is not known is compacted again, which costs time alone."""
-        disk, path = log_dir.disk, f"{log_dir.path}/{CLEANER_OFFSETS}"
-        try:
-            known = decode_offsets(path, read_file(disk, path)) if disk.exists(path) else {}
-        except (CorruptLogError, DiskError) as error:
-            log.warning("it is not known how far logs were compacted; they are compacted again", error=str(error))
-            return
-        for tp, plog in log_dir.logs.items():
-            plog.cleaned_to = Offset(max(0, min(known.get(tp, 0), plog.log_end_offset)))
-
-    @staticmethod
-    async def _write_checkpoint(log_dir: LogDir) -> None:
-        """Raises DiskError."""
-        disk, path = log_dir.disk, f"{log_dir.path}/{CLEANER_OFFSETS}"
-        cleaned = {tp: plog.cleaned_to for tp, plog in log_dir.logs.items() if plog.cleaned_to}
-        await write_synced(disk, {path + ".tmp": encode_offsets(cleaned)})
-        disk.rename(path + ".tmp", path)
-        await disk.sync([], [log_dir.path])

@@ -17,6 +17,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import TopicId, TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report
@@ -78,6 +79,7 @@ class Directories:
         self,
         log_dirs: LogDirs,
         clock: Clock,
+        believed: BelievedClock,
         config: ReplicaConfig,
         *,
         on_synced: Synced,
@@ -98,7 +100,7 @@ class Directories:
                 Syncer(log_dir.disk, on_synced, on_sync_failed, on_fatal),
                 room,
                 Checkpoints(log_dir, room.ran_out, on_fatal),
-                Strays(log_dir, log_dir.disk, clock, config.stray_delete_delay_ms),
+                Strays(log_dir, log_dir.disk, believed, config.stray_delete_delay_ms),
             )
 
     @property
@@ -161,11 +163,11 @@ class Directories:
                     raise
                 self.log_dirs.fail(directory.log_dir, str(error))
 
-    def set_strays_aside(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
+    def set_strays_aside(self, assigned: Mapping[TopicPartition, TopicId], *, knows_topics: bool) -> None:
         """See `Strays.set_aside`."""
         self.log_dirs.forget_unassigned(assigned)
         for directory in self.usable:
-            directory.strays.set_aside(assigned)
+            directory.strays.set_aside(assigned, knows_topics=knows_topics)
 
     def fail(self, directory: Directory, why: str) -> None:
         """Nothing in it can be relied on any more: its logs are fenced, and nothing more is written there."""

@@ -14,7 +14,7 @@ from typing import Any
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace
-from strandline.log.retention import RetentionClock, last_time
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
@@ -79,6 +79,7 @@ class ReplicaManager:
         cluster_id: str,
         log_dirs: LogDirs,
         clock: Clock,
+        believed: BelievedClock,
         rng: Rng,
         rpc: Rpc,
         config: ReplicaConfig,
@@ -89,12 +90,14 @@ class ReplicaManager:
     ) -> None:
         self.node_id = node_id
         self.log_dirs = log_dirs
+        self.believed = believed
         self._on_fatal = on_fatal
         self.counters = ReplicaCounters()
         self._on_change = on_change
         self.directories = Directories(
             log_dirs,
             clock,
+            believed,
             config,
             on_synced=self._synced,
             on_sync_failed=self._sync_failed,
@@ -107,6 +110,7 @@ class ReplicaManager:
             node_id=node_id,
             cluster_id=cluster_id,
             clock=clock,
+            believed=believed,
             config=config,
             naps=Naps(clock),
             counters=self.counters,
@@ -126,14 +130,13 @@ class ReplicaManager:
         self._set = PartitionSet(self._shared, log_dirs, self._streams, by_id)
         self._partitions = self._set.partitions
         first = log_dirs.first
-        retention_clock = RetentionClock(last_time(first.disk, first.path))
         self.tiering = None if tier is None else Tiering(self._shared, self._partitions, tier, rng)
         self.tier_reads = TierReads(tier)
         self.beginnings = self._shared.beginnings
-        retention = Retention(self._shared, self._partitions, first, retention_clock, self._raise_tier_start)
+        retention = Retention(self._shared, self._partitions, first, believed, self._raise_tier_start)
         self._upkeep = Upkeep(self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering)
         self._scrub = Scrub(self._shared, self._partitions)
-        self.compactor = Compactor(self._shared, self._partitions, retention_clock)
+        self.compactor = Compactor(self._shared, self._partitions, believed)
         self.mover = Mover(self._shared, self._partitions, log_dirs, self._streams)
         self.disk_stalls = DiskStalls(first, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 

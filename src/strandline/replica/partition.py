@@ -223,7 +223,7 @@ class Partition:
         if shared.early_refusals:
             shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
         try:
-            wall_ms, room = shared.clock.wall_ms(), not directory.room.full
+            wall_ms, room = shared.believed.latest_ms(), not directory.room.full
             result = plog.append_as_leader(batches, core.leader_epoch, wall_ms, has_room=room)
         except KafkaError as failure:
             self._refuse(append, batches, failure.code, failure.message or str(failure))

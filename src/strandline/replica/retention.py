@@ -19,7 +19,8 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
-from strandline.log.retention import Keep, RetentionClock, note_time
+from strandline.log.retention import Keep, note_time
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Offset, TopicPartition
 from strandline.proto.marks import mark
@@ -43,15 +44,16 @@ class Retention:
         shared: Shared,
         partitions: Mapping[TopicPartition, Partition],
         log_dir: LogDir,
-        retention_clock: RetentionClock,
+        believed: BelievedClock,
         raise_tier_start: Callable[[Partition, int], None],
     ) -> None:
         """`raise_tier_start(partition, offset)`: the object store need not keep what lies below."""
         self._shared = shared
         self._partitions = partitions
         self._log_dir = log_dir
-        self._clock = retention_clock
+        self._clock = believed
         self._raise_tier_start = raise_tier_start
+        self._ahead_told = False
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)
@@ -70,12 +72,12 @@ class Retention:
             self._pass.cancel()
 
     def _read_clock(self) -> int:
-        before_ms = self._clock.ahead_ms
-        now_ms = self._clock.read(self._shared.clock.wall_ms(), self._shared.clock.monotonic_ms())
-        if self._clock.ahead_ms and not before_ms:
+        now_ms, told = self._clock.earliest_ms(), self._ahead_told
+        self._ahead_told = self._clock.ahead_ms != 0
+        if self._ahead_told and not told:
             log.warning(
-                "the wall clock was set ahead, or this broker was away for more than a day; for a day retention goes "
-                "by the time before, so that nothing is deleted too early. Put the clock right if it is wrong",
+                "the wall clock was set ahead, or this broker was away for more than a day; for a day everything "
+                "expires by the time before, so that nothing goes too early. Put the clock right if it is wrong",
                 ahead_ms=self._clock.ahead_ms,
             )
         return now_ms
@@ -89,6 +91,8 @@ class Retention:
                 except (KafkaError, DiskError, FileNotFoundError) as error:
                     name = str(partition.topic_partition)
                     log.warning("retention cannot look into a log", partition=name, error=str(error))
+                    if isinstance(error, KafkaError):
+                        partition.cannot_read(error)
                 await asyncio.sleep(0)
         finally:
             self._pass = None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report
@@ -51,6 +52,7 @@ class Shared:
     """What all partitions of one broker use together. Nothing in it knows the partitions.
 
     Attributes:
+        believed: wall time for whatever expires, and for stamps.
         broker_epoch: names this process's registration, once it has one.
         config: replaced, before the first partition is hosted, when the metadata say what the flush policy is; and
             when settings of the upkeep change.
@@ -69,6 +71,7 @@ class Shared:
     node_id: NodeId
     cluster_id: str
     clock: Clock
+    believed: BelievedClock
     config: ReplicaConfig
     naps: Naps
     counters: ReplicaCounters

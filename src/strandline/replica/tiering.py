@@ -261,7 +261,7 @@ class Tiering:
             UUID(int=self._rng.getrandbits(128), version=4),
             cluster_id=self._shared.cluster_id,
             leader_epoch=core.leader_epoch,
-            clock=self._shared.clock,
+            believed=self._shared.believed,
             limiter=self._pace,
             start_offset=piece.start_offset,
         )

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from pyspark import SparkFiles, TaskContext
 
+from strandline.proto.json_text import read_json
 from strandline.proto.system import SystemClock
 from strandline.spark.planner import OffsetRange
 
@@ -114,7 +115,7 @@ def read_notes() -> Fed | None:
         lines = _place(context).read_text().splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    notes = [json.loads(line) for line in lines]
+    notes = [read_json(line) for line in lines]
     ranges = dict.fromkeys(PlannedRange(*note["range"]) for note in notes if "range" in note)
     return Fed(tuple(ranges), notes[0]["shift"], any("lost" in note for note in notes))
 

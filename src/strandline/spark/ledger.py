@@ -35,6 +35,7 @@ from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.json_text import read_json
 from strandline.proto.system import SystemClock
 from strandline.spark.handover import Fed, PlannedRange
 
@@ -180,7 +181,7 @@ class Ledger:
             if record.key != mine:
                 continue
             try:
-                entry = json.loads(record.value or b"")
+                entry = read_json(record.value or b"")
                 whole = type(entry["epoch"]) is int
             except (ValueError, KeyError, TypeError):
                 whole = False

@@ -10,13 +10,13 @@ timestamps per partition, and those over offsets, as in Spark.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.json_text import read_json
 
 EARLIEST = -2
 LATEST = -1
@@ -84,7 +84,7 @@ def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
 def _read_object(key: str, text: str, allowed: str) -> dict[str, Any]:
     """An object of JSON that says each thing once. Raises ConfigError."""
     try:
-        document = json.loads(text, object_pairs_hook=_each_once)
+        document = read_json(text, object_pairs_hook=_each_once)
     except ValueError:
         raise ConfigError(key, text, allowed) from None
     if not isinstance(document, dict):

@@ -21,6 +21,7 @@ from strandline.client.producer import Producer
 from strandline.client.types import LATEST, Ack, ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.json_text import read_json
 from strandline.tools.dead_letters import LARGE_RECORDS, REPLAYED, SUFFIX, DeadLetter, parse_dead_letter
 
 GROUP = "strandline.dead-letters"
@@ -188,7 +189,7 @@ def _noted(offset: OffsetAndMetadata) -> dict[TopicPartition, int]:
     if not offset.metadata:
         return {}
     try:
-        return {TopicPartition(str(name), int(part)): int(end) for name, part, end in json.loads(offset.metadata)}
+        return {TopicPartition(str(name), int(part)): int(end) for name, part, end in read_json(offset.metadata)}
     except (TypeError, ValueError) as error:
         raise ConfigError("metadata", offset.metadata, f"what a replay noted for group {GROUP}") from error
 

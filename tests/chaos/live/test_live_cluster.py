@@ -133,6 +133,27 @@ def test_replicas_that_differ_are_found(cluster: LiveCluster) -> None:
     assert found.startswith("IdenticalReplicas: differ-0")
 
 
+def test_the_order_of_directories_changes_on_every_node(cluster: LiveCluster) -> None:
+    """dirs-swapped (schedule 95): first a new disk is put in front, then the order is turned around. Each node begins
+    from the directory with its metadata. The last test of this cluster: topics made later lie on either disk."""
+    topic(cluster, "swapped")
+    values = [b"%d" % number for number in range(100)]
+    send(cluster, "swapped", *values)
+    with pytest.raises(DevError, match="runs"):
+        cluster.swap_directories(1)
+    for _ in range(2):
+        for node in cluster.node_ids:
+            cluster.stop_node(node)
+            cluster.swap_directories(node)
+            cluster.start_node(node)
+            cluster.wait_isr("swapped")
+        send(cluster, "swapped", *values)
+    for node in cluster.node_ids:
+        assert Path(cluster.data_dir(node), "swapped-0").exists()
+        assert "renamed aside" not in Path(cluster.log_path(node)).read_text()
+    assert compare(cluster, [Partition("swapped", 0)]) == []
+
+
 def test_nothing_is_left_behind() -> None:
     """stop: no process, no mount, no directory."""
     cluster = LiveCluster(nodes=1, disk_bytes=64 << 20)

@@ -37,6 +37,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
 from strandline.proto.acls import AclBinding, AclFilter, Operation, ResourceKind
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer, RpcUnavailable, Stream, StreamHandler, UnaryHandler
@@ -257,6 +258,7 @@ class KafkaNode:
             cluster_id=CLUSTER_ID,
             log_dirs=LogDirs([self.log_dir]),
             clock=clock,
+            believed=BelievedClock(clock),
             rng=random.Random(2),
             rpc=NoNetwork(),
             config=ReplicaConfig(),

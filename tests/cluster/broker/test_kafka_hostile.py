@@ -24,6 +24,7 @@ from strandline.cluster.broker.handlers import produce as produce_api
 from strandline.cluster.broker.handlers.metadata import MetadataHandler
 from strandline.cluster.broker.receive import START_BYTES
 from strandline.cluster.broker.table import APIS
+from strandline.proto.notes import KINDS_MAX
 
 
 async def healthy(node: KafkaNode) -> None:
@@ -104,6 +105,22 @@ def test_a_broken_client_is_closed_with_a_sentence(tmp_path: Path, raw: bytes, w
             assert node.listener.stats.refused == 1
 
     asyncio.run(main())
+
+
+def test_broken_clients_without_end_are_few_lines(tmp_path: Path) -> None:
+    """Rule A23: a line for each bad frame was 15 GB a day."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            for number in range(60):
+                async with connect(node.listener.endpoint) as client:
+                    client.writer.write(frame(1_000 + number % 30, 0, 1, b"", flexible=False))
+                    assert await client.closed()
+            assert node.listener.stats.refused == 60
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    assert sum(line["event"] == "closed a client's connection" for line in logs) == KINDS_MAX
 
 
 def test_what_came_before_a_broken_frame_is_answered(tmp_path: Path) -> None:

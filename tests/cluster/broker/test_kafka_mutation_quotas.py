@@ -12,6 +12,7 @@ from kafka_node import KafkaNode, until
 from kafka_wire import KafkaClient, connect
 from quota_case import EVERY_CLIENT, set_quota, waits_ms
 
+from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.exchange import STRICT_SINCE
 from strandline.controller import api as asked
@@ -249,3 +250,19 @@ def test_topics_that_are_made_by_their_first_use_count(tmp_path: Path) -> None:
 
     static = {"num.partitions": "20", "default.replication.factor": "1", "auto.create.topics.enable": "true"}
     run(tmp_path, main, static=static)
+
+
+@pytest.mark.parametrize("version", [5, 7])
+def test_the_audit_makes_nothing_free(tmp_path: Path, version: int) -> None:
+    """A request that is watched for the audit pays as any other: an authorizer switches no quota off."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.listener.apis = Audit(None).intercept(node.listener.apis)
+        limited(node)
+        assert codes(await create(client, wanted(BURST + 4, prefix="a"), version)) == [0]
+        if version >= STRICT_SINCE["CreateTopics"]:
+            assert codes(await create(client, wanted(1), version)) == [ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        else:
+            assert muted(node)
+
+    run(tmp_path, main)

@@ -133,8 +133,11 @@ def test_tokens_without_a_header(tmp_path: Path) -> None:
     run(tmp_path, body, mechanisms=["SCRAM-SHA-256", "PLAIN"])
 
 
-def test_each_login_is_audited_and_failures_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "FAILED_LOGINS_MAX", 2)
+def test_logins_are_audited_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules A19 and A28: those that fail, and those of a client that authenticates anew without end. Others keep their
+    lines, and what has none is counted."""
+    monkeypatch.setattr(audit, "FAILED_LOGINS_MAX", (2, 100))
+    monkeypatch.setattr(audit, "LOGINS_MAX", (3, 100))
     lines: list[tuple[str, Any]] = []
 
     class Sink:
@@ -143,21 +146,26 @@ def test_each_login_is_audited_and_failures_within_bounds(tmp_path: Path, monkey
 
     async def body(node: KafkaNode, client: KafkaClient) -> None:
         assert node.listener.sasl is not None
-        node.listener.sasl.audit = audit.Audit(Sink()).login
+        audited = audit.Audit(Sink())
+        node.listener.sasl.audit = audited.login
         assert (await log_in(client)).error_code == 0
         for _ in range(4):
             async with connect(node.listener.endpoint) as other:
                 assert (await log_in(other, password=PASSWORD + "!")).error_code == FAILED
-        async with connect(node.listener.endpoint) as other:
-            assert (await log_in(other)).error_code == 0
+        for _ in range(6):
+            assert (await log_in(client)).error_code == 0
+        audited.close()
 
     with capture_logs() as logs:
         run(tmp_path, body)
-    assert [(event, line["what"], line["result"], line["principal"], line["left_out"]) for event, line in lines] == [
-        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice", 0),
-        ("login", "SCRAM-SHA-256 of 'alice'", "SASL_AUTHENTICATION_FAILED", "User:ANONYMOUS", 0),
-        ("login", "SCRAM-SHA-256 of 'alice'", "SASL_AUTHENTICATION_FAILED", "User:ANONYMOUS", 0),
-        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice", 2),
+    told = [line for event, line in lines if event == "left_out"]
+    assert [(line["what"], line["lines"]) for line in told] == [("logins", 4), ("logins that failed", 2)]
+    assert [(event, line["what"], line["result"], line["principal"]) for event, line in lines[:-2]] == [
+        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice"),
+        ("login", "SCRAM-SHA-256 of 'alice'", "SASL_AUTHENTICATION_FAILED", "User:ANONYMOUS"),
+        ("login", "SCRAM-SHA-256 of 'alice'", "SASL_AUTHENTICATION_FAILED", "User:ANONYMOUS"),
+        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice"),
+        ("login", "SCRAM-SHA-256 of 'alice'", "NONE", "User:alice"),
     ]
     assert PASSWORD not in repr(lines) + repr(logs)
 

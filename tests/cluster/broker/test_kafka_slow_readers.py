@@ -66,25 +66,3 @@ def test_nothing_is_done_for_who_is_gone(tmp_path: Path) -> None:
             assert node.listener.stats.apis["Fetch", 11].answers < 100
 
     asyncio.run(main())
-
-
-def test_who_waited_goes_on_one_a_turn(tmp_path: Path) -> None:
-    """When room comes back, those who waited for it do not go on all at once: others are served between them."""
-
-    async def main() -> None:
-        async with kafka_node(tmp_path) as node:
-            went_on: list[int] = []
-            turn = 0
-
-            class Waiting:
-                def go_on(self) -> None:
-                    went_on.append(turn)
-
-            for _ in range(5):
-                node.listener.goes_on(Waiting())  # type: ignore[arg-type]
-            while turn < 8:
-                turn += 1
-                await asyncio.sleep(0)
-            assert went_on == [1, 2, 3, 4, 5]
-
-    asyncio.run(main())

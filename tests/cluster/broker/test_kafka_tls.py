@@ -59,12 +59,11 @@ def test_answers_that_nobody_takes_count_and_stop_the_requests(tmp_path: Path, c
                 asked = [fetch(client, 11, "t", {0: 0}) for _ in range(60)]
                 await client.writer.drain()
                 memory = node.broker.memory
-                async with asyncio.timeout(20):
-                    while memory.used_bytes < MIB:
-                        await asyncio.sleep(0.01)
+                await until(lambda: node.listener.connections)
+                (connection,) = node.listener.connections
+                await until(lambda: memory.used_bytes >= MIB and connection.unsent_bytes > MIB)
                 for _ in range(20):
                     await asyncio.sleep(0.01)
-                (connection,) = node.listener.connections
                 assert connection.unsent_bytes > MIB
                 assert memory.used_bytes >= connection.unsent_bytes
                 assert memory.used_bytes < 8 * MIB
@@ -124,3 +123,39 @@ def test_a_connection_above_the_rate_of_its_address_waits_before_its_handshake(t
             assert (await client.ask("api_versions", 0)).api_keys
 
     asyncio.run(main())
+
+
+def test_answers_behind_the_end_of_a_connection_are_no_mistake_of_ours(tmp_path: Path, ca: DevCa) -> None:
+    """A mutated request ends the connection while others are being answered: each answer closes it again. asyncio's
+    transport of TLS forgets its connection when it is closed twice, and whatever is asked of it then fails."""
+    unforeseen: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unforeseen.append(context))
+        gates = [asyncio.Event() for _ in range(4)]
+        asked = iter(gates)
+
+        async def gate() -> None:
+            await next(asked).wait()
+
+        async with kafka_node(tmp_path, tls=listener(ca)) as node:
+            node.controller.gate = gate
+            async with connect(node.listener.endpoint, trusting(ca)) as client:
+                for number in range(len(gates)):
+                    topic = {"name": f"t{number}", "num_partitions": 1, "replication_factor": 1}
+                    client.send("create_topics", 7, topics=[topic], timeout=10_000)
+                client.writer.write(b"\x7f\xff\xff\xff")
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await until(lambda: node.listener.connections)
+                [connection] = node.listener.connections
+                await until(lambda: connection._reason)
+                for one in gates:
+                    one.set()
+                    for _ in range(5):
+                        await asyncio.sleep(0)
+                assert connection.unsent_bytes >= 0
+                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+                await until(lambda: not node.listener.connections)
+
+    asyncio.run(main())
+    assert not unforeseen

@@ -71,6 +71,7 @@ class Driver:
         self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image)
         self.log: list[Record] = list(log or [])
         self.now_ms = float(now_ms)
+        self.ahead_ms = 0
         self.answers: dict[int, Any] = {}
         self.asked = 0
         self.hold = False
@@ -90,7 +91,9 @@ class Driver:
 
     @property
     def now(self) -> Now:
-        return Now(self.now_ms, int(self.now_ms) + WALL_MS)
+        """The wall clock may have been set `ahead_ms` ahead, and is not believed."""
+        earliest_ms = int(self.now_ms) + WALL_MS
+        return Now(self.now_ms, earliest_ms + self.ahead_ms, earliest_ms)
 
     def failover(self) -> Driver:
         """Another coordinator, which knows the log alone."""

@@ -146,6 +146,20 @@ def test_offsets_of_a_group_without_members_expire() -> None:
     assert driver.failover().offsets() == {}
 
 
+def test_100_a_clock_set_ahead_drops_no_offset() -> None:
+    """Schedule 100: by the coordinator's clock the time of retention is over, and it is not believed. What is committed
+    meanwhile is kept for longer, never for less."""
+    driver = Driver()
+    driver.answer(driver.commit(5))
+    driver.ahead_ms = 8 * 24 * 3_600_000
+    driver.pass_ms(1_200_000)
+    assert driver.offsets() == {T0: 5}
+    driver.answer(driver.commit(6, partition=3))
+    driver.ahead_ms = 0
+    driver.pass_ms(WEEK_MS)
+    assert driver.offsets() == {("t", 3): 6}
+
+
 def test_offsets_of_topics_that_nobody_reads_any_more_expire() -> None:
     """A stable group's offsets of other topics go by the time of the commit."""
     driver = Driver(offsets_retention_ms=3_600_000)

@@ -30,15 +30,15 @@ def test_timers() -> None:
     timers.set("b", 200.0, lambda _now: seen.append("b later"))
     timers.cancel("c")
     timers.cancel("never set")
-    timers.run(Now(99.0, 0))
+    timers.run(Now(99.0, 0, 0))
     assert seen == []
-    timers.run(Now(100.0, 0))
+    timers.run(Now(100.0, 0, 0))
     assert seen == ["a"]
     assert timers.next_ms == 200.0
     timers.set("b", 150.0, lambda _now: seen.append("b sooner"))
-    timers.run(Now(150.0, 0))
+    timers.run(Now(150.0, 0, 0))
     assert seen == ["a", "b sooner"]
-    timers.run(Now(300.0, 0))
+    timers.run(Now(300.0, 0, 0))
     assert seen == ["a", "b sooner"]
     assert len(timers) == 0
 

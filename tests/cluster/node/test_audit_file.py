@@ -12,7 +12,7 @@ from tests.cluster.node.test_acls import client_of, run
 
 from strandline.client import NewTopic
 from strandline.client.aio import Admin
-from strandline.cluster.node.audit_trail import AuditFile
+from strandline.cluster.node.audit_trail import AuditFile, AuditTrail
 from strandline.cluster.node.node import Node
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.system import SystemClock
@@ -27,7 +27,8 @@ def test_changes_and_denials_of_a_node_stand_in_its_file(tmp_path: Path) -> None
             await admin.create_topics([NewTopic("t", 1, 1)])
             with pytest.raises(KafkaError):
                 await nobody.describe_acls()
-        change, denied = (json.loads(line) for line in path.read_text().splitlines())
+        [change] = (json.loads(line) for line in path.read_text().splitlines())
+        [denied] = (json.loads(line) for line in Path(f"{path}.attempts").read_text().splitlines())
         where = {"host": "127.0.0.1", "listener": "SSL", "client_id": change["client_id"]}
         what = {"principal": "User:admin", "api": "CreateTopics", "what": "topic t", "result": "NONE"}
         assert change == {"event": "change", "timestamp": change["timestamp"], **where, **what}
@@ -36,6 +37,27 @@ def test_changes_and_denials_of_a_node_stand_in_its_file(tmp_path: Path) -> None
         assert change["timestamp"].endswith("+00:00")
 
     run(tmp_path / "data", body, audit_log_path=str(path))
+
+
+def test_no_login_makes_a_change_go(tmp_path: Path) -> None:
+    """Rule A28: the files of logins, refusals and changes that failed turn over, those of changes do not."""
+    path = tmp_path / "audit.log"
+    limits = {"max_bytes": 2000, "files": 2}
+    clock = SystemClock()
+    attempts = AuditFile(f"{path}.attempts", **limits, clock=clock)
+    trail = AuditTrail(clock, AuditFile(str(path), **limits, clock=clock), attempts, None)
+    trail.write("change", {"principal": "User:me", "what": "topic mine", "result": "NONE"})
+    for number in range(1000):
+        trail.write("login", {"principal": "User:eve", "result": "NONE"})
+        trail.write("denied", {"principal": "User:eve", "resource": f"t{number}"})
+        trail.write("change", {"principal": "User:eve", "what": "topic none", "result": "UNKNOWN_TOPIC_OR_PARTITION"})
+        trail.write("left_out", {"principal": "", "what": "logins", "lines": 5})
+    trail.close()
+    [line] = path.read_text().splitlines()
+    assert json.loads(line)["what"] == "topic mine"
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        *("audit.log", "audit.log.attempts", "audit.log.attempts.1")
+    ]
 
 
 def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:

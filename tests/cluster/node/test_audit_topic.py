@@ -18,6 +18,7 @@ from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId, TopicPartition
@@ -56,7 +57,7 @@ def with_topic(body: Callable[[AuditTopic, Partitions], Awaitable[None]]) -> lis
 
     async def main() -> None:
         partitions = Partitions()
-        topic = AuditTopic(NodeId(7), partitions, SystemClock())
+        topic = AuditTopic(NodeId(7), partitions, BelievedClock(SystemClock()))
         unforeseen: list[BaseException] = []
         topic.start(unforeseen.append)
         async with asyncio.timeout(20):
@@ -69,9 +70,9 @@ def with_topic(body: Callable[[AuditTopic, Partitions], Awaitable[None]]) -> lis
     return cast("list[dict[str, Any]]", logs)
 
 
-def add(topic: AuditTopic, *lines: str) -> None:
+def add(topic: AuditTopic, *lines: str, is_change: bool = False) -> None:
     for line in lines:
-        topic.add(1_700_000_000_000, "User:me", line)
+        topic.add(1_700_000_000_000, "User:me", line, is_change=is_change)
 
 
 async def flushed(topic: AuditTopic) -> None:
@@ -121,6 +122,26 @@ def test_what_has_no_room_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch, b
     logs = with_topic(body)
     assert [line["event"] for line in logs] == [DROPPED, DROPPED]  # the first at once, the others at the end
     assert sum(line["lines"] for line in logs) == 30 - taken
+
+
+def test_changes_have_room_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule A28: however many logins and refusals wait, a change has its place behind them. Its room has an end, too."""
+    monkeypatch.setattr(audit_topic, "LINES_MAX", 10)
+    monkeypatch.setattr(audit_topic, "CHANGES_BYTES_MAX", 40 * (7 + 9))
+
+    async def body(topic: AuditTopic, partitions: Partitions) -> None:
+        partitions.open.clear()
+        changes = [f"change {number:02}" for number in range(41)]
+        for change in changes:
+            add(topic, *(f"login {number:02}" for number in range(5)))
+            add(topic, change, is_change=True)
+        assert (topic.waiting, topic.dropped) == (10 + 40, 41 * 5 - 10 + 1)
+        partitions.open.set()
+        await flushed(topic)
+        assert [line for line in partitions.lines if "change" in line] == changes[:40]
+        assert json.loads(partitions.lines[-1])["lines"] == 41 * 5 - 10 + 1
+
+    with_topic(body)
 
 
 def test_a_line_that_is_not_taken_takes_no_other_with_it() -> None:

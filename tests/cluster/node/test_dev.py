@@ -139,8 +139,8 @@ def test_a_node_that_cannot_start_tells_its_last_words(tmp_path: Path) -> None:
     """The error of a child is the error that its parent shows."""
     cluster = DevCluster(tmp_path, nodes=1)
     cluster._prepare()
-    (Path(cluster.data_dir(1)) / "replication-offset-checkpoint").write_text("half a li")
-    with pytest.raises(DevError, match=r"(?s)exit code 1.*replication-offset-checkpoint"):
+    (Path(cluster.data_dir(1)) / "replica-directories").write_text("half a li")
+    with pytest.raises(DevError, match=r"(?s)exit code 1.*replica-directories"):
         cluster.start()
 
 

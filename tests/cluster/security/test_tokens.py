@@ -12,9 +12,11 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 from structlog.testing import capture_logs
+from tests.log.helpers import JumpingClock, ManualClock
 
 from strandline.cluster.security.token_keys import keys_at
 from strandline.cluster.security.tokens import ALGORITHMS, Bearer, TokenError, Tokens, TokenSettings, parse_keys
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError
 from strandline.proto.system import SystemClock
 
@@ -34,7 +36,7 @@ def published(*keys: Any) -> str:
 
 def tokens(*keys: Any, **more: Any) -> Tokens:
     found = parse_keys(published(*(keys or (key(),))))
-    return Tokens(SETTINGS, lambda: found, lambda: NOW_S * 1000, **more)
+    return Tokens(SETTINGS, lambda: found, BelievedClock(ManualClock(NOW_S * 1000)), **more)
 
 
 def signed(claims: dict[str, Any] | None = None, by: Any = None, **header: Any) -> str:
@@ -46,6 +48,19 @@ def signed(claims: dict[str, Any] | None = None, by: Any = None, **header: Any) 
 
 def message(token: str, head: str = "n,,", more: str = "") -> bytes:
     return f"{head}\x01auth=Bearer {token}\x01{more}\x01".encode()
+
+
+def test_100_a_clock_set_ahead_refuses_no_token_that_holds() -> None:
+    """Schedule 100: clients take a refused login for the end. One whose time has not begun is taken by the later
+    clock, for that may be the right one."""
+    found, clock = parse_keys(published(key())), JumpingClock(0, NOW_S * 1000)
+    believed = BelievedClock(clock)
+    checks = Tokens(SETTINGS, lambda: found, believed)
+    believed.earliest_ms()
+    clock.jump(8 * 24 * 3_600_000)
+    assert checks.check(message(signed())).user == "alice"
+    later_s = NOW_S + 8 * 24 * 3_600
+    assert checks.check(message(signed({**CLAIMS, "nbf": later_s, "exp": later_s + 60}))).user == "alice"
 
 
 def test_a_token_says_who_it_is_and_until_when() -> None:
@@ -153,7 +168,7 @@ def test_an_unknown_key_makes_the_keys_be_looked_at_again() -> None:
         checks.check(message(jwt.encode({"alg": "ES256"}, CLAIMS, key())))
     assert asked == [1, 1]
     with pytest.raises(TokenError, match="not been fetched"):
-        Tokens(SETTINGS, lambda: None, lambda: 0).check(message(signed()))
+        Tokens(SETTINGS, lambda: None, BelievedClock(ManualClock(0))).check(message(signed()))
 
 
 def test_keys_of_a_file_change_while_it_is_used(tmp_path: Path) -> None:
@@ -161,7 +176,7 @@ def test_keys_of_a_file_change_while_it_is_used(tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_text(published(key()))
     keys = keys_at(f"file://{file}", SystemClock(), 60_000)
-    checks = Tokens(SETTINGS, keys.current, lambda: NOW_S * 1000, keys.look_again)
+    checks = Tokens(SETTINGS, keys.current, BelievedClock(ManualClock(NOW_S * 1000)), keys.look_again)
     assert checks.check(message(signed())).user == "alice"
     with capture_logs() as logs:
         file.write_text("{")

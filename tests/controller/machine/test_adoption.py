@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from strandline.controller import api
-from strandline.controller.machine import adoption, topics
+from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
+from strandline.controller.machine import adoption, brokers, topics
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import RemoveTopicRecord
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import ZERO_UUID
-from strandline.proto.tier import AdoptedTier, Tier, TieredSegment
+from strandline.proto.ids import ZERO_UUID, NodeId, ProducerId
+from strandline.proto.tier import AdoptedTier, ProducerIds, Tier, TieredSegment
 from tests.controller.machine.test_tiers import segment
 
 TOPIC_ID = UUID(int=0x4321, version=4)
@@ -38,6 +40,61 @@ def stored(*segments: TieredSegment, number: int = 0, **fields: Any) -> api.Crea
     return api.CreatableTopic(**{**made, **fields})
 
 
+def adopted(segment: TieredSegment, first: int = 0, end: int = 0) -> TieredSegment:
+    """As the metadata have it: of its producers, those of these ids are believed."""
+    return replace(segment, producers=ProducerIds(ProducerId(first), ProducerId(end)))
+
+
+def give_out(cluster: Any) -> tuple[int, int]:
+    """A block of producer ids to broker 1: its first id, and how many."""
+    request = AllocateProducerIdsRequest(NodeId(1), cluster.epoch(1))
+    block: ProducerIdBlock = cluster.run(brokers.allocate_producer_ids(cluster.state, request))
+    return block.first_producer_id, block.count
+
+
+def test_92_producer_ids_do_not_begin_again(cluster: Any) -> None:
+    """Schedule 92: the next id lies above all that the records had, from the batch on that takes them over. Who
+    has an id from before may write into the topic too: of the lost cluster's producers those between are known."""
+    seen: list[MetadataImage] = []
+    assert give_out(cluster) == (0, 1000)
+    cluster.on_append = lambda _before: seen.append(cluster.image)
+    tiers = (AdoptedTier(0, (FIRST, SECOND), ProducerId(5_501)), AdoptedTier(2, (OTHER,), ProducerId(7)))
+    assert cluster.create_topic(stored(tiers=tiers)).error is ErrorCode.NONE
+    [image] = seen
+    assert image.next_producer_id == 5_501
+    assert image.tier(TOPIC_ID, 0).segments == (adopted(FIRST, 1_000, 5_501), adopted(SECOND, 1_000, 5_501))
+    assert image.tier(TOPIC_ID, 2).segments == (adopted(OTHER, 1_000, 1_000),)
+    assert 5_500 in image.tier(TOPIC_ID, 0).segments[0].producers
+    assert 999 not in image.tier(TOPIC_ID, 0).segments[0].producers
+    cluster.on_append = lambda _: None
+    assert give_out(cluster) == (5_501, 1000)
+    cluster.fail_over()
+    assert give_out(cluster) == (6_501, 1000)
+
+
+def test_producer_ids_go_on_where_the_metadata_log_was_rolled_back(cluster: Any) -> None:
+    """Rule B27: a majority of the controllers lost the end of the log, and with it that blocks were given out. Whoever
+    leads then does so in an epoch that no leader before had, and each epoch has ids of its own."""
+    cluster.quorum_epoch = 3
+    cluster.fail_over()
+    before, forgotten = list(cluster.log), [give_out(cluster) for _ in range(3)]
+    assert forgotten == [(3 * 2**32 + 1000 * number, 1000) for number in range(3)]
+    cluster.log = before
+    cluster.quorum_epoch = 4
+    cluster.fail_over()
+    assert give_out(cluster) == (4 * 2**32, 1000)
+    assert give_out(cluster) == (4 * 2**32 + 1000, 1000)
+
+
+def test_ids_below_those_that_were_given_out_raise_nothing(cluster: Any) -> None:
+    """The next id never falls; a dry run changes nothing."""
+    assert give_out(cluster) == (0, 1000)
+    tiers = (AdoptedTier(0, (FIRST,), ProducerId(8)),)
+    assert cluster.create_topic(stored(tiers=tiers), dry_run=True).error is ErrorCode.NONE
+    assert cluster.create_topic(stored(tiers=tiers)).error is ErrorCode.NONE
+    assert give_out(cluster) == (1000, 1000)
+
+
 def test_topic_and_tiers_are_one_batch(cluster: Any) -> None:
     """Nobody leads a partition of it without knowing what is stored; its epochs go on above those of the records."""
     seen: list[MetadataImage] = []
@@ -46,9 +103,9 @@ def test_topic_and_tiers_are_one_batch(cluster: Any) -> None:
     outcome = cluster.create_topic(stored(tiers=tiers))
     assert (outcome.error, outcome.topic_id, outcome.num_partitions) == (ErrorCode.NONE, TOPIC_ID, 3)
     [image] = seen
-    assert image.tier(TOPIC_ID, 0) == Tier(3, (FIRST, SECOND))
+    assert image.tier(TOPIC_ID, 0) == Tier(3, (adopted(FIRST), adopted(SECOND)))
     assert image.tier(TOPIC_ID, 1) == Tier()
-    assert image.tier(TOPIC_ID, 2) == Tier(0, (OTHER,))
+    assert image.tier(TOPIC_ID, 2) == Tier(0, (adopted(OTHER),))
     assert [cluster.partition("t", number).leader_epoch for number in range(3)] == [5, 0, 3]
     assert all(cluster.partition("t", number).has_leader for number in range(3))
 
@@ -122,6 +179,6 @@ def test_the_next_controller_has_it(cluster: Any) -> None:
     """By the log alone."""
     cluster.create_topic(stored(FIRST, SECOND))
     cluster.fail_over()
-    assert cluster.image.tier(TOPIC_ID, 0) == Tier(3, (FIRST, SECOND))
+    assert cluster.image.tier(TOPIC_ID, 0) == Tier(3, (adopted(FIRST), adopted(SECOND)))
     request = api.CreateTopicsRequest((stored(FIRST, SECOND),))
     assert topics.create_topics(cluster.state, request).records == []

@@ -69,6 +69,9 @@ def test_of_the_eligible_one_with_room_is_elected(machine_cluster: Any) -> None:
     assert standing(cluster) == (3, (3,), (1, 2))
     say(cluster, 1, full=True)
     cluster.fence(3)
+    for node in (1, 2):
+        cluster.beat(node)
+    cluster.wait_out()
     assert standing(cluster) == (2, (2,), (1, 3))
 
 

@@ -15,6 +15,7 @@ from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.methods import REGISTER_BROKER
 from strandline.log.findings import LogCondition
+from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, Endpoint
@@ -44,11 +45,13 @@ FINDINGS = [INTACT, CUT, LACKING, ABSENT, "away"]
     ids=lambda found: found if isinstance(found, str) else "absent" if found is None else found.name.lower(),
 )
 def test_two_members_of_the_last_isr(machine_cluster: Any, second: Any, third: Any, clean: bool) -> None:
-    """2 and 3 were in sync last; 1, which was not, is back and whole. Whether the stop was clean is all one.
+    """2 and 3 were in sync last; 1, which was not, is back and whole. After a clean stop an intact one leads; after any
+    other the greatest log of those that are back (rule B30).
 
     | one of them          | the other                     | who leads             |
     |----------------------|-------------------------------|-----------------------|
-    | intact               | anything                      | the intact one        |
+    | intact               | intact, or cut                | see above             |
+    | intact               | anything else                 | the intact one        |
     | cut or absent        | away                          | nobody                |
     | cut                  | cut or absent                 | the greatest log      |
     | cut                  | lacking                       | the cut one           |
@@ -66,10 +69,13 @@ def test_two_members_of_the_last_isr(machine_cluster: Any, second: Any, third: A
     for node in (1, 2, 3):
         if cluster.image.is_active(node):
             cluster.beat(node)
+    cluster.wait_out()
     info = cluster.partition()
     intact = [node for node, what in found.items() if what is INTACT]
     cut = [node for node, what in found.items() if what is CUT]
-    if intact:
+    if intact and not clean:
+        assert info.leader == max(intact + cut)
+    elif intact:
         assert info.leader == intact[0]
     elif cut and "away" not in found.values():
         assert info.leader == cut[-1]
@@ -122,6 +128,7 @@ def test_a_member_whose_directory_is_away(machine_cluster: Any) -> None:
     assert (info.leader, info.eligible_leader_replicas) == (NO_NODE, (2, 3))
     cluster.fence(2)
     cluster.start(2, found=INTACT)
+    cluster.wait_out()
     assert cluster.partition().leader == 2
 
 
@@ -261,6 +268,19 @@ def test_an_older_copy_of_the_directory_counts_for_nothing(machine_cluster: Any)
     assert (info.leader, info.eligible_leader_replicas, info.last_known_elr) == (NO_NODE, (3,), ())
 
 
+@pytest.mark.parametrize("since", [0, 1], ids=["the last one that registered", "another one"])
+def test_a_life_that_left_its_broker_epoch_alone(machine_cluster: Any, since: int) -> None:
+    """Schedule 94: an earlier build, which keeps no lives, stopped in good order. Its clean mark has the epoch;
+    an older copy of such a directory names one of the past."""
+    cluster = crashed(machine_cluster)
+    epoch = cluster.epoch(2) + since
+    request = cluster.registration(2, previous_broker_epoch=epoch)
+    request = replace(request, lives=(life_of_epoch(epoch), request.incarnation_id))
+    cluster.run(brokers.register_broker(cluster.state, request, len(cluster.log), 0))
+    cluster.beat(2)
+    assert cluster.partition().leader == (NO_NODE if since else 2)
+
+
 def test_a_life_whose_registration_nobody_heard_of_is_no_copy(machine_cluster: Any) -> None:
     """The reply was lost and the process died: the next one sends both ids."""
     cluster = crashed(machine_cluster)
@@ -270,6 +290,7 @@ def test_a_life_whose_registration_nobody_heard_of_is_no_copy(machine_cluster: A
     request = replace(request, lives=(*unheard.lives, request.incarnation_id))
     cluster.run(brokers.register_broker(cluster.state, request, len(cluster.log), 0))
     cluster.beat(2)
+    cluster.wait_out()
     assert cluster.partition().leader == 2
 
 
@@ -400,6 +421,7 @@ def test_a_replica_that_cannot_be_served_stays_eligible_below_min_isr(machine_cl
     assert not cluster.partition().has_leader
     cluster.fence(1)
     cluster.start(1)
+    cluster.wait_out()
     assert cluster.partition().leader == 1, "a new process, and it has not said so again"
 
 
@@ -414,6 +436,7 @@ def test_an_offline_replica_is_not_elected_when_its_broker_is_unfenced(machine_c
     assert cluster.image.brokers[2].active
     assert not cluster.partition().has_leader
     cluster.start(3)
+    cluster.wait_out()
     assert cluster.partition().leader == 3
     assert cluster.elect(api.ElectionKind.PREFERRED)[0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 

@@ -19,6 +19,7 @@ from strandline.log.tier import copying
 from strandline.log.tier.copying import copy_segment
 from strandline.log.tier.sidecar import HEAD_BYTES, decode_head, decode_indexes
 from strandline.log.tier.store import log_key, parse_key, sidecar_key
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import LeaderEpoch, Offset
@@ -40,7 +41,7 @@ def closed_log(disk: FailingDisk, directory: object, batches: int = 300) -> Part
 
 def copied(store: MemoryStore, log: PartitionLog, **keywords: object) -> TieredSegment:
     """The second segment."""
-    made = {"cluster_id": CLUSTER, "leader_epoch": 7, "clock": ManualClock(), **keywords}
+    made = {"cluster_id": CLUSTER, "leader_epoch": 7, "believed": BelievedClock(ManualClock()), **keywords}
     return asyncio.run(copy_segment(store, PREFIX, log, log.segments[1], ID, **made))  # type: ignore[arg-type]
 
 
@@ -172,7 +173,14 @@ def test_the_active_segment_is_not_copied(disk: FailingDisk, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="active"):
         asyncio.run(
             copy_segment(
-                MemoryStore(), PREFIX, log, log.segments[-1], ID, cluster_id="c", leader_epoch=0, clock=ManualClock()
+                MemoryStore(),
+                PREFIX,
+                log,
+                log.segments[-1],
+                ID,
+                cluster_id="c",
+                leader_epoch=0,
+                believed=BelievedClock(ManualClock()),
             )
         )
     log.close()
@@ -210,7 +218,16 @@ def test_a_log_that_begins_inside_a_segment(disk: FailingDisk, tmp_path: Path) -
     fill(log, 10, epoch=4)
     log.delete_records_before(305)
     tiered = asyncio.run(
-        copy_segment(store, PREFIX, log, log.segments[0], ID, cluster_id="c", leader_epoch=7, clock=ManualClock())
+        copy_segment(
+            store,
+            PREFIX,
+            log,
+            log.segments[0],
+            ID,
+            cluster_id="c",
+            leader_epoch=7,
+            believed=BelievedClock(ManualClock()),
+        )
     )
     assert (tiered.base_offset, tiered.end_offset) == (200, 400)
     log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from strandline.log.records import Record, build_batch
 from strandline.log.tier.producers import producers_before
 from strandline.log.tier.reading import TierReader
 from strandline.proto.errors import KafkaError, StoreError
-from strandline.proto.ids import Offset, TopicId, TopicPartition
-from strandline.proto.tier import Tier, TieredSegment
+from strandline.proto.ids import Offset, ProducerId, TopicId, TopicPartition
+from strandline.proto.tier import ProducerIds, Tier, TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, open_test_log
 from tests.log.tier.tiers import MemoryStore, copy_closed, tier_reader
 
@@ -114,3 +115,33 @@ def test_what_has_rotted_tells_nothing(log: PartitionLog) -> None:
 def test_what_begins_behind_nothing_has_no_producers() -> None:
     found = asyncio.run(producers_before(tier_reader(MemoryStore()), TP, TOPIC_ID, Tier(), 7, now_ms=0))
     assert found.encode_snapshot() == ProducerStates().encode_snapshot()
+
+
+def adopted(tier: Tier, segments: int, *, first: int, end: int) -> Tier:
+    """The first segments are a lost cluster's; this one has given out the ids below `first`, and gives those from `end`
+    on."""
+    known = ProducerIds(ProducerId(first), ProducerId(end))
+    theirs = tuple(replace(segment, producers=known) for segment in tier.segments[:segments])
+    return replace(tier, segments=theirs + tier.segments[segments:])
+
+
+@pytest.mark.parametrize("lost", [(), (0, 6, 12, 18)])
+@pytest.mark.parametrize("first", [0, 1, 2, 11, 99])
+@pytest.mark.parametrize("end", [0, 2, 12, 100])
+def test_92_ids_of_a_lost_clusters_producers_may_be_others_here(
+    log: PartitionLog, lost: tuple[int, ...], first: int, end: int
+) -> None:
+    """Schedule 92: of its segments those ids count that no producer here can have. Ours tell of every one."""
+    store = MemoryStore()
+    whole = tier_of(store, log)
+    reader = without(tier_reader(store), lost, None)
+
+    def known(tier: Tier) -> set[int]:
+        found = asyncio.run(producers_before(reader, TP, TOPIC_ID, tier, whole.end_offset, now_ms=0))
+        return {entry.producer_id for entry in found.entries()}
+
+    assert known(whole) == {1, 2, 10, 11, 12, 13}
+    assert known(adopted(whole, 4, first=first, end=end)) == {one for one in known(whole) if first <= one < end}
+    partly = known(adopted(whole, 3, first=first, end=end))
+    assert partly >= {1, 2, 13}
+    assert lost == () or partly == {1, 2, 13} | {one for one in known(whole) if first <= one < end}

@@ -11,8 +11,18 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from strandline.log.batch import parse_header
 from strandline.log.index import OffsetIndex, TimeIndex
-from strandline.log.tier.restoring import Brought, StoredTopic, bring, find_stored_topics, tiers_to_adopt
+from strandline.log.producer_state import ProducerStates
+from strandline.log.records import Record, build_batch
+from strandline.log.tier.restoring import (
+    PRODUCER_IDS_END,
+    Brought,
+    StoredTopic,
+    bring,
+    find_stored_topics,
+    tiers_to_adopt,
+)
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar, for_cluster, load_sidecar
 from strandline.log.tier.store import partition_prefix, segment_key
 from strandline.proto.error_codes import ErrorCode
@@ -30,12 +40,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-async def put(store: MemoryStore, partition: int, base: int, end: int, cluster_id: str = "old") -> None:
+async def put(
+    store: MemoryStore, partition: int, base: int, end: int, cluster_id: str = "old", producers: bytes = b"pp"
+) -> None:
     """One segment, with a producer snapshot of two bytes."""
     header = SidecarHeader(cluster_id, "t", TOPIC_ID, partition, base, end, len(LOG), 5, ((3, base),), LOG_CRC, 3)
     index, times = OffsetIndex(), TimeIndex()
     times.append(5, 0)
-    sidecar = encode_sidecar(header, index, times, b"pp")
+    sidecar = encode_sidecar(header, index, times, producers)
     prefix, number = partition_prefix(cluster_id, "t", TOPIC_ID, partition), UUID(int=base + 1)
     await store.put(segment_key(prefix, base, number, ".index"), chunked(sidecar, len(sidecar)), len(sidecar))
     await store.put(segment_key(prefix, base, number, ".log"), chunked(LOG, len(LOG)), len(LOG))
@@ -174,3 +186,33 @@ def test_a_damaged_sidecar_is_not_written_anew(store: MemoryStore) -> None:
     for wrong in (data[:-1], data[:-1] + b"q", b"X" + data[1:]):
         with pytest.raises(CorruptLogError):
             for_cluster(wrong, key, "renewed")
+
+
+def snapshot(*producer_ids: int) -> bytes:
+    """Of these producers."""
+    states = ProducerStates()
+    for producer_id in producer_ids:
+        batch = build_batch([Record(0, 1, None, b"v")], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        states.update(parse_header(batch), 0, 0)
+    return states.encode_snapshot()
+
+
+def test_92_the_ids_of_all_producers_in_what_is_taken_over() -> None:
+    """Schedule 92: each segment's snapshot tells of some; what cannot be read tells of none, and an id that no cluster
+    can have given out is a client's invention."""
+    store = MemoryStore()
+
+    async def ends() -> dict[int, int]:
+        tiers = await tiers_to_adopt(store, "old", "t", TOPIC_ID, allow_loss=False, now_ms=9)
+        return {one.partition: one.producer_ids_end for one in tiers}
+
+    run(put(store, 0, 0, 10, producers=snapshot(4_000, 3)))
+    run(put(store, 0, 10, 20, producers=snapshot(7)))
+    run(put(store, 1, 0, 10, producers=snapshot(PRODUCER_IDS_END - 1, PRODUCER_IDS_END, 2**63 - 1)))
+    run(put(store, 2, 0, 10, producers=b"rotten"))
+    run(put(store, 3, 0, 10, producers=b""))
+    run(put(store, 4, 0, 10, producers=snapshot()))
+    assert run(ends()) == {0: 4_001, 1: PRODUCER_IDS_END, 2: 0, 3: 0, 4: 0}
+    [key] = [key for key in store.objects if "/2/" in key and key.endswith(".index")]
+    store.objects[key] = store.objects[key][:-1] + b"x"
+    assert run(ends())[2] == 0

@@ -16,6 +16,7 @@ from strandline.log.records import Record, build_batch
 from strandline.log.tier.copying import copy_segment
 from strandline.log.tier.reading import TierReader
 from strandline.log.tier.store import ObjectStore, StoredObject, partition_prefix
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ObjectMissing, StoreError
 from strandline.proto.tier import TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, ManualClock
@@ -91,7 +92,7 @@ async def copy_closed(store: ObjectStore, log: PartitionLog, **keywords: Any) ->
             UUID(int=number),
             cluster_id=CLUSTER,
             leader_epoch=7,
-            clock=ManualClock(),
+            believed=BelievedClock(ManualClock()),
             **keywords,
         )
         for number, segment in enumerate(log.segments[:-1])

@@ -20,6 +20,7 @@ from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, build_batch
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicPartition
@@ -49,6 +50,7 @@ class OneBroker:
             cluster_id="cluster",
             log_dirs=LogDirs([self.log_dir]),
             clock=clock,
+            believed=BelievedClock(clock),
             rng=random.Random(2),
             rpc=NoRpc(),
             config=ReplicaConfig(),

@@ -133,6 +133,11 @@ class Ruin(Site):
         header, place = batches[-1]
         place.file.write(memoryview(place.file.read(HEADER_SIZE, place.position)), place.position + header.size)
 
+    def lose_newest(self, name: str, count: int, *, cut: bool = False) -> None:
+        """A dishonest disk gives back zeros for the newest batches, or a file that ends before them."""
+        position = list(stored_headers(self.disk(name), DIRECTORY))[-count][1].position
+        self.disk(name).lose_tail(self._newest_segment(name), position, cut=cut)
+
     def _newest_segment(self, name: str) -> str:
         return max(path for path in self.disk(name).files() if path.startswith(DIRECTORY) and path.endswith(".log"))
 

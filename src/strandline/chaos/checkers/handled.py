@@ -8,6 +8,7 @@
 | AckedIsStored | a record is not where its acknowledgement said |
 | DeletedIsGone | a record is there whose deletion was answered |
 | CompactedTooMuch | compaction took a record that no later one of its key supersedes |
+| DeletedKeyIsBack | a tombstone's time was over and it has gone, and a record before it of its key is there |
 | TailMissesNothing | a consumer that began at the end has gone past an acknowledged record that it was not given |
 | ExpiredTooMuch | retention.bytes took more than what was too much |
 """
@@ -115,17 +116,43 @@ class Ledger:
             raise InvariantViolated("ExpiredTooMuch", "fewer records are left than the topic's size keeps", **facts)
         self.check_trimmed(topic_id, stored, asked=start, deleted=0)
 
-    def check_compacted(self, topic_id: UUID, stored: Mapping[tuple[int, int], str]) -> None:
+    def check_compacted(
+        self, topic_id: UUID, stored: Mapping[tuple[int, int], str], tombstones: Mapping[str, int]
+    ) -> None:
         """Of a topic of one partition, values as `key=value`: what was acknowledged is there, unless a later record of
-        its key is. Raises InvariantViolated."""
+        its key is, or was. `tombstones`: so many were sent of each key. Each may be gone, and then nothing of its
+        key is there that lies before it. Raises InvariantViolated."""
+        acked = self.acked.get((topic_id, 0), {})
         last: dict[str, int] = {}
+        first: dict[str, int] = {}
         for (_, offset), value in sorted(stored.items()):
-            last[value.partition("=")[0]] = offset
-        for offset, value in self.acked.get((topic_id, 0), {}).items():
-            found = stored.get((0, offset))
-            if found != value and (found is not None or last.get(value.partition("=")[0], -1) < offset):
-                facts = {"offset": offset, "acked": value, "found": found}
+            last[_key(value)] = offset
+            first.setdefault(_key(value), offset)
+        deletions: dict[str, list[int]] = {}
+        for offset, value in acked.items():
+            if value == f"{_key(value)}=":
+                deletions.setdefault(_key(value), []).append(offset)
+        for offset, value in acked.items():
+            key, found = _key(value), stored.get((0, offset))
+            if found == value:
+                continue
+            facts = {"offset": offset, "acked": value, "found": found}
+            if key in tombstones and offset in deletions.get(key, ()):
+                if first.get(key, offset) < offset:
+                    facts |= {"before": first[key]}
+                    raise InvariantViolated(
+                        "DeletedKeyIsBack", "its tombstone is gone, and what it deleted is not", **facts
+                    )
+                continue
+            # One that was not acknowledged may have been written, and be gone.
+            unsure = tombstones.get(key, 0) > len(deletions.get(key, ()))
+            superseded = max((last.get(key, -1), *deletions.get(key, ()))) if key in tombstones else last.get(key, -1)
+            if found is not None or (superseded < offset and not unsure):
                 raise InvariantViolated("CompactedTooMuch", "another record is there, or none", **facts)
+
+
+def _key(value: str) -> str:
+    return value.partition("=")[0]
 
 
 def check_copied(source: Sequence[str], target: Sequence[str]) -> None:

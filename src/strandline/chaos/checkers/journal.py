@@ -35,6 +35,7 @@ from strandline.chaos.checkers.history import (
     Transaction,
     Value,
 )
+from strandline.proto.json_text import read_json
 
 T = TypeVar("T")
 
@@ -255,7 +256,7 @@ class _Decoder:
         """What the next line tells. Raises BadHistory."""
         self.lines += 1
         try:
-            entry = json.loads(line)
+            entry = read_json(line)
             if "end" in entry:
                 return End(entry["end"], _STATUSES[entry["status"]], entry.get("offset"), float(entry["ms"]))
             if "errors" in entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from strandline.chaos.checkers.batches import NotABatch
-from strandline.chaos.checkers.compacted import CompactedRecords, stored_records
+from strandline.chaos.checkers.compacted import CompactedRecords, stored_records, tombstones_go
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import Place, stored_headers
 from strandline.chaos.sim.disk import SimDisk
@@ -160,7 +160,8 @@ class PartitionChecks:
             what = replace(what, start=int(log.log_start_offset), place=None)
             expected = what.start
             stored = stored_records(disk, log.directory)
-            known.compacted.check(name, stored, expected, min(what.committed_end, log_end), **facts)
+            go = tombstones_go(log.config)
+            known.compacted.check(name, stored, expected, min(what.committed_end, log_end), tombstones_go=go, **facts)
         try:
             for header, at in stored_headers(disk, log.directory, start=expected, place=what.place):
                 if header.next_offset > log_end:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from strandline.chaos.checkers.batches import NotABatch, StoredBatch, records
 from strandline.chaos.checkers.compacted import compare_compacted, stored_records
@@ -16,7 +16,7 @@ def compare_replicas(
     place: Callable[[str, str], tuple[SimDisk, str]],
     high_watermarks: Mapping[str, Mapping[str, int]],
     sends: Iterable[Send] = (),
-    compacted: Collection[str] = (),
+    compacted: Mapping[str, bool] | None = None,
     *,
     tiered: Mapping[str, Iterable[tuple[StoredBatch, bytes]]] | None = None,
 ) -> None:
@@ -24,6 +24,7 @@ def compare_replicas(
     and in them is what the acknowledgements of `sends` said.
 
     Of partitions that are `compacted` each replica has the same last record of each key: see `checkers.compacted`.
+    Beside each stands whether its tombstones may be gone.
     `place` tells disk and directory of a node's replica. `high_watermarks` is partition directory name -> node name ->
     high watermark, `tiered` partition directory name -> what of it is in the object store.
 
@@ -36,9 +37,10 @@ def compare_replicas(
             acked.setdefault(str(send.partition), []).append(send)
     for directory, by_node in high_watermarks.items():
         end = min(by_node.values())
-        if directory in compacted:
+        if compacted is not None and directory in compacted:
             logs = {name: stored_records(*place(name, directory)) for name in by_node}
-            compare_compacted(directory, logs, 0, end, "IdenticalReplicas")
+            go = compacted[directory]
+            compare_compacted(directory, logs, end, "IdenticalReplicas", tombstones_go=go)
             continue
         batches = {name: list(_committed(*place(name, directory), end)) for name in by_node}
         _compare(directory, end, batches)

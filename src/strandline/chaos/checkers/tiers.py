@@ -6,7 +6,6 @@ The objects themselves are looked at, and what lies on the disks; never what a n
 
 from __future__ import annotations
 
-import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
@@ -27,6 +26,7 @@ from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
 from strandline.log.checkpoints import PARTITION_METADATA
 from strandline.proto.ids import TopicIdPartition
+from strandline.proto.json_text import read_json
 from strandline.proto.tier import NO_TIER, Tier, TieredSegment
 
 _SIDECAR = Struct(">4sH8II")
@@ -111,7 +111,7 @@ def _look_at_sidecar(data: bytes, log: bytes, segment: TieredSegment) -> None:
         position += length
         if crc32c(parts[-1]) != expected:
             raise NotABatch("a part of the sidecar has other bytes than were written")
-    header: dict[str, Any] = json.loads(parts[0])
+    header: dict[str, Any] = read_json(parts[0])
     said = (header["size_bytes"], header["log_crc"], header["end_offset"])
     if said != (len(log), crc32c(log), segment.end_offset):
         raise NotABatch(f"the sidecar speaks of another object: {header}")

@@ -9,6 +9,7 @@ import click
 
 from strandline.cli.common import output_option, print_json
 from strandline.cli.outcome import outcome_document, show_outcome
+from strandline.cli.screen import say
 
 
 class RichProgress:
@@ -75,6 +76,6 @@ def demo(limit: int | None, spark: bool, output: str) -> None:
         print_json(outcome_document(outcome))
     else:
         show_outcome(outcome)
-        click.secho("Nothing acknowledged was lost." if outcome.held else "The job did not hold.", bold=True)
+        say("Nothing acknowledged was lost." if outcome.held else "The job did not hold.", bold=True)
     if not outcome.held:
         raise SystemExit(1)

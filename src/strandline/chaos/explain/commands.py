@@ -15,6 +15,7 @@ from strandline.chaos.explain import page, state, text
 from strandline.chaos.explain.shrink import Shrinker
 from strandline.chaos.explain.watch import watch
 from strandline.chaos.runner import Outcome, Run
+from strandline.cli.screen import echo
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,14 @@ def explain(case: Case, seed: int, *, html: str | None, history: str | None, qui
     assert story is not None
     story.replay = [case.command(seed, "--timeline"), case.command(seed, "--shrink")]
     if not quiet:
-        click.echo("")
+        echo("")
         for line in text.render(story):
-            click.echo(f"  {line}".rstrip())
+            echo(f"  {line}".rstrip())
     if html is not None:
         Path(html).write_text(page.render(story), encoding="utf-8")
-        click.echo(f"  written: {html}", err=True)
+        echo(f"  written: {html}", err=True)
     if history is not None:
-        click.echo(f"  written: {history} (strandline check {history})", err=True)
+        echo(f"  written: {history} (strandline check {history})", err=True)
 
 
 def show_state(case: Case, seed: int, until_ms: float, *, as_json: bool) -> None:
@@ -76,9 +77,9 @@ def show_state(case: Case, seed: int, until_ms: float, *, as_json: bool) -> None
         ended_ms = story.failed_ms if story is not None else 0.0
         raise click.ClickException(f"the run {watched.ended} at {ended_ms:,.0f} ms, before {until_ms:,.0f} ms")
     if as_json:
-        click.echo(json.dumps({"seed": seed} | watched.state, default=str))
+        echo(json.dumps({"seed": seed} | watched.state, default=str))
     else:
-        click.echo("\n".join(state.render(watched.state)))
+        echo("\n".join(state.render(watched.state)))
 
 
 def shrink(case: Case, failure: Outcome, *, jobs: int, runs_max: int, html: str | None, quiet: bool = False) -> str:
@@ -88,7 +89,7 @@ def shrink(case: Case, failure: Outcome, *, jobs: int, runs_max: int, html: str 
         return case.make_run(case.scenario, merged(case.changes, changes), None, failure.seed)
 
     def on_progress(line: str) -> None:
-        click.echo(f"  shrinking, {shrinker.runs} runs: {line}", err=True)
+        echo(f"  shrinking, {shrinker.runs} runs: {line}", err=True)
 
     shrinker = Shrinker(failure.seed, make, failure, jobs=jobs, runs_max=runs_max, on_progress=on_progress)
     shrunk = shrinker.run()
@@ -97,10 +98,10 @@ def shrink(case: Case, failure: Outcome, *, jobs: int, runs_max: int, html: str 
     if not quiet:
         bound = f", the bound ({runs_max}) reached" if shrunk.exhausted else ""
         left = len(shrunk.best.kept)
-        click.echo("")
-        click.echo(f"  shrunk: {left} of {shrunk.faults_before} faults are left, after {shrunk.runs} runs{bound}")
-        click.echo(f"  {shrunk.outcome.message}")
-        click.echo(f"  replay: {command}")
+        echo("")
+        echo(f"  shrunk: {left} of {shrunk.faults_before} faults are left, after {shrunk.runs} runs{bound}")
+        echo(f"  {shrunk.outcome.message}")
+        echo(f"  replay: {command}")
         smaller = replace(case, changes=merged(case.changes, changes))
         explain(smaller, failure.seed, html=html, history=None)
     return command

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from strandline.cli.common import output_option, plain_errors, print_table, settings_option
+from strandline.cli.screen import echo, say
 
 if TYPE_CHECKING:
     from strandline.chaos.live.runner import Outcome, RunOptions
@@ -28,8 +29,11 @@ QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
+    "log.retention.check.interval.ms": "1000",
+    "offsets.retention.check.interval.ms": "1000",
 }
-"""A silent node is noticed after 3 s instead of 9: more faults fit into a run. -X sets others."""
+"""A silent node is noticed after 3 s instead of 9, and what expires is looked for every second: more faults fit into a
+run, and a clock that is wrong for seconds counts. -X sets others."""
 
 DISK_BYTES_MIN = 192 << 20
 DISK_BYTES_A_MINUTE = 8 << 20
@@ -90,7 +94,7 @@ def run(
     """
     from strandline.chaos.live.faults import FAULTS
     from strandline.chaos.live.runner import RunOptions, check_schedule
-    from strandline.chaos.live.target import DISK_FAULTS
+    from strandline.chaos.live.target import DISK_FAULTS, STORE_FAULTS
 
     if only_list:
         _list(output)
@@ -99,14 +103,16 @@ def run(
     _check_cut(cut)
     kinds = _clients(clients)
     with plain_errors(), _directory(evidence) as directory:
-        settings = {**QUICK, **overrides}
+        with_store = any(name in STORE_FAULTS for name in names)
+        store = {"remote.log.storage.url": f"file://{directory.absolute()}/store"} if with_store else {}
+        settings = {**QUICK, **store, **overrides}
         with_disks = any(name in DISK_FAULTS for name in names)
         disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if with_disks else None
         target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes, secure=secure)
         try:
             possible, without = check_schedule(names, target)
             for name, why in without.items():
-                click.echo(f"{name} is left out: {why}", err=True)
+                echo(f"{name} is left out: {why}", err=True)
             if not possible:
                 raise click.UsageError("no fault of the schedule can be done here")
             outcome = _execute(target, RunOptions(possible, minutes, seed, kinds, gap_ms), directory)
@@ -121,7 +127,7 @@ def _list(output: str) -> None:
     from strandline.chaos.live.faults import FAULTS
 
     if output == "json":
-        click.echo(json.dumps([{"fault": fault.name, "what_it_does": fault.sentence} for fault in FAULTS.values()]))
+        echo(json.dumps([{"fault": fault.name, "what_it_does": fault.sentence} for fault in FAULTS.values()]))
         return
     print_table(("fault", "what it does"), [(fault.name, fault.sentence) for fault in FAULTS.values()])
 
@@ -144,7 +150,7 @@ def _clients(text: str | None) -> list[str]:
         kinds = [kind for kind in CLIENTS if available(kind)]
         missing = [kind for kind in CLIENTS if kind not in kinds]
         if missing:
-            click.echo(f"not installed, so not part of the load: {', '.join(missing)}", err=True)
+            echo(f"not installed, so not part of the load: {', '.join(missing)}", err=True)
         return kinds
     kinds = _words(text, "client", CLIENTS)
     for kind in kinds:
@@ -196,7 +202,7 @@ def _execute(target: ChaosTarget, options: RunOptions, directory: Path) -> Outco
     from strandline.chaos.live.runner import LiveRun
 
     def tell(line: str) -> None:
-        click.echo(line, err=True)
+        echo(line, err=True)
 
     # A run that is told to end cleans up as after Ctrl-C: nodes, mounts, directories.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -212,25 +218,25 @@ def _execute(target: ChaosTarget, options: RunOptions, directory: Path) -> Outco
 
 def _show(outcome: Outcome, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps({"held": outcome.held, **asdict(outcome)}))
+        echo(json.dumps({"held": outcome.held, **asdict(outcome)}))
         return
     columns = ("fault", "times", "gap, median ms", "gap, longest ms", "whole again, longest ms", "acks")
     names = ("fault", "times", "gap_median_ms", "gap_max_ms", "whole_max_ms", "acks")
     rows = [tuple(row.get(name, "-") for name in names) for row in outcome.faults]
     print_table(columns, rows, title="What faults cost (gap: time without an acks=all ack in a partition)")
     figures = outcome.figures
-    click.echo(
+    echo(
         f"{figures['sent']:,} sent, {figures['acked_all']:,} acknowledged (acks=all), {figures['unknown']:,} unknown, "
         f"{figures['failed']:,} refused; {figures['read']:,} read, {figures['read_finally']:,} in the end; "
         f"{figures['faults']} faults in {figures['seconds']} s"
     )
     for client, errors in outcome.errors.items():
-        click.echo(f"{client} saw: " + ", ".join(f"{what} {count}" for what, count in sorted(errors.items())))
+        echo(f"{client} saw: " + ", ".join(f"{what} {count}" for what, count in sorted(errors.items())))
     if outcome.held:
-        click.secho("No anomaly.", bold=True)
+        say("No anomaly.", bold=True)
         return
     from strandline.chaos.live.runner import SHOWN_MAX
 
     for violation in outcome.violations[:SHOWN_MAX]:
-        click.secho(violation, fg="red")
-    click.secho(f"{len(outcome.violations)} broken promises. Histories and logs: {outcome.directory}", bold=True)
+        say(violation, fg="red")
+    say(f"{len(outcome.violations)} broken promises. Histories and logs: {outcome.directory}", bold=True)

@@ -25,17 +25,20 @@ from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.ruin import rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, client_settings, pause
+from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, Wires, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.dev import DevCluster, DevError, NodeProcess
 from strandline.cluster.node.dev_layout import HTTP_DISTANCE, INTERNAL_DISTANCE
+from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.ports import is_free
 from strandline.cluster.security.dev_certificates import CA_FILE
 from strandline.controller.quorum.api import Voter
+from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.system import system_rng
 
 T = TypeVar("T")
 
@@ -43,6 +46,7 @@ WAIT_S = 20.0
 POLL_S = 0.05
 
 FAULT_INJECTION = "strandline.fault.injection"
+STORE_URL = "remote.log.storage.url"
 PAGE_BYTES = 4096
 
 
@@ -84,9 +88,12 @@ class LiveCluster(DevCluster):
         self._plugs: dict[int, Endpoint] = {}
         self._cut_off: dict[int, None] = {}
         self._slow: dict[int, None] = {}
+        self._ahead: dict[int, None] = {}
         self._full: dict[int, None] = {}
         self._disk_bytes = disk_bytes if disk_bytes is not None and can_mount() else None
         self._mounted: list[Path] = []
+        self._orders: dict[int, list[Path]] = {}
+        """Of nodes that have several log directories: those, in the order of log.dirs."""
 
     # Life
 
@@ -143,17 +150,33 @@ class LiveCluster(DevCluster):
         Raises:
             OSError: the node does not answer on its HTTP listener.
         """
-        body = json.dumps({"slow_disk_ms": delay_ms}).encode()
+        self._ask(node_id, {"slow_disk_ms": delay_ms})
+        if delay_ms:
+            self._slow[node_id] = None
+        else:
+            self._slow.pop(node_id, None)
+
+    def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
+        """The node's wall clock is ahead by so much, for everything but the times of files; 0 puts it right.
+
+        Raises:
+            OSError: the node does not answer on its HTTP listener.
+        """
+        self._ask(node_id, {"clock_ahead_ms": ahead_ms})
+        if ahead_ms:
+            self._ahead[node_id] = None
+        else:
+            self._ahead.pop(node_id, None)
+
+    def _ask(self, node_id: int, fault: Mapping[str, float]) -> None:
+        """By the node's fault hook. Raises OSError."""
+        body = json.dumps(fault).encode()
         scheme, context = "http", None
         if self._layout.secure:
             scheme, context = "https", ssl.create_default_context(cafile=self._layout.certificates / CA_FILE)
         request = urllib.request.Request(f"{scheme}://{self.http(node_id)}/faults", body, method="POST")
         with urllib.request.urlopen(request, timeout=5, context=context):
             pass
-        if delay_ms:
-            self._slow[node_id] = None
-        else:
-            self._slow.pop(node_id, None)
 
     def fill_disk(self, node_id: int) -> None:
         """No room any more on the node's disk, which shrinks to what is on it.
@@ -196,7 +219,8 @@ class LiveCluster(DevCluster):
             DevError: the node runs.
             NothingToRot: no batch is newer than what its checkpoints vouch for.
         """
-        return rot_newest_batch(self._directory_of_the_dead(node_id) / f"{topic}-{partition}", seed)
+        self._directory_of_the_dead(node_id)
+        return rot_newest_batch(self._replica(node_id, topic, partition), seed)
 
     def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
         """Remove the directory of a replica of a node that is down.
@@ -204,7 +228,22 @@ class LiveCluster(DevCluster):
         Raises:
             DevError: the node runs.
         """
-        shutil.rmtree(self._directory_of_the_dead(node_id) / f"{topic}-{partition}")
+        self._directory_of_the_dead(node_id)
+        shutil.rmtree(self._replica(node_id, topic, partition))
+
+    def swap_directories(self, node_id: int) -> None:
+        """Turn the order of log.dirs around on a node that is down; the first time a new disk is put in front, and
+        formatted as an operator does it.
+
+        Raises:
+            DevError: the node runs.
+        """
+        order = self._orders.get(node_id, [self._directory_of_the_dead(node_id)])
+        is_new = len(order) == 1
+        self._orders[node_id] = [self.root / f"node-{node_id}-front", *order] if is_new else order[::-1]
+        config = self._write_settings(node_id)
+        if is_new:
+            format_directory(RealDisk(), config, cluster_id=self._layout.cluster_id, rng=system_rng())
 
     def heal(self) -> None:
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down: see `revive`."""
@@ -218,6 +257,10 @@ class LiveCluster(DevCluster):
             if node_id in self.pids():
                 self.slow_disk(node_id, 0)
             self._slow.pop(node_id, None)
+        for node_id in list(self._ahead):
+            if node_id in self.pids():
+                self.clock_ahead(node_id, 0)
+            self._ahead.pop(node_id, None)
 
     def revive(self) -> None:
         """Start every node that is down, all at once; returns once they do their work."""
@@ -273,13 +316,21 @@ class LiveCluster(DevCluster):
 
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
+        why: dict[str, str] = {}
         if self._disk_bytes is None:
-            return dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
-        return {}
+            why |= dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
+        if self.store_url is None:
+            why |= dict.fromkeys(STORE_FAULTS, f"the nodes have no object store ({STORE_URL})")
+        return why
+
+    @property
+    def store_url(self) -> str | None:
+        """Of the nodes' object store; None: they have none."""
+        return self._settings.get(STORE_URL)
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
         """SHA-256 and length of what this replica holds below `end_offset`. Raises CheckFailed."""
-        return committed_digest(Path(self.data_dir(node_id)) / f"{topic}-{partition}", end_offset)
+        return committed_digest(self._replica(node_id, topic, partition), end_offset)
 
     def save_logs(self, directory: Path) -> None:
         """Copy what every node has logged there."""
@@ -314,6 +365,11 @@ class LiveCluster(DevCluster):
             raise DevError(f"node {node_id} runs: its directory is not changed under it")
         return Path(self.data_dir(node_id))
 
+    def _replica(self, node_id: int, topic: str, partition: int) -> Path:
+        """The directory of a replica, wherever it lies; in the node's first one if it is nowhere."""
+        places = [path / f"{topic}-{partition}" for path in self._orders.get(node_id, [Path(self.data_dir(node_id))])]
+        return next((path for path in places if path.exists()), places[0])
+
     def _disk(self, node_id: int) -> Path:
         if self._disk_bytes is None:
             raise DevError(self.unsupported()["disk-full"])
@@ -328,6 +384,8 @@ class LiveCluster(DevCluster):
             if each in places
         ]
         settings["controller.quorum.voters"] = write_voters(tuple(voters))
+        if node_id in self._orders:
+            settings["log.dirs"] = ",".join(map(str, self._orders[node_id]))
         given = settings.get("advertised.listeners")
         inside = f"INTERNAL://{self._plugs[node_id]}"
         settings["advertised.listeners"] = f"{given},{inside}" if given else inside

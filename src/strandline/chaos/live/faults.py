@@ -7,20 +7,31 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from strandline.chaos.live.restored import restore_then_produce
 from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError
 
+SHOWN_MAX = 5
 SLOW_DISK_MS = (20, 50, 200)
+AHEAD_DAYS = (8, 400, -8)
+"""Beyond `retention.ms` of the topics, `offsets.retention.minutes` and `producer.id.expiration.ms`, or back as far."""
 SEGMENT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 4096
+RETENTION_MS = 7 * 24 * 3_600_000
+"""Of the topics: only a clock that is wrong makes a record of theirs older."""
+
 CLOSED_S = 2.0
 """So long after a change of their size segments are closed, on a machine that is not very busy."""
 
 
 class NotNow(Exception):
     """The fault has no victim at the moment, or would break a promise that nobody made; the message says which."""
+
+
+class Violated(Exception):
+    """A promise is broken, and the run ends here."""
 
 
 @dataclass
@@ -229,6 +240,19 @@ def _rolling_restart(scene: Scene) -> Strike:
     return Strike("every node stopped in an orderly way and started again, one after the other", list(steps()))
 
 
+def _dirs_swapped(scene: Scene) -> Strike:
+    """Schedule 95, from the first undo on: by the second node a majority has another order."""
+
+    def steps() -> Iterator[Callable[[], None]]:
+        for node in scene.target.node_ids:
+            yield scene.wait_whole
+            yield lambda node=node: scene.target.stop_node(node)  # type: ignore[misc]
+            yield lambda node=node: scene.target.swap_directories(node)  # type: ignore[misc]
+            yield _start(scene.target, node)
+
+    return Strike("every node stopped and started with log.dirs in another order, one after the other", list(steps()))
+
+
 def _slow_disk(scene: Scene) -> Strike:
     node, delay_ms = scene.any_broker(), scene.rng.choice(SLOW_DISK_MS)
     try:
@@ -236,6 +260,18 @@ def _slow_disk(scene: Scene) -> Strike:
     except OSError as error:
         raise NotNow(f"node {node} does not answer: {error}") from None
     return Strike(f"syncs of node {node} take {delay_ms} ms longer", [scene.target.heal])
+
+
+def _clock_ahead(scene: Scene) -> Strike:
+    """Schedule 100: what expired by such a clock would be gone when it is put right."""
+    node, who = scene.any_leader()
+    days = scene.rng.choice(AHEAD_DAYS)
+    try:
+        scene.target.clock_ahead(node, days * 24 * 3_600_000)
+    except OSError as error:
+        raise NotNow(f"node {node} does not answer: {error}") from None
+    how = f"{days} days ahead" if days > 0 else f"{-days} days back"
+    return Strike(f"the wall clock of node {node} is set {how}, {who}", [scene.target.heal])
 
 
 def _fill(scene: Scene, node: int, who: str) -> Strike:
@@ -277,6 +313,18 @@ def _wiped_dir(scene: Scene) -> Strike:
     )
 
 
+def _restore_then_produce(scene: Scene) -> Strike:
+    """Schedule 92. It is judged here: nobody else knows of the topic."""
+    if scene.target.store_url is None:
+        raise NotNow("the nodes have no object store")
+    topic = f"chaos-restored-{scene.rng.randrange(1 << 30)}"
+    acked, missing = restore_then_produce(scene.target, scene.target.store_url, topic)
+    if missing:
+        words = f"of {acked} records acknowledged after the restore of {topic} {len(missing)} are not there"
+        raise Violated(f"AckedAreWritten: {words}: {missing[:SHOWN_MAX]}")
+    return Strike(f"{topic} restored from the store of a lost cluster; {acked} records acknowledged, and all there")
+
+
 _ALL = (
     Fault("kill-leader", "SIGKILL of the leader of some partition; started again", (0.5, 6), _kill_leader),
     Fault("kill-controller", "SIGKILL of the active controller; started again", (0.5, 6), _kill_controller),
@@ -304,10 +352,23 @@ _ALL = (
     Fault("partition", "the cable between two nodes cut, one way or both", (1, 8), _partition),
     Fault("isolate", "one node cut off from all others; clients still reach it", (1, 8), _isolate),
     Fault("rolling-restart", "every node stopped in an orderly way and started again", (0, 0), _rolling_restart),
+    Fault(
+        "dirs-swapped",
+        "log.dirs of every node turned around, or a new disk put in front, one node after the other",
+        (0, 0),
+        _dirs_swapped,
+    ),
     Fault("slow-disk", "every sync of one broker 20 to 200 ms slower", (2, 6), _slow_disk),
+    Fault("clock-ahead", "the wall clock of a leader days ahead or back, then put right", (2, 8), _clock_ahead),
     Fault("disk-full", "one node's disk without room, then with room again", (1, 6), _disk_full),
     Fault("full-leader", "the disk of a partition's leader without room, then with room again", (3, 10), _full_leader),
     Fault("wiped-dir", "a node killed, its directory emptied and formatted anew, all others whole", (1, 4), _wiped_dir),
+    Fault(
+        "restore-then-produce",
+        "a topic of another cluster, which is lost, restored from the object store; new producers write to it",
+        (0, 0),
+        _restore_then_produce,
+    ),
 )
 
 FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _ALL}

@@ -14,7 +14,18 @@ from typing import Any
 from strandline.chaos.checkers.anomalies import judge
 from strandline.chaos.checkers.history import History, Partition, Status
 from strandline.chaos.checkers.journal import write_history
-from strandline.chaos.live.faults import FAULTS, SEGMENT_BYTES, Fault, NotNow, Scene, Strike, plan, undo
+from strandline.chaos.live.faults import (
+    FAULTS,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    Fault,
+    NotNow,
+    Scene,
+    Strike,
+    Violated,
+    plan,
+    undo,
+)
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
 from strandline.chaos.live.replicas import compare
@@ -30,9 +41,19 @@ QUIET_S = 1.5
 POLL_S = 0.1
 SECOND_FAULT_PROBABILITY = 0.2
 ALONE = frozenset(
-    {"wiped-dir", "directory-lost", "crash-all-one-rots", "rolling-restart", "kill-all", "one-stays-dead"}
+    {
+        "wiped-dir",
+        "directory-lost",
+        "crash-all-one-rots",
+        "rolling-restart",
+        "dirs-swapped",
+        "kill-all",
+        "one-stays-dead",
+        "restore-then-produce",
+    }
 )
-"""Faults during which no other strikes: those that destroy data allow none, the others leave nothing to strike."""
+"""Faults during which no other strikes: those that destroy data allow none, the others leave nothing to strike or are
+over at once."""
 
 TWO_AT_ONCE = "(two at once)"
 JOURNAL_BYTES_MAX = 1 << 30
@@ -85,10 +106,6 @@ class Outcome:
     def never_struck(self, options: RunOptions) -> set[str]:
         """The kinds of the schedule that have not struck, not even as the second of two."""
         return set(options.schedule) - {what.partition(":")[0] for _, what in self.struck}
-
-
-class Violated(Exception):
-    """A promise is broken, and the run ends here."""
 
 
 class LiveRun:
@@ -151,7 +168,7 @@ class LiveRun:
 
     def _begin(self) -> None:
         self._say(f"creating {', '.join(self.options.topics)}; clients: {', '.join(self.options.clients)}")
-        configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
+        configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": str(RETENTION_MS)}
         with Admin(self._target.bootstrap, **self._client_settings()) as admin:
             admin.create_topics([NewTopic(name, count, 3, configs) for name, count in self.options.topics.items()])
         self._load.start(self.options.clients)

@@ -21,6 +21,9 @@ ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000
 DISK_FAULTS = ("disk-full", "full-leader")
 """The faults that need a disk for each node."""
 
+STORE_FAULTS = ("restore-then-produce",)
+"""The faults that need an object store (`remote.log.storage.url`)."""
+
 
 class ChaosTarget(Protocol):
     """A cluster that faults can be done to. Nodes are named by their ids. Not safe for threads.
@@ -47,6 +50,10 @@ class ChaosTarget(Protocol):
     @property
     def client_properties(self) -> Path | None:
         """The file with the settings that a client needs, a password among them; None: it needs none."""
+
+    @property
+    def store_url(self) -> str | None:
+        """Of its object store, where this process reaches that too; None: there is none."""
 
     @property
     def responsive(self) -> str:
@@ -85,6 +92,9 @@ class ChaosTarget(Protocol):
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
         """Every sync takes so much longer; 0 undoes it."""
 
+    def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
+        """The node's wall clock is ahead by so much; 0 puts it right."""
+
     def fill_disk(self, node_id: int) -> None:
         """The node's disk has no room any more."""
 
@@ -99,6 +109,9 @@ class ChaosTarget(Protocol):
 
     def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
         """Remove the directory of a replica of a node that is down."""
+
+    def swap_directories(self, node_id: int) -> None:
+        """Put a new disk in front of the others of a node that is down, or turn the order of its disks around."""
 
     def heal(self) -> None:
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from strandline.chaos.services.options import ALTERED, COMPACTED, EXPIRING, TRIMMED
+from strandline.chaos.services.options import ALTERED, COMPACTED, EXPIRING, TOMBSTONES_MS, TRIMMED
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics
 from strandline.chaos.workload import Ports
-from strandline.client.aio import Admin
+from strandline.client.aio import Admin, Producer
 from strandline.client.types import ConfigChange, ConfigResource, NewTopic
 from strandline.proto.errors import StrandlineError
 
@@ -31,6 +32,12 @@ _PADDING = "." * 80
 _COMPACTS = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0.2"}
 _TOMBSTONES = 0.1
 """So many of them delete a key."""
+_REMADE = 0.05
+"""So often, after a burst, `compacted` is deleted and made anew, as long as it is to be."""
+_FILL = 40
+"""Records that are enough for another pass."""
+_PASSES = 4
+"""After so many looks at what is due everything was compacted."""
 _KEYS = 6
 """Of `compacted`: few, so that most of what is sent is superseded."""
 
@@ -46,6 +53,7 @@ class Altered:
         asked: records of `trimmed` below may be gone: their deletion was asked for.
         deleted: records of `trimmed` below are gone: it was answered.
         changes: so many of settings were answered.
+        tombstones: so many were sent, acknowledged or not, by topic id and key.
     """
 
     def __init__(self, shared: Shared, topics: Topics) -> None:
@@ -57,6 +65,8 @@ class Altered:
         self.asked = 0
         self.deleted = 0
         self.changes = 0
+        self.tombstones: Counter[tuple[UUID, str]] = Counter()
+        self._remakes = 0
         self._shared = shared
         self._topics = topics
         self._sent = 0
@@ -70,23 +80,63 @@ class Altered:
             delay = {"file.delete.delay.ms": str(options.delete_delay_ms)}
             expires = SAFE | options.tiered | (_EXPIRES_TIERED if options.tiered else _EXPIRES) | delay
             self.expiring_id = await self._topics.create(admin, NewTopic(EXPIRING, 1, 3, expires))
-            compacts = SAFE | _COMPACTS | delay
-            self.compacted_id = await self._topics.create(admin, NewTopic(COMPACTED, 1, 3, compacts))
-        topics = ((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id), (EXPIRING, self.expiring_id),
-                  (COMPACTED, self.compacted_id), (COMPACTED, self.compacted_id))  # fmt: skip
-        while self._sent < options.records:
-            await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
-            topic, topic_id = rng.choice(topics)
-            padding = _PADDING if topic == EXPIRING else ""
-            for _ in range(rng.randint(1, _BURST_MAX)):
-                self._sent += 1
-                value: str | None = f"a{self._sent}{padding}"
-                key = f"k{rng.randrange(_KEYS)}" if topic == COMPACTED else None
-                if key is not None and rng.random() < _TOMBSTONES:
-                    value = None
-                await self._topics.send(producer, topic_id, topic, value, 0, wait=False, key=key)
+            await self._make_compacted(admin)
+            while self._sent < options.records:
+                await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
+                await self._burst(rng, producer)
+                if self._remakes < options.remakes and rng.random() < _REMADE:
+                    await producer.flush()
+                    await self._remake(admin)
         await producer.flush()
         self.fed = True
+
+    async def _burst(self, rng: random.Random, producer: Producer) -> None:
+        topics = {TRIMMED: self.trimmed_id, ALTERED: self.altered_id, EXPIRING: self.expiring_id,
+                  COMPACTED: self.compacted_id}  # fmt: skip
+        topic = rng.choice((*topics, COMPACTED))
+        topic_id = topics[topic]
+        assert topic_id is not None
+        padding = _PADDING if topic == EXPIRING else ""
+        for _ in range(rng.randint(1, _BURST_MAX)):
+            self._sent += 1
+            value: str | None = f"a{self._sent}{padding}"
+            key = f"k{rng.randrange(_KEYS)}" if topic == COMPACTED else None
+            if key is not None and rng.random() < _TOMBSTONES:
+                value = None
+                self.tombstones[topic_id, key] += 1
+            await self._topics.send(producer, topic_id, topic, value, 0, wait=False, key=key)
+
+    async def _make_compacted(self, admin: Admin) -> None:
+        """Unless it is there."""
+        options = self._shared.options
+        keeps = {"delete.retention.ms": str(TOMBSTONES_MS)} if options.tombstones_go else {}
+        compacts = SAFE | _COMPACTS | keeps | {"file.delete.delay.ms": str(options.delete_delay_ms)}
+        while self.compacted_id is None:
+            made = await self._topics.create(admin, NewTopic(COMPACTED, 1, 3, compacts))
+            if made in self._shared.ledger.deleted:
+                await self._topics.delete(admin, COMPACTED)
+            else:
+                self.compacted_id = made
+
+    async def _remake(self, admin: Admin) -> None:
+        """Under its name, with another id."""
+        assert self.compacted_id is not None
+        self._remakes += 1
+        self._shared.ledger.deleted[self.compacted_id] = None
+        self.compacted_id = None
+        await self._topics.delete(admin, COMPACTED)
+        await self._make_compacted(admin)
+
+    async def let_tombstones_go(self, ports: Ports) -> None:
+        """A pass marks them, their time passes, and another pass takes them: each needs something to compact."""
+        producer = self._shared.producer(ports)
+        assert self.compacted_id is not None
+        for pause_ms in (TOMBSTONES_MS, 0):
+            for number in range(_FILL):
+                await self._topics.send(
+                    producer, self.compacted_id, COMPACTED, f"f{number}" + _PADDING, 0, wait=True, key="f"
+                )
+            await asyncio.sleep((_PASSES * self._shared.options.cleaner_backoff_ms + pause_ms) / 1000)
 
     async def trim(self, ports: Ports) -> None:
         """Delete what was acknowledged, up to some offset, again and again."""

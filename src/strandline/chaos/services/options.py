@@ -27,6 +27,9 @@ PROTOCOLS: tuple[dict[str, Any], ...] = (
     {"group_protocol": "consumer"},
 )
 
+TOMBSTONES_MS = 120_000
+"""Longer than any replica lags: one that has a value, and is away while its tombstone comes and goes, keeps it."""
+
 NODE = {
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
@@ -70,6 +73,12 @@ class ServiceOptions:
     lowers_min_isr: bool = False
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""
+    remakes: int = 0
+    """How often `compacted` is deleted and made anew."""
+    cleaner_backoff_ms: int = 500
+    """log.cleaner.backoff.ms of the nodes: where it is long, nodes start again between two passes."""
+    tombstones_go: bool = False
+    """delete.retention.ms of `compacted` is TOMBSTONES_MS, which pass in the end."""
     rests: bool = False
     """There is `resting`, which is empty most of the time, with a consumer at its end."""
     tiered: dict[str, str] = field(default_factory=dict)
@@ -98,6 +107,9 @@ class ServiceOptions:
             kill=rng.random() < 0.3,
             alters=rng.random() < 0.5,
             delete_delay_ms=rng.choice((0, 0, 2_000)),
+            remakes=rng.choice((0, 1, 2)),
+            cleaner_backoff_ms=rng.choice((500, 500, 8_000)),
+            tombstones_go=rng.random() < 0.5,
         )
 
 

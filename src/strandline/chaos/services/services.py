@@ -119,6 +119,15 @@ class Services:
         return [value for topic in living for value in self.shared.ledger.unhandled(topic)]
 
     @property
+    def ages(self) -> bool:
+        """There are tombstones whose time is to pass: `let_tombstones_go`."""
+        return self._options.alters and self._options.tombstones_go
+
+    async def let_tombstones_go(self, ports: Ports) -> None:
+        """A process of its own, once everything is settled."""
+        await self._altered.let_tombstones_go(ports)
+
+    @property
     def deletable(self) -> dict[str, int]:
         """Topic -> below which offset its records may be gone from the cluster: deleted, or over its size."""
         return {TRIMMED: self._altered.asked, RESTING: self._resting.asked, EXPIRING: INT64_MAX}
@@ -214,7 +223,9 @@ class Services:
         trimmed = await self._whole(ports, TRIMMED)
         ledger.check_trimmed(altered.trimmed_id, trimmed, asked=altered.asked, deleted=altered.deleted)
         assert altered.compacted_id is not None
-        ledger.check_compacted(altered.compacted_id, await self._whole(ports, COMPACTED))
+        compacted = await self._whole(ports, COMPACTED)
+        sent = {key: count for (topic_id, key), count in altered.tombstones.items() if topic_id == altered.compacted_id}
+        ledger.check_compacted(altered.compacted_id, compacted, sent if self._options.tombstones_go else {})
         ledger.check_expired(altered.expiring_id, await self._whole(ports, EXPIRING), least=EXPIRING_LEAST)
 
     async def _whole(self, ports: Ports, topic: str) -> dict[tuple[int, int], str]:

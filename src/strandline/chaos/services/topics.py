@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from uuid import UUID
 
 from strandline.chaos.services.options import FLEETING, JOBS
@@ -77,7 +76,7 @@ class Topics:
                 if self.fleeting_id is None:
                     made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE | self._shared.options.tiered))
                     if made in self._shared.ledger.deleted:  # its deletion did not take place, whatever the answer was
-                        await self._delete(admin)
+                        await self.delete(admin, FLEETING)
                         continue
                     self.fleeting_id, self._visits, self._visits_wanted = made, 0, rng.choice(VISITS)
                     self._made += 1
@@ -94,7 +93,7 @@ class Topics:
                 await asyncio.sleep(rng.uniform(0, 3))
                 self._shared.ledger.deleted[self.fleeting_id] = None
                 self.fleeting_id = None
-                await self._delete(admin)
+                await self.delete(admin, FLEETING)
                 await asyncio.sleep(rng.choice((0.0, 0.0, 2.0, 6.0)))
 
     async def create(self, admin: Admin, new: NewTopic) -> UUID:
@@ -120,10 +119,11 @@ class Topics:
             return None
         return described.topic_id
 
-    async def _delete(self, admin: Admin) -> None:
+    async def delete(self, admin: Admin, name: str) -> None:
+        """Return once it is gone."""
         while True:
             try:
-                await admin.delete_topics([FLEETING])
+                await admin.delete_topics([name])
                 return
             except UnknownTopic:
                 return
@@ -142,19 +142,29 @@ class Topics:
         wait: bool,
         key: str | None = None,
     ) -> None:
-        """What is not acknowledged promises nothing."""
+        """What is not acknowledged promises nothing. Nor does what was sent, or answered, while the client took the
+        name for the topic that was deleted: brokers that had not heard of it either may have written it there."""
+
+        def is_meant() -> bool:
+            return producer.session.metadata.topic_id(topic) in (None, topic_id)
+
+        was_meant = is_meant()
+
+        def answered(future: asyncio.Future[Ack]) -> None:
+            self._answered(topic_id, shown(key, content), future, promises=was_meant and is_meant())
+
+        content = None if value is None else value.encode()
         try:
-            content = None if value is None else value.encode()
             future = await producer.send(topic, content, key=None if key is None else key.encode(), partition=partition)
-            future.add_done_callback(partial(self._acked, topic_id, shown(key, content)))
+            future.add_done_callback(answered)
             if wait:
                 await asyncio.wait([future])
         except StrandlineError as error:
             self._shared.failed(error)
 
-    def _acked(self, topic_id: UUID, value: str, future: asyncio.Future[Ack]) -> None:
+    def _answered(self, topic_id: UUID, value: str, future: asyncio.Future[Ack], *, promises: bool) -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None:
             self._shared.failed(error)
-        elif not future.cancelled() and future.result().offset >= 0:
+        elif promises and not future.cancelled() and future.result().offset >= 0:
             self._shared.ledger.ack(topic_id, future.result().partition, future.result().offset, value)

@@ -160,6 +160,24 @@ class SimDisk:
         self.destroyed += 1
         self.loop.effects["bit-flipped"] += 1
 
+    def lose_tail(self, path: str, position: int, *, cut: bool) -> None:
+        """A dishonest disk: what was synced from `position` on is zeros, or the file ends there, for good.
+
+        Raises:
+            FileNotFoundError: no such file.
+        """
+        node = self.names.find(path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if cut:
+            node.resize(position)
+        else:
+            node.write(memoryview(bytes(node.size - position)), position)
+        node.complete_sync(node.begin_sync())
+        self.destroyed += 1
+        self.loop.effects["tail-lost"] += 1
+        self._count()
+
     def rot(self, path: str, position: int, bit: int) -> None:
         """`flip_bit`, remembered in `rotten`."""
         self.flip_bit(path, position, bit)

@@ -37,6 +37,7 @@ EFFECTS: dict[str, str] = {
     "no-space": "a write met the end of the disk: ENOSPC",
     "names-slow": "a name was made or changed on a disk that takes long for it",
     "disk-slow": "a sync or a read took many times longer",
+    "tail-lost": "the disk gave back zeros, or a shorter file, for what had been synced last",
     "bit-flipped": "a bit on a disk turned over",
     "directory-lost": "a partition's directory was moved away, or vanished",
     "metadata-lost": "a machine's metadata directory was gone",

@@ -20,6 +20,7 @@ from strandline.client.types import NewTopic, PartitionDescription
 from strandline.cluster.node.dev import DevError
 from strandline.cluster.node.dev_layout import PortTaken
 from strandline.proto.errors import StrandlineError
+from strandline.proto.json_text import read_json
 
 T = TypeVar("T")
 
@@ -372,9 +373,9 @@ def _http(url: str, body: Mapping[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(url, data), timeout=ASK_TIMEOUT_S) as answer:
-            return json.load(answer)
+            return read_json(answer.read())
     except urllib.error.HTTPError as error:
-        raise ValueError(json.load(error).get("error", str(error))) from None
+        raise ValueError(read_json(error.read()).get("error", str(error))) from None
 
 
 @contextmanager

@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.config import ListenerConfig
+from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
 
@@ -22,6 +24,8 @@ class Listener(Protocol):
         name: which of the node's listeners it is.
         apis: by API key.
         memory: the budget of the node.
+        loop_time: what clients take of the node's loop.
+        notes: of what clients cause.
         tls: what it knows of clients by their certificates, where it speaks TLS.
         sasl: how they prove who they are, where it speaks SASL.
     """
@@ -30,8 +34,10 @@ class Listener(Protocol):
     config: ListenerConfig
     apis: Mapping[int, ServedApi]
     memory: MemoryBudget
+    loop_time: LoopTime
     clock: Clock
     stats: ListenerStats
+    notes: Notes
     tls: ListenerTls | None
     sasl: SaslDoor | None
 
@@ -44,6 +50,3 @@ class Listener(Protocol):
 
     def lost(self, connection: Any, reason: str) -> None:
         """It has gone; `reason` "" unless it was refused."""
-
-    def goes_on(self, connection: Any) -> None:
-        """Let a connection that waited go on: one a turn of the loop."""

@@ -2,21 +2,23 @@
 
 The handlers know nothing of it: the APIs that change something are wrapped, and request and answer are read once more.
 What the table says of a request names things and never holds a secret. Denied requests come from the authorizer.
+No change goes without its line (rule A28): `audit_lines.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import structlog
 
 from strandline.cluster.broker.api import ServedApi, read_request
-from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.audit_lines import Line, LineRate, lines_of
+from strandline.cluster.broker.exchange import FREE, Charge, Exchange
 from strandline.cluster.broker.handlers.acls import binding_of
 from strandline.cluster.broker.request import RequestContext, Sink
+from strandline.proto.audit import LEFT_OUT, UNKNOWN, may_be_made
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
@@ -25,15 +27,19 @@ from strandline.proto.secrets import shown
 
 log = structlog.get_logger("strandline.audit")
 
-CHANGES_MAX = 100
-"""Changes of one request that have a line of their own; more share the last line."""
+LOGINS_MAX = (10, 1_000)
+"""Logins that have a line in ten seconds: of one principal, and altogether. A client that authenticates anew without
+end pushes nothing out of the audit."""
 
-CHARS_MAX = 1000
-"""Of what a line says was changed: a name that cannot be may be long."""
+FAILED_LOGINS_MAX = (20, 100)
+"""Failed ones, of one address and altogether."""
 
-FAILED_LOGINS_MAX, FAILED_LOGINS_MS = 100, 10_000.0
-"""So many failed logins have a line in this time: a stranger cannot fill the audit with them. The next line of a login
-says how many were left out."""
+FAILED_CHANGES_MAX = (100, 1_000)
+"""Changes that were not made, of one principal and altogether. Whoever may change one topic could ask for a million
+that there are not."""
+
+NAME_CHARS_MAX = 256
+"""Of a client.id that a line shows: clients choose it."""
 
 NO_LINE = "internal error: a change has no line in the audit"
 
@@ -45,9 +51,6 @@ DENIED = frozenset(
     }
 )
 """What the authorizer has a line for, at a bounded rate: a stranger cannot fill the audit with refusals."""
-
-UNKNOWN = "UNKNOWN"
-"""What became of a change whose client left before the answer: it may have been carried out."""
 
 Change = tuple[str, ErrorCode]
 """(what was asked for, what became of it)."""
@@ -176,26 +179,37 @@ class Audit:
 
     def __init__(self, sink: Sink | None) -> None:
         self._sink = sink
-        self._failed = 0
-        self._failed_since_ms = 0.0
-        self._left_out = 0
+        self._logins = LineRate(*LOGINS_MAX, self._tells("logins"))
+        self._failed_logins = LineRate(*FAILED_LOGINS_MAX, self._tells("logins that failed"))
+        self._failed_changes = LineRate(*FAILED_CHANGES_MAX, self._tells("changes that failed"))
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
         """The same APIs."""
         return {key: self._audited(served) if served.api in CHANGES else served for key, served in apis.items()}
 
+    def close(self) -> None:
+        """Tell of lines that were left out."""
+        for rate in (self._logins, self._failed_logins, self._failed_changes):
+            rate.close()
+
     def login(self, context: RequestContext, mechanism: str, user: str, result: ErrorCode) -> None:
         """A client has authenticated, or failed to."""
-        if result is not ErrorCode.NONE:
-            if context.received_ms - self._failed_since_ms >= FAILED_LOGINS_MS:
-                self._failed, self._failed_since_ms = 0, context.received_ms
-            self._failed += 1
-            if self._failed > FAILED_LOGINS_MAX:
-                self._left_out += 1
-                return
-        what = f"{mechanism or 'no mechanism'} of {user!r}" if user else mechanism or "no mechanism"
-        left_out, self._left_out = self._left_out, 0
-        self._write(context, what, result.name, event="login", left_out=left_out)
+        if result is ErrorCode.NONE:
+            admitted = self._logins.admits(context.principal, context.received_ms)
+        else:
+            admitted = self._failed_logins.admits(context.peer.host, context.received_ms)
+        if admitted:
+            what = f"{mechanism or 'no mechanism'} of {user!r}" if user else mechanism or "no mechanism"
+            self._write(context, "login", Line(what, result.name, {}))
+
+    def _tells(self, of_what: str) -> Callable[[int], None]:
+        def tell(lines: int) -> None:
+            figures = {"principal": "", "what": of_what, "lines": lines}
+            log.info(LEFT_OUT, **figures)
+            if self._sink is not None:
+                self._sink.write(LEFT_OUT, figures)
+
+        return tell
 
     def _audited(self, served: ServedApi) -> ServedApi:
         def handle(exchange: Exchange, body: memoryview) -> None:
@@ -230,24 +244,28 @@ class Audit:
                 return
             said = schema.response(served.api, context.version).decode(b"".join(answer))
             changes = (one for one in CHANGES[served.api](request, said) if one[1] not in DENIED)
-            for what, error in islice(changes, CHANGES_MAX):
-                self._write(context, what, result or error.name)
-            rest = sum(1 for _ in changes)
-            if rest:
-                self._write(context, f"{rest} more", result or "see the answer")
+            for line in lines_of(self._admitted(context, changes, result)):
+                self._write(context, "change", line)
         except Exception:
             log.exception(NO_LINE, api=context.api, version=context.version)
 
-    def _write(self, context: RequestContext, what: str, result: str, *, event: str = "change", **more: object) -> None:
+    def _admitted(self, context: RequestContext, changes: Iterable[Change], result: str) -> Iterator[tuple[str, str]]:
+        """Those that have a line: all that were made, or may have been."""
+        for what, error in changes:
+            name = result or error.name
+            if may_be_made(name) or self._failed_changes.admits(context.principal, context.received_ms):
+                yield what, name
+
+    def _write(self, context: RequestContext, event: str, line: Line) -> None:
         figures = {
             "principal": context.principal,
             "host": context.peer.host,
             "listener": context.peer.listener,
-            "client_id": context.client_id,
+            "client_id": context.client_id[:NAME_CHARS_MAX],
             "api": context.api,
-            "what": what[:CHARS_MAX],
-            "result": result,
-            **more,
+            "what": line.what,
+            "result": line.result,
+            **line.more,
         }
         log.info(event, **figures)
         if self._sink is not None:
@@ -273,6 +291,13 @@ class _Watched(Exchange):
 
     def throttle_ms(self) -> int:
         return self._inner.throttle_ms() if self.answers else 0
+
+    def charge(self) -> Charge:
+        return self._inner.charge() if self.answers else FREE
+
+    @property
+    def runs_alone(self) -> bool:
+        return self._inner.runs_alone
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         return self._inner.timed(work)

@@ -38,6 +38,7 @@ from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, Sas
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
+from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.request import AllowAll, Authorizer
@@ -87,6 +88,7 @@ class Broker:
 
     Attributes:
         memory: the budget for all that clients make this node hold.
+        loop_time: what clients take of this node's loop.
         connection_limits: how many connections they may have.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
@@ -98,6 +100,7 @@ class Broker:
         brokers = Brokers(parts.node_id, image, parts.quorum, parts.replicas, clock)
         self.clock = clock
         self.memory = MemoryBudget(config.memory_bytes)
+        self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_ms)
@@ -113,6 +116,7 @@ class Broker:
             authorizer=authorizer,
             brokers=brokers,
             memory=self.memory,
+            loop_time=self.loop_time,
             clock=clock,
             config=config,
         )

@@ -2,7 +2,7 @@
 
 Frames are read in place in a growing buffer (`receive.py`); answers wait in a queue of exchanges until those before
 them are there, and leave the node once a loop turn. Reading stops while the client does not take its answers, has too
-many requests open, or the node's memory budget is used up; it goes on by itself.
+many requests open, the node's memory budget is used up, or others have their turn of the loop; it goes on by itself.
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ log = structlog.get_logger("strandline.kafka")
 JOIN_BYTES_MAX = 32 * 1024
 """Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
 
-SLICE_MS = 20.0
-"""Requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
-
 
 class KafkaConnection(asyncio.BufferedProtocol):
     """The server's side of one connection.
@@ -54,8 +51,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_broken", "_charged", "_exchanges", "_flush_scheduled", "_held", "_in", "_processing", "_queued_bytes",
-        "_reason", "_tasks", "_transport", "_write_paused", "bytes_moved", "listener", "peer", "port", "waiting",
+        "_awaits_turn", "_broken", "_charged", "_exchanges", "_flush_scheduled", "_held", "_in", "_processing",
+        "_queued_bytes", "_reason", "_tasks", "_transport", "_write_paused", "bytes_moved", "listener", "peer", "port",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -72,6 +70,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._flush_scheduled = False
         self._processing = False
+        self._awaits_turn = False
+        """Others have the loop's time now (`LoopTime`)."""
         self.waiting = False
         """Reading is paused, by us."""
         self._write_paused = False
@@ -131,6 +131,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener.opened(self)
         if self.listener.sasl is not None:
             self.peer.sasl = self.listener.sasl.opened(self)
+            self.peer.is_stranger = True
         elif self.listener.tls is not None:
             principal = self.listener.tls.principal(transport.get_extra_info("peercert"))
             if principal is None:
@@ -161,6 +162,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = None
         self.listener.memory.forget(self._process)
         self.listener.memory.forget(self._wake)
+        self.listener.loop_time.forget(self._have_turn)
         for exchange in self._exchanges:
             if exchange.when_gone is not None:
                 exchange.when_gone()
@@ -183,33 +185,60 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return max(length, 0) + LENGTH_BYTES
 
     def _process(self) -> None:
-        """Answer the whole frames that are there, as long as nothing speaks against it."""
-        if self._processing or self._transport is None:
+        """Answer the whole frames that are there, now or when this client has its turn."""
+        if self._processing or self._transport is None or self._awaits_turn:
             return
+        if self.listener.loop_time.admits(self.peer):
+            self._answer_frames()
+            return
+        if self._has_work():
+            self._await_turn()
+        self._read_or_pause()
+
+    def _has_work(self) -> bool:
+        """There is a whole frame, or what may be no frame at all: a stranger's, and what only some APIs take."""
+        size = self._frame_bytes()
+        most = 0 if self.peer.is_stranger else self.listener.config.small_request_bytes_max
+        return size > 0 and (size <= self._in.end - self._in.start or size > most)
+
+    def _await_turn(self) -> None:
+        self._awaits_turn = True
+        self.listener.loop_time.wait(self.peer, self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._awaits_turn = False
+        if self._transport is not None:
+            self._answer_frames()
+
+    def _answer_frames(self) -> None:
+        """As long as nothing speaks against it."""
+        loop_time = self.listener.loop_time
+        began_ms = loop_time.begin(self.peer)
         self._processing = True
         try:
-            self._process_frames()
+            self._process_frames(began_ms + loop_time.slice_ms(self.peer))
         except ProtocolError as error:
             self.refuse(str(error))
         finally:
             self._processing = False
         self._flush()
+        loop_time.end(self.peer, began_ms)
         self._read_or_pause()
 
-    def _process_frames(self) -> None:
+    def _process_frames(self, slice_end_ms: float) -> None:
         """Stops at an incomplete frame, when the client must first take its answers, or when its slice of time is over.
 
         Raises ProtocolError.
         """
         clock = self.listener.clock
-        slice_end_ms = clock.monotonic_ms() + SLICE_MS
         while not self._must_wait():
             if self._reason or self._broken or not self._next_frame():
                 return
             if self._must_wait():
                 self._flush()
             if clock.monotonic_ms() >= slice_end_ms:
-                self._go_on_later()
+                if self._has_work():
+                    self._await_turn()
                 return
 
     def _go_on_later(self) -> None:
@@ -232,6 +261,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         received.start = end
         frame = view[start + LENGTH_BYTES : end]
         gate = self.peer.sasl
+        if gate is not None and self.peer.is_stranger and gate.counts_too_many(self):
+            self.hold()
+            return False
         if gate is not None and gate.session.is_raw:
             self._take_token(gate, frame)
         else:
@@ -297,7 +329,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
-        task = asyncio.ensure_future(exchange.timed(work))
+        task = asyncio.ensure_future(self.listener.loop_time.timed(self.peer, exchange.timed(work)))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))
 
@@ -329,8 +361,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         error = task.exception()
         if error is not None:
             context = exchange.context
-            log.error(
+            self.listener.notes.error(
                 "internal error: a request failed",
+                context.api,
                 api=context.api,
                 version=context.version,
                 exc_info=error,
@@ -403,7 +436,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _must_wait(self) -> bool:
         config = self.listener.config
         return (
-            self._write_paused
+            self._awaits_turn
+            or self._write_paused
             or self._held > 0
             or len(self._exchanges) >= config.requests_in_flight_max
             or self._queued_bytes >= config.queued_bytes_max
@@ -426,13 +460,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         api = self.listener.apis.get(int.from_bytes(received.view[start : start + 2], "big", signed=True))
         return api is not None and api.large_answer
 
-    def go_on(self) -> None:
-        """Requests that waited for room for answers may be taken now."""
-        self._process()
-
     def _wake(self) -> None:
         """There is room for answers again; many may have waited for it, each with requests for much."""
-        self.listener.goes_on(self)
+        if not self._awaits_turn:
+            self._await_turn()
 
     def _read_or_pause(self) -> None:
         transport = self._transport

@@ -15,8 +15,9 @@ from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
 from strandline.cluster.broker.sasl import SESSION_OVER, SaslDoor
 from strandline.cluster.broker.stats import ListenerStats
-from strandline.cluster.security.tls_door import ListenerTls, Notes
-from strandline.proto.ids import Endpoint
+from strandline.cluster.security.tls_door import ListenerTls
+from strandline.proto.ids import Endpoint, bound_as
+from strandline.proto.notes import Notes
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -60,6 +61,7 @@ class KafkaListener:
         sasl: SaslDoor | None = None,
     ) -> None:
         self.memory = broker.memory
+        self.loop_time = broker.loop_time
         self.clock = broker.clock
         self.name = name
         self.config = config if config is not None else ListenerConfig()
@@ -67,12 +69,11 @@ class KafkaListener:
         self.stats = ListenerStats(broker.clock)
         self.tls = tls
         self.sasl = sasl
-        self._notes = Notes(broker.clock)
+        self.notes = Notes(broker.clock, log)
         self._broker = broker
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
         self._connections: dict[KafkaConnection, _Seen] = {}
-        self._going_on: dict[KafkaConnection, None] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._turn_seen = (0, 0.0)
@@ -87,8 +88,7 @@ class KafkaListener:
         """Where it is bound, once it is started."""
         if self._server is None or not self._server.sockets:
             return self._wanted
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Endpoint(host, port)
+        return bound_as(self._wanted, self._server.sockets[0].getsockname())
 
     @property
     def connections(self) -> list[KafkaConnection]:
@@ -104,7 +104,7 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if self.tls is not None:
-            make = self.tls.door.wrap(make)
+            make = self.tls.door.wrap(make, self.loop_time)
 
         def arrive() -> asyncio.BaseProtocol:
             return make() if self.quotas is None else self.quotas.arrivals.protocol(self, make)
@@ -153,7 +153,7 @@ class KafkaListener:
         seen.counted = not refusal
         if refusal:
             self.stats.refused += 1
-            self._notes.warn("closed a new connection", refusal, reason=refusal, **connection.identity())
+            self.notes.warn("closed a new connection", refusal, reason=refusal, **connection.identity())
         if self._server is None or refusal:
             connection.abort()
         elif self._sweep_timer is None:
@@ -162,20 +162,7 @@ class KafkaListener:
     def turned_away(self, where: str, reason: str) -> None:
         """A connection was closed before it was one of this listener's."""
         self.stats.refused += 1
-        self._notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
-
-    def goes_on(self, connection: KafkaConnection) -> None:
-        """Let a connection that waited go on: one a turn of the loop, so that others are served between them."""
-        if not self._going_on:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        self._going_on[connection] = None
-
-    def _go_on(self) -> None:
-        connection = next(iter(self._going_on))
-        del self._going_on[connection]
-        if self._going_on:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        connection.go_on()
+        self.notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         seen = self._connections.pop(connection, None)
@@ -189,8 +176,8 @@ class KafkaListener:
             self.stats.refused += 1
             gate = connection.peer.sasl
             by_anybody = reason in (TLS_ON_PLAINTEXT, SESSION_OVER) or (gate is not None and not gate.is_open)
-            warn = self._notes.warn if by_anybody else log.warning
-            warn("closed a client's connection", reason=reason, **connection.identity())
+            kind = "" if by_anybody else reason
+            self.notes.warn("closed a client's connection", kind, reason=reason, **connection.identity())
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
@@ -211,7 +198,8 @@ class KafkaListener:
                 connection.release_buffer()
             if now_ms - seen.since_ms >= self.config.idle_ms_max:
                 self.stats.idle_closed += 1
-                log.info("closed an idle connection", idle_ms=round(now_ms - seen.since_ms), **connection.identity())
+                idle_ms = round(now_ms - seen.since_ms)
+                self.notes.info("closed an idle connection", idle_ms=idle_ms, **connection.identity())
                 connection.abort()
         memory = self.memory
         if memory.answers_over or memory.receive_scarce:
@@ -244,7 +232,7 @@ class KafkaListener:
             if number > 0 and surplus <= 0:
                 return
             surplus -= connection.held_bytes
-            log.warning(
+            self.notes.warn(
                 "closed a stalled connection to free memory",
                 held_bytes=connection.held_bytes,
                 limit_bytes=memory.limit_bytes,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
+from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.cluster.broker.request import Peer
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -70,6 +73,7 @@ class Shared:
     replicas: ReplicaManager
     image: Callable[[], MetadataImage]
     memory: MemoryBudget
+    loop_time: LoopTime
     deadlines: Deadlines
     fetch_max_bytes: int
     rack_aware: bool
@@ -106,6 +110,7 @@ class Fetch:
         "_is_short",
         "_max_bytes",
         "_min_bytes",
+        "_peer",
         "_request",
         "_shared",
         "_size",
@@ -115,8 +120,11 @@ class Fetch:
         "results",
     )
 
-    def __init__(self, shared: Shared, request: FetchRequest, results: list[FetchedPartition], done: Done) -> None:
+    def __init__(
+        self, shared: Shared, peer: Peer, request: FetchRequest, results: list[FetchedPartition], done: Done
+    ) -> None:
         self._shared = shared
+        self._peer = peer
         self._request = request
         self._done = done
         budget = max(shared.memory.answer_room_bytes, READ_BYTES_MIN)
@@ -140,13 +148,13 @@ class Fetch:
     def woken(self, wake: _Wake) -> None:
         """A partition has more, or will never have: look at all that woke in this loop turn together."""
         if not self._woken:
-            asyncio.get_running_loop().call_soon(self._read_on)
+            asyncio.get_running_loop().call_soon(self._go_on, self._read_on)
         self._woken[wake] = None
 
     def expire(self) -> None:
         """The longest wait is over."""
         self._ticket = None
-        self._end()
+        self._go_on(self._end)
 
     def cancel(self) -> None:
         """The client has gone: forget it."""
@@ -154,6 +162,14 @@ class Fetch:
             self._release()
             if self._cold_task is not None:
                 self._cold_task.cancel()
+
+    def _go_on(self, work: Callable[[], None]) -> None:
+        """Many may have waited for the same records, or for the same time: each when its client has its turn."""
+        loop_time = self._shared.loop_time
+        if loop_time.admits(self._peer):
+            loop_time.measured(self._peer, work)
+        else:
+            loop_time.wait(self._peer, partial(loop_time.measured, self._peer, work))
 
     def _read_on(self) -> None:
         woken, self._woken = self._woken, {}

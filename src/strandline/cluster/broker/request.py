@@ -40,6 +40,9 @@ class Gate(Protocol):
     def frame_bytes_max(self) -> int:
         """Of a frame while it is not open."""
 
+    def counts_too_many(self, connection: Any) -> bool:
+        """Another frame has come before the authentication, and is one too many: the connection will end."""
+
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler. Raises ProtocolError: the connection ends here."""
 
@@ -58,16 +61,18 @@ class Peer:
         listener: name of the listener it came through; answers name brokers by their endpoints on that listener.
         host: its address, or "" where the transport has none.
         sasl: its gate, on a listener with SASL.
+        is_stranger: it has not gone through that gate yet.
         software_name, software_version: from ApiVersions 3 and later, else "unknown".
     """
 
-    __slots__ = ("host", "listener", "principal", "sasl", "software_name", "software_version")
+    __slots__ = ("host", "is_stranger", "listener", "principal", "sasl", "software_name", "software_version")
 
     def __init__(self, listener: str, host: str, principal: str = ANONYMOUS) -> None:
         self.listener = listener
         self.host = host
         self.principal = principal
         self.sasl: Gate | None = None
+        self.is_stranger = False
         self.software_name = UNKNOWN_SOFTWARE
         self.software_version = UNKNOWN_SOFTWARE
 

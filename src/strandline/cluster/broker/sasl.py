@@ -15,13 +15,13 @@ import structlog
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.request import RequestContext
 from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
-from strandline.cluster.security.tls_door import Notes
 from strandline.cluster.security.token_keys import Keys
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT32
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.security")
@@ -31,6 +31,14 @@ AUTHENTICATION_S = 10.0
 
 UNAUTHENTICATED_MAX = 1000
 """Connections of one listener that are not authenticated; with one more the oldest is dropped."""
+
+REQUESTS_BEFORE_MAX = 20
+"""Requests of one connection before it is authenticated. An honest client sends three to six."""
+
+TOO_MANY_BEFORE = (
+    f"more than {REQUESTS_BEFORE_MAX} requests before the authentication: the client should use SaslHandshake and "
+    "SaslAuthenticate, and ask for anything else behind them"
+)
 
 SESSION_OVER = "its session is over (connections.max.reauth.ms), and it did not authenticate anew"
 
@@ -70,7 +78,7 @@ class SaslDoor:
         self.settings = mechanisms.settings
         self.clock = clock
         self.counts = SaslCounts()
-        self.notes = Notes(clock)
+        self.notes = Notes(clock, log)
         self._keys = keys
         self.audit: NotesLogin = lambda _context, _mechanism, _user, _result: None
         """Called for each login, and for each that failed."""
@@ -133,10 +141,11 @@ class SaslDoor:
 class SaslGate:
     """Of one connection."""
 
-    __slots__ = ("_door", "session")
+    __slots__ = ("_door", "_requests", "session")
 
     def __init__(self, door: SaslDoor) -> None:
         self._door = door
+        self._requests = 0
         self.session = SaslSession(door.mechanisms)
 
     @property
@@ -148,6 +157,16 @@ class SaslGate:
     def frame_bytes_max(self) -> int:
         """Of a frame while it is not open."""
         return self._door.settings.frame_bytes_max
+
+    def counts_too_many(self, connection: Connection) -> bool:
+        """Another frame has come before the authentication. One too many is not answered, and the connection ends as
+        late as one that fails to authenticate: whoever comes again and again comes more rarely."""
+        self._requests += 1
+        if self._requests <= REQUESTS_BEFORE_MAX:
+            return False
+        delay_s = self._door.settings.failure_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay_s, connection.refuse, TOO_MANY_BEFORE)
+        return True
 
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler.
@@ -184,6 +203,7 @@ class SaslGate:
     def _proven(self, exchange: Exchange, outcome: Outcome, *, again: bool) -> None:
         peer, door = exchange.context.peer, self._door
         peer.principal = f"User:{outcome.user}"
+        peer.is_stranger = False
         if again:
             door.counts.successful_reauthentication += 1
         else:

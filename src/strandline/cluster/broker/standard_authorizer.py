@@ -138,7 +138,7 @@ class StandardAuthorizer:
             "principal": principal,
             "host": host,
             "listener": context.peer.listener,
-            "client_id": context.client_id,
+            "client_id": context.client_id[:REMEMBERED_CHARS_MAX],
             "api": context.api,
             "operation": operation.name,
             "resource_type": kind.name,

@@ -18,10 +18,12 @@ from strandline.proto.kafka.keyed_record import Record
 
 
 class Now(NamedTuple):
-    """When a command is handled: `monotonic_ms` for deadlines, `wall_ms` for what is written down."""
+    """When a command is handled: `monotonic_ms` for deadlines, `wall_ms` for what is written down, `earliest_ms` to
+    judge what was written down by (`BelievedClock`)."""
 
     monotonic_ms: float
     wall_ms: int
+    earliest_ms: int
 
 
 class WriteOutcome(NamedTuple):

@@ -295,7 +295,7 @@ class OffsetStore:
             for topic, partitions in offsets.items()
             if topic not in read
             for partition, value in partitions.items()
-            if now.wall_ms >= self._ends_ms(value, value.commit_ms)
+            if now.earliest_ms >= self._ends_ms(value, value.commit_ms)
         ]
         self._context.counters.offset_expirations += len(expired)
         records = [offset_record(key, None) for key in expired]
@@ -322,7 +322,7 @@ class OffsetStore:
             if topic in used:
                 continue
             for partition, value in partitions.items():
-                if now.wall_ms >= self._ends_ms(value, value.commit_ms if since_empty == NEVER else since_empty):
+                if now.earliest_ms >= self._ends_ms(value, value.commit_ms if since_empty == NEVER else since_empty):
                     yield OffsetKey(group.group_id, topic, partition)
 
     def _write_in_pieces(self, records: list[Record]) -> None:

@@ -295,7 +295,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._step(hosted, lambda hosted=hosted: hosted.shard.handle(command, None, self._now()))  # type: ignore[misc]
 
     def _now(self) -> Now:
-        return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
+        believed = self._replicas.believed
+        return Now(self._clock.monotonic_ms(), believed.latest_ms(), believed.earliest_ms())
 
     # Steps of shards
 

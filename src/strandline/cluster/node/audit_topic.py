@@ -17,15 +17,18 @@ import structlog
 from strandline.cluster.node.audit_partitions import AppendAuditReply
 from strandline.log.records import RecordBatchBuilder
 from strandline.proto.audit import BROKER_HEADER, audit_line
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
-from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 
 log = structlog.get_logger("strandline.audit")
 
 LINES_MAX, BYTES_MAX = 10_000, 4 * 1024**2
-"""Of lines that wait; more are dropped. At 400 bytes a line the two are about the same."""
+"""Of lines that wait and are no changes; more are dropped. At 400 bytes a line the two are about the same."""
+
+CHANGES_BYTES_MAX = 16 * 1024**2
+"""Of lines that wait and are changes: room that no other line takes, for those of the largest requests."""
 
 BATCH_LINES_MAX, BATCH_BYTES_MAX = 500, 256 * 1024
 """Of one batch: made in the event loop, so it has to be small; and below any max.message.bytes that serves."""
@@ -53,6 +56,7 @@ class _Line(NamedTuple):
     moment_ms: int
     principal: bytes
     text: bytes
+    is_change: bool = False
     tells_gap: bool = False
 
     @property
@@ -60,11 +64,22 @@ class _Line(NamedTuple):
         return len(self.principal) + len(self.text)
 
 
+class _Room:
+    """What the waiting lines of one kind take."""
+
+    def __init__(self) -> None:
+        self.lines = self.bytes = 0
+
+    def count(self, one: _Line, step: int) -> None:
+        self.lines += step
+        self.bytes += step * one.size_bytes
+
+
 class AuditTopic:
     """Takes lines (`add`), and writes them while it runs (`start`, `close`).
 
     Invariants:
-    - what waits is at most `LINES_MAX` lines and `BYTES_MAX` bytes;
+    - what waits is at most `CHANGES_BYTES_MAX` bytes of changes, and `LINES_MAX` lines and `BYTES_MAX` bytes of others;
     - each line that was added waits, is written, or is counted in `dropped`;
     - lines are written in the order in which they were added; one may be written twice, where it was not known whether
       the first attempt had succeeded.
@@ -73,12 +88,12 @@ class AuditTopic:
         dropped: lines that the topic did not get.
     """
 
-    def __init__(self, broker: NodeId, partitions: AppendsBatches, clock: Clock) -> None:
+    def __init__(self, broker: NodeId, partitions: AppendsBatches, believed: BelievedClock) -> None:
         self._headers = ((BROKER_HEADER, str(int(broker)).encode()),)
         self._partitions = partitions
-        self._clock = clock
+        self._clock = believed
         self._lines: deque[_Line] = deque()
-        self._bytes = 0
+        self._rooms = {True: _Room(), False: _Room()}
         self._batch_lines = BATCH_LINES_MAX
         self._gap = 0
         self._task: asyncio.Task[None] | None = None
@@ -108,25 +123,29 @@ class AuditTopic:
 
     # Lines that come
 
-    def add(self, moment_ms: int, principal: str, line: str) -> None:
+    def add(self, moment_ms: int, principal: str, line: str, *, is_change: bool) -> None:
         """Take a line: at once, whatever becomes of it."""
-        one = _Line(moment_ms, principal.encode(errors="replace"), line.encode())
+        one = _Line(moment_ms, principal.encode(errors="replace"), line.encode(), is_change)
         if self._has_room(one):
             self._put(one)
         else:
             self._drop([one], f"{len(self._lines)} lines wait already: {self._teller.reason or 'they come too fast'}")
 
     def _has_room(self, one: _Line) -> bool:
-        return len(self._lines) < LINES_MAX and self._bytes + one.size_bytes <= BYTES_MAX
+        room = self._rooms[one.is_change]
+        if one.is_change:
+            return room.bytes + one.size_bytes <= CHANGES_BYTES_MAX
+        return room.lines < LINES_MAX and room.bytes + one.size_bytes <= BYTES_MAX
 
     def _put(self, one: _Line) -> None:
         self._lines.append(one)
-        self._bytes += one.size_bytes
+        self._rooms[one.is_change].count(one, 1)
         self._wake.set()
 
     def _take(self, count: int) -> list[_Line]:
         taken = [self._lines.popleft() for _ in range(count)]
-        self._bytes -= sum(one.size_bytes for one in taken)
+        for one in taken:
+            self._rooms[one.is_change].count(one, -1)
         return taken
 
     def _drop(self, lines: Sequence[_Line], why: str) -> None:
@@ -139,7 +158,7 @@ class AuditTopic:
     def _tell_gap(self) -> None:
         """A line for those that were dropped, once there is room for it."""
         if self._gap:
-            moment_ms = self._clock.wall_ms()
+            moment_ms = self._clock.latest_ms()
             text = audit_line(moment_ms, "dropped", {"lines": self._gap}).encode()
             one = _Line(moment_ms, b"", text, tells_gap=True)
             if self._has_room(one):

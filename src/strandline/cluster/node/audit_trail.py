@@ -1,6 +1,8 @@
 """The trail of a node's audit: its file and its topic, as the settings have them.
 
-The file has lines of JSON, as many bytes of them as the settings say, the oldest file going first.
+The file has lines of JSON, as many bytes of them as the settings say, the oldest file going first. Changes have files
+of their own: logins, refusals and changes that failed stand in others beside them, so that none of these, however many
+there are, makes a line of a change go (rule A28).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from strandline.cluster.node.audit_partitions import AuditPartitions
 from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.parts import NodeParts
-from strandline.proto.audit import AUDIT_TOPIC, audit_line
+from strandline.proto.audit import ATTEMPTS_SUFFIX, AUDIT_TOPIC, audit_line, may_be_made
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
@@ -98,23 +101,37 @@ LOOK_MS = 10.0
 
 
 class AuditTrail:
-    """The `Sink` of a node. With neither file nor topic the log alone has the lines."""
+    """The `Sink` of a node. With neither file nor topic the log alone has the lines.
 
-    def __init__(self, clock: Clock, file: AuditFile | None, topic: AuditTopic | None) -> None:
-        self._clock = clock
-        self.file = file
+    Args:
+        changes, attempts: the file of changes, and that of all other lines; both or none.
+    """
+
+    def __init__(
+        self, believed: BelievedClock, changes: AuditFile | None, attempts: AuditFile | None, topic: AuditTopic | None
+    ) -> None:
+        self._clock = believed
+        self._changes = changes
+        self._attempts = attempts
         self.topic = topic
+
+    @property
+    def files(self) -> list[AuditFile]:
+        """Those that there are."""
+        return [file for file in (self._changes, self._attempts) if file is not None]
 
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
         """See `Sink`: the file has the line when this returns, the topic soon after."""
-        if self.file is None and self.topic is None:
+        is_change = event == "change" and may_be_made(str(figures["result"]))
+        file = self._changes if is_change else self._attempts
+        if file is None and self.topic is None:
             return
-        moment_ms = self._clock.wall_ms()
+        moment_ms = self._clock.latest_ms()
         line = audit_line(moment_ms, event, figures)
-        if self.file is not None:
-            self.file.add(line)
+        if file is not None:
+            file.add(line)
         if self.topic is not None:
-            self.topic.add(moment_ms, str(figures["principal"]), line)
+            self.topic.add(moment_ms, str(figures["principal"]), line, is_change=is_change)
 
     def start(self, fatal: Callable[[BaseException], None]) -> None:
         """Begin to write to the topic."""
@@ -135,20 +152,23 @@ class AuditTrail:
         """Write no more; lines that the topic does not have are told."""
         if self.topic is not None:
             self.topic.close()
-        if self.file is not None:
-            self.file.close()
+        for file in self.files:
+            file.close()
 
 
-def audit_trail_of(config: NodeConfig, partitions: AuditPartitions, clock: Clock) -> AuditTrail | None:
+def audit_trail_of(
+    config: NodeConfig, partitions: AuditPartitions, clock: Clock, believed: BelievedClock
+) -> AuditTrail | None:
     """The trail, where there is an authorizer, a file or the topic for it. Raises ConfigError."""
     if not config.authorizer and not config.audit_log_path and not config.audit_topic_enable:
         return None
-    file = None
+    changes = attempts = None
     if config.audit_log_path:
         limits = {"max_bytes": config.audit_log_max_bytes, "files": config.audit_log_files}
-        file = AuditFile(config.audit_log_path, **limits, clock=clock)
-    topic = AuditTopic(config.node, partitions, clock) if config.audit_topic_enable else None
-    return AuditTrail(clock, file, topic)
+        changes = AuditFile(config.audit_log_path, **limits, clock=clock)
+        attempts = AuditFile(config.audit_log_path + ATTEMPTS_SUFFIX, **limits, clock=clock)
+    topic = AuditTopic(config.node, partitions, believed) if config.audit_topic_enable else None
+    return AuditTrail(believed, changes, attempts, topic)
 
 
 def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: CreatesTopics) -> AuditPartitions:

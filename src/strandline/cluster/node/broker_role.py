@@ -23,6 +23,7 @@ from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
     assigned_partitions,
     isr_proposer,
+    knows_topics,
     replica_offsets,
     replicas_without_room,
     rotten_replicas,
@@ -76,6 +77,7 @@ class BrokerRole:
             cluster_id=node.cluster_id,
             log_dirs=node.log_dirs,
             clock=node.clock,
+            believed=node.believed,
             rng=node.rng,
             rpc=node.rpc,
             config=upkeep_config(_replica_config(config), self.resolver, node.publisher.image),
@@ -95,7 +97,7 @@ class BrokerRole:
         self.replicas.on_hosted(self.groups.runtime.on_hosted)
         self._feeding = False
         self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
-        self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock)
+        self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock, node.believed)
         self.authorizer = authorizer_of(
             config, lambda: node.publisher.image, lambda: self._feeding, node.clock, self.audit_trail
         )
@@ -117,7 +119,7 @@ class BrokerRole:
                 find_tiers=None if self.tier is None else self.tier.find_tiers,
             )
         )
-        sasl = NodeSasl(config, lambda: node.publisher.image.scram, node.cluster_id, node.clock, node.rng)
+        sasl = NodeSasl(node)
         self.listeners = [
             KafkaListener(
                 self.kafka,
@@ -129,12 +131,12 @@ class BrokerRole:
             )
             for listener in config.client_listeners
         ]
+        self._audit = Audit(self.audit_trail)
         if self.audit_trail is not None:
-            audit = Audit(self.audit_trail)
             for kafka in self.listeners:
-                kafka.apis = audit.intercept(kafka.apis)
+                kafka.apis = self._audit.intercept(kafka.apis)
                 if kafka.sasl is not None:
-                    kafka.sasl.audit = audit.login
+                    kafka.sasl.audit = self._audit.login
         self._unopened = list(self.listeners)
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
@@ -235,6 +237,7 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
+        self._audit.close()
         if self.audit_trail is not None:
             if clean:
                 await self.audit_trail.flush(self._node.hurried)
@@ -275,7 +278,8 @@ class BrokerRole:
         # As the controller has it on record: by that it judges what a restart of this broker loses.
         self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
         # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
-        self.replicas.directories.set_strays_aside(assigned_partitions(image, self._node.config.node))
+        assigned = assigned_partitions(image, self._node.config.node)
+        self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)

@@ -98,7 +98,8 @@ class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
 
     @property
     def data_dir(self) -> str:
-        """The first of `log.dirs`: it has the metadata log, and what is one for the whole node."""
+        """The first of `log.dirs`. Once `main_directory` has put that in front, it is the one with the metadata log,
+        and with what is one for the whole node."""
         return self.log_dirs[0]
 
     @property

@@ -113,8 +113,8 @@ class Security:
         "audit.log.path",
         "",
         "A file of this node alone that gets a line of JSON for each change that a client asks for (topics, settings, "
-        "ACLs, credentials, groups, elections, voters), for each login and for what is denied. Empty: no file; with an "
-        "authorizer the node's log has these lines.",
+        "ACLs, credentials, groups, elections, voters). Logins, what is denied and changes that failed stand beside it "
+        "in PATH.attempts. Empty: no file; with an authorizer the node's log has these lines.",
     )
     audit_log_max_bytes = size(
         "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.", low=1024
@@ -122,7 +122,7 @@ class Security:
     audit_log_files = integer(
         "audit.log.files",
         10,
-        "How many files of the audit are kept: PATH, PATH.1, ...; the oldest goes.",
+        "How many files of the audit are kept: PATH, PATH.1, ..., and as many of PATH.attempts; the oldest goes.",
         low=2,
         high=1000,
     )

@@ -91,7 +91,8 @@ class Identity:
         "listeners",
         parse_listeners,
         "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:19092,HTTP://127.0.0.1:8092",
-        "Where this node listens, as NAME://host:port. INTERNAL is gRPC between nodes, HTTP serves /metrics, /healthz, "
+        "Where this node listens, as NAME://host:port; 0.0.0.0 and [::] are all IPv4 and IPv6 addresses. "
+        "INTERNAL is gRPC between nodes, HTTP serves /metrics, /healthz, "
         "/readyz and /trace (leave it out for none), any other name speaks Kafka's protocol. Port 0: any free one.",
         type=ConfigType.LIST,
     )
@@ -106,8 +107,8 @@ class Identity:
         "log.dirs",
         _directories,
         "strandline-data",
-        "The directories of this node's data, best each on a disk of its own; `strandline format` prepares them. The "
-        "first has the metadata log too, and the node stops if it fails.",
+        "The directories of this node's data, in any order, best each on a disk of its own; `strandline format` "
+        "prepares them. One of them has the metadata log too, and the node stops if it fails.",
         type=ConfigType.LIST,
     )
     broker_rack = string(
@@ -233,7 +234,8 @@ class Limits:
         "log.stray.delete.delay.ms",
         3_600_000,
         "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
-        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it.",
+        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
+        "cluster that knows no topic at all are never removed (-kept-stray).",
         low=-1,
         high=2**31 - 1,
         unit="ms",

@@ -246,7 +246,7 @@ def parse_toml(text: str, path: str = "TOML") -> dict[str, str]:
     """TOML, tables joined to dotted names: ``[controller.quorum]`` ``voters = [...]``."""
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("--config", path, f"valid TOML ({error})") from None
     values: dict[str, str] = {}
     _flatten("", tree, values)

@@ -26,6 +26,7 @@ from typing import Self
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.dev_layout import CLIENT_FILE, HOST, Layout
+from strandline.cluster.node.dev_login import for_owner, write_secret
 from strandline.cluster.node.run_node import END_WITH_INPUT
 from strandline.proto.errors import ConfigError, StrandlineError
 
@@ -303,11 +304,16 @@ class DevCluster:
         self._layout.format()
         for node_id in roles:
             if node_id not in self._nodes:
-                settings = self._settings_of(node_id)
-                NodeConfig(settings)
                 config_path = self.root / f"node-{node_id}.properties"
-                config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
                 self._nodes[node_id] = NodeProcess(node_id, config_path, self.root / f"node-{node_id}.log")
+                self._write_settings(node_id)
+
+    def _write_settings(self, node_id: int) -> NodeConfig:
+        """Write a node's file, which its next start reads. Raises ConfigError."""
+        config = NodeConfig(self._settings_of(node_id))
+        lines = (f"{key}={value}\n" for key, value in config.given.items())
+        write_secret(self._nodes[node_id].config_path, "".join(lines))
+        return config
 
     def _host(self, node_id: int) -> str:
         """The address at which a node listens: for who gives nodes networks of their own."""
@@ -325,7 +331,7 @@ class DevCluster:
         return {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
 
     def _spawn(self, node: NodeProcess) -> None:
-        with node.log_path.open("ab") as log:
+        with open(node.log_path, "ab", opener=for_owner) as log:
             node.log_start = log.tell()
             node.process = subprocess.Popen(
                 [sys.executable, "-m", "strandline.cluster.node.run_node", str(node.config_path), END_WITH_INPUT],

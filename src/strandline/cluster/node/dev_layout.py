@@ -17,8 +17,10 @@ from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
+from strandline.log.real_modes import DIRECTORY_MODE
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.json_text import read_json
 from strandline.proto.system import system_rng
 
 HOST = "127.0.0.1"
@@ -126,7 +128,7 @@ class Layout:
         path = root / STATE_FILE
         if path.exists():
             try:
-                state = json.loads(path.read_text())
+                state = read_json(path.read_text())
                 self.cluster_id = state["cluster_id"]
                 self.places = {place["node_id"]: Place(**place) for place in state["nodes"]}
             except (ValueError, KeyError, TypeError) as error:
@@ -155,7 +157,7 @@ class Layout:
             if place.host == HOST:
                 for port in (place.client_port, place.internal_port, place.http_port):
                     self._ports.hold(port)
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         state = {"cluster_id": self.cluster_id, "nodes": [asdict(place) for place in self.places.values()]}
         (self.root / STATE_FILE).write_text(json.dumps(state, indent=2))
 

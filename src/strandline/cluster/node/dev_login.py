@@ -70,5 +70,10 @@ class DevLogin:
 
 def write_secret(path: Path, text: str) -> None:
     """A file that its owner alone reads."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    with open(path, "w", encoding="utf-8", opener=for_owner) as file:
         file.write(text)
+
+
+def for_owner(path: str, flags: int) -> int:
+    """An opener of files that their owner alone reads."""
+    return os.open(path, flags, 0o600)

@@ -15,6 +15,7 @@ from uuid import UUID
 from strandline.cluster.node.bootstrap import ADD_SCRAM, scram_records, write_bootstrap
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import parse_voters, write_voters
+from strandline.cluster.node.main_directory import INITIAL_CONTROLLERS, as_it_is_formatted, with_main_in_front
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import DIRECTORY
 from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
@@ -27,21 +28,20 @@ from strandline.proto.errors import ConfigError, CorruptLogError
 from strandline.proto.ids import NodeId
 from strandline.proto.ports import Rng
 
-INITIAL_CONTROLLERS = "initial-controllers"
-"""The file that holds the voters, as `controller.quorum.voters` spells them."""
-
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """What the first data directory was made for.
+    """What the main data directory was made for.
 
     Attributes:
+        path: of that directory.
         already: it was formatted before, and was left as it is.
         others: the other directories of `log.dirs`, and whether each was formatted before.
     """
 
+    path: str
     meta: MetaProperties
     voters: tuple[Voter, ...]
     already: bool
@@ -75,10 +75,11 @@ def format_directory(
     disks: Mapping[str, Disk] | None = None,
 ) -> Formatted:
     """Make `log.dirs` of `config` the directories of its node. Those that are formatted already stay as they are; it is
-    refused where all of them are.
+    refused where all of them are. Where none is the main one yet (`main_directory`), the first new one becomes it.
 
     Args:
-        disks: what other directories than the first lie on, where that is not `disk`.
+        disk: what the first directory lies on.
+        disks: what the others lie on, where that is not `disk`.
         initial_controllers: the voters; empty: those of `controller.quorum.voters`. The own entry may name the
             directory id that this directory shall have; otherwise one is drawn.
         ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
@@ -93,7 +94,9 @@ def format_directory(
     """
     if not _CLUSTER_ID.fullmatch(cluster_id):
         raise ConfigError("--cluster-id", cluster_id, "1 to 64 letters, digits, - and _, no - in front")
-    others = {path: (disks or {}).get(path, disk) for path in config.log_dirs[1:]}
+    lie_on = {path: (disks or {}).get(path, disk) for path in config.log_dirs[1:]} | {config.data_dir: disk}
+    config = as_it_is_formatted(config, lie_on)
+    disk, others = lie_on[config.data_dir], {path: lie_on[path] for path in config.log_dirs[1:]}
     already = {path: other.exists(f"{path}/{META_PROPERTIES}") for path, other in others.items()}
     for path, formatted in already.items():
         if formatted:
@@ -162,7 +165,7 @@ def _format_first(
         return formatted
     meta = _meta(config, cluster_id, None if without_vote else own, rng)
     if dry_run:
-        return Formatted(meta, voters, already=False)
+        return Formatted(path, meta, voters, already=False)
     with _locked(disk, path):
         if disk.exists(f"{path}/{META_PROPERTIES}"):
             return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
@@ -172,7 +175,7 @@ def _format_first(
             write_bootstrap(disk, path, users)
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
         format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
-    return Formatted(meta, voters, already=False)
+    return Formatted(path, meta, voters, already=False)
 
 
 def _meta(config: NodeConfig, cluster_id: str, own: Voter | None, rng: Rng) -> MetaProperties:
@@ -211,8 +214,8 @@ def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[Dire
 
 
 def cluster_id_of(disk: Disk, config: NodeConfig) -> str | None:
-    """The cluster that the first directory of `log.dirs` is formatted for; None where it is not. Raises DiskError."""
-    path = config.data_dir
+    """The cluster that the main directory of `log.dirs` is formatted for; None where it is not. Raises DiskError."""
+    path = with_main_in_front(config, dict.fromkeys(config.log_dirs, disk)).data_dir
     return read_meta_properties(disk, path).cluster_id if disk.exists(f"{path}/{META_PROPERTIES}") else None
 
 
@@ -247,11 +250,11 @@ def _look_at(disk: Disk, path: str, node_id: NodeId, cluster_id: str, ignore_for
         raise ConfigError("log.dirs", path, expected)
     if not ignore_formatted:
         raise ConfigError("log.dirs", path, "it is formatted already; --ignore-formatted leaves it as it is")
-    return Formatted(meta, _read_voters(disk, path), already=True)
+    return Formatted(path, meta, _read_voters(disk, path), already=True)
 
 
 def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
-    """Whose directory `log.dirs` is, and with which voters.
+    """Whose directory the main one of `log.dirs` is (`main_directory` has put it in front), and with which voters.
 
     Raises:
         ConfigError: it is not formatted (the message has the command that does it), it is another node's, or the
@@ -274,7 +277,7 @@ def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
     merged = tuple(
         Voter(voter.node_id, voter.directory_id or known.get(voter.node_id), voter.endpoint) for voter in voters
     )
-    return Formatted(meta, merged, already=True)
+    return Formatted(path, meta, merged, already=True)
 
 
 def _read_voters(disk: Disk, path: str) -> tuple[Voter, ...]:

@@ -66,8 +66,8 @@ def of_audit(broker: BrokerRole) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "strandline_audit_dropped", "Lines of the audit that the file or the topic did not get.", labels=("to",)
     )
-    if trail.file is not None:
-        dropped.add_metric(("file",), trail.file.dropped)
+    if trail.files:
+        dropped.add_metric(("file",), sum(file.dropped for file in trail.files))
     if trail.topic is not None:
         dropped.add_metric(("topic",), trail.topic.dropped)
         yield GaugeMetricFamily(

@@ -31,6 +31,7 @@ from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.http.trace import TracePage
 from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.internal.internal_tls import SpeaksTls
+from strandline.cluster.node.main_directory import as_it_starts
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.tiered import open_tier_store
 from strandline.cluster.node.tls import NodeTls
@@ -45,6 +46,7 @@ from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
+from strandline.log.retention import believed_clock
 from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
@@ -78,23 +80,27 @@ class Node:
         """Open the log directories and build the parts; nothing runs yet. `open_store` opens the object store.
 
         Args:
+            config: `log.dirs` in any order; the attribute has the main directory in front.
             disk: what the first of `log.dirs` lies on.
             disks: what each other one lies on, by path. Each is watched and given up by itself, so that none should be
                 named twice, nor be `disk`; those that are left out lie on `disk`, and fail with it.
 
         Raises:
-            ConfigError: the directory is not formatted, or not for this node.
+            ConfigError: the directory is not formatted, or not for this node; which is the main one is not clear.
             DirectoryInUse: another process uses it.
             CorruptLogError, DiskError: the directory cannot be used.
         """
-        self.config = config
+        lie_on = {path: (disks or {}).get(path, disk) for path in config.log_dirs}
+        lie_on[config.data_dir] = disk
+        self.config = config = as_it_starts(config, lie_on)
+        disk = main = lie_on[config.data_dir]
         self.faults = FaultInjection() if config.fault_injection else None
         if self.faults is not None:
-            disk = self.faults.slow(disk)
+            disk, clock = self.faults.slow(disk), self.faults.shift(clock)
         self.disk = WatchedDisk(disk, clock, self.fatal)
         self.disks = dict.fromkeys(config.log_dirs, self.disk)
         """What each log directory lies on."""
-        for path, other in (disks or {}).items():
+        for path, other in ((path, lie_on[path]) for path in config.log_dirs if lie_on[path] is not main):
             slowed = other if self.faults is None else self.faults.slow(other)
             self.disks[path] = WatchedDisk(slowed, clock, partial(self._disk_poisoned, path))
         self.clock = clock
@@ -106,7 +112,7 @@ class Node:
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broker: BrokerRole | None = None
-        self._locks = take_directories({path: (disks or {}).get(path, disk) for path in config.log_dirs}, config)
+        self._locks = take_directories(lie_on, config)
         try:
             self._build()
         except BaseException:
@@ -118,6 +124,7 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dirs = LogDirs.open(self.disks, clock, node_id=config.node)
         first = self.log_dirs.first
+        self.believed = believed_clock(clock, first.disk, first.path)
         self.cluster_id = first.meta.cluster_id
         self.tls = NodeTls(config, self.cluster_id, clock)
         if self.tls.internal is not None:
@@ -167,7 +174,8 @@ class Node:
         self.http: HttpServer | None = None
         if config.http is not None:
             trace = TracePage(self)
-            self.http = HttpServer(config.http, routes_of(self, trace), commands_of(self, trace), self.tls.of(HTTP))
+            commands = commands_of(self, trace)
+            self.http = HttpServer(config.http, routes_of(self, trace), clock, commands, self.tls.of(HTTP))
         self._health: asyncio.Task[None] | None = None
         self._server: RpcServer | None = None
         self._serving = True
@@ -194,6 +202,7 @@ class Node:
             quorum=self.quorum,
             publisher=self.publisher,
             clock=self.clock,
+            believed=self.believed,
             rng=self.rng,
             rpc=self.rpc,
             hurried=self.hurried,

@@ -14,6 +14,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.log.log_dirs import LogDirs
 from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import WatchedDisk
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ports import Clock, Rng, Rpc
 from strandline.replica.tier_config import TierConfig
 
@@ -24,6 +25,7 @@ class NodeParts:
 
     Attributes:
         incarnation_id: of this process, drawn when it began.
+        believed: wall time for whatever expires, and for stamps.
         hurried: set: a stop under way waits for no other node any more; what is here is still synced and closed.
         open_store: opens the object store of tiered storage.
         fatal: the node must stop, for going on could lose data.
@@ -37,6 +39,7 @@ class NodeParts:
     quorum: Quorum
     publisher: ImagePublisher
     clock: Clock
+    believed: BelievedClock
     rng: Rng
     rpc: Rpc
     hurried: asyncio.Event

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-from strandline.proto.ids import Endpoint
+from strandline.proto.ids import WILDCARDS, Endpoint
+
+_NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Of a machine that has IPv6 switched off."""
 
 
 class HeldPorts:
@@ -53,16 +59,55 @@ class HeldPorts:
         return held
 
 
+def bind_everywhere(port: int) -> socket.socket:
+    """All addresses of this machine, of both families where it has IPv6. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return bind(socket.AF_INET6, ("::", port), both=True)
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
+    return bind(socket.AF_INET, ("0.0.0.0", port))
+
+
+def bind_each(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.socket]:
+    """All addresses that a name has, by family. Raises OSError: all of them or none."""
+    bound: list[socket.socket] = []
+    try:
+        for family, address in addresses:
+            bound.append(bind(family, address))
+    except OSError:
+        for each in bound:
+            each.close()
+        raise
+    return bound
+
+
+def bind(family: int, address: tuple[Any, ...], *, both: bool = False) -> socket.socket:
+    """A socket that is ready to listen; `both`: an IPv6 one that takes IPv4 too. Raises OSError with the address."""
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        where = Endpoint(str(address[0]), int(address[1]))
+        raise OSError(error.errno, f"{where} cannot be bound: {error.strerror}") from None
+    return bound
+
+
 def is_free(endpoint: Endpoint) -> bool:
     """Whether somebody could listen there now (port 0: always)."""
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
-        try:
-            probe.bind((endpoint.host, endpoint.port))
+    host, port = endpoint
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with bind_everywhere(port) if host in WILDCARDS else bind(family, (host, port)) as probe:
             probe.listen(1)
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 

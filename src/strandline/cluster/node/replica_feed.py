@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller import broker_api
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -133,6 +134,11 @@ def assigned_partitions(image: MetadataImage, node_id: NodeId) -> dict[TopicPart
         for topic, info in image.partitions()
         if node_id in info.replicas
     }
+
+
+def knows_topics(image: MetadataImage) -> bool:
+    """Whether the cluster has a topic that is not one of its own."""
+    return any(name not in INTERNAL_TOPICS for name in image.topics)
 
 
 def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:

@@ -22,9 +22,14 @@ import structlog
 
 from strandline.cluster.node.blocked_loop import BlockedLoop, end_process
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.log_flood import FloodFilter, FloodProcessor
+from strandline.cluster.node.node_loop import NodeLoop
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world
 from strandline.proto.errors import StrandlineError
+from strandline.proto.notes import Flood
+from strandline.proto.printable import printable_lines
+from strandline.proto.system import SystemClock
 from strandline.proto.tasks import spawn
 
 if TYPE_CHECKING:
@@ -55,9 +60,10 @@ def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
     """
     configure_logging(config.logging_level, config.logging_format)
     try:
-        return asyncio.run(_run(config, end_with_input))
+        with asyncio.Runner(loop_factory=NodeLoop) as runner:
+            return runner.run(_run(config, end_with_input))
     except (StrandlineError, OSError) as error:
-        print(f"strandline: {_explain(config, error)}", file=sys.stderr)  # noqa: T201 - what the operator reads
+        print(printable_lines(f"strandline: {_explain(config, error)}"), file=sys.stderr)  # noqa: T201 - what the operator reads
         return EXIT_FAILED
 
 
@@ -171,7 +177,7 @@ def main(arguments: list[str]) -> int:
     try:
         config = NodeConfig.load(arguments[0])
     except StrandlineError as error:
-        print(f"strandline: {error}", file=sys.stderr)  # noqa: T201
+        print(printable_lines(f"strandline: {error}"), file=sys.stderr)  # noqa: T201
         return EXIT_FAILED
     return run(config, end_with_input=END_WITH_INPUT in arguments)
 
@@ -194,14 +200,16 @@ def configure_logging(level: str, form: str) -> None:
         else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])
     )
     number = logging.getLevelNamesMapping()[level.upper()]
+    flood = Flood(SystemClock())
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[FloodProcessor(flood), *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    handler.addFilter(FloodFilter(flood))
     logging.basicConfig(level=number, handlers=[handler], force=True)
     # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
     logging.getLogger("grpc").setLevel(logging.CRITICAL)

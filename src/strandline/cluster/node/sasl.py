@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 
 from strandline.cluster.broker.sasl import SaslDoor
@@ -11,14 +9,13 @@ from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT, SASL_SETTINGS
 from strandline.cluster.node.config_security import PER_LISTENER
+from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.security.plain import PlainUsers, plain_passwords
 from strandline.cluster.security.sasl import OAUTHBEARER, PLAIN, Mechanisms, SaslSettings, bearers
 from strandline.cluster.security.token_keys import Keys, keys_at
 from strandline.cluster.security.tokens import Tokens, TokenSettings
 from strandline.controller.metadata.config_key import split_list
-from strandline.controller.metadata.scram import ScramImage
 from strandline.proto.errors import ConfigError
-from strandline.proto.ports import Clock, Rng
 
 log = structlog.get_logger("strandline.security")
 
@@ -26,13 +23,12 @@ log = structlog.get_logger("strandline.security")
 class NodeSasl:
     """Makes the door of each listener that speaks SASL."""
 
-    def __init__(
-        self, config: NodeConfig, scram: Callable[[], ScramImage], cluster_id: str, clock: Clock, rng: Rng
-    ) -> None:
-        self._config = config
-        self._users = ScramUsers(scram, cluster_id)
-        self._clock = clock
-        self._rng = rng
+    def __init__(self, node: NodeParts) -> None:
+        self._config = config = node.config
+        self._users = ScramUsers(lambda: node.publisher.image.scram, node.cluster_id)
+        self._clock = node.clock
+        self._believed = node.believed
+        self._rng = node.rng
         self._keys: Keys | None = None
         _warn_of_idle(config)
 
@@ -50,7 +46,7 @@ class NodeSasl:
         )
         plain = self._plain_users(name, texts[PLAIN_JAAS]) if PLAIN in settings.mechanisms else None
         keys = self._token_keys() if OAUTHBEARER in settings.mechanisms else None
-        checks = None if keys is None else bearers(self._tokens(keys), self._clock)
+        checks = None if keys is None else bearers(self._tokens(keys), self._believed.earliest_ms)
         mechanisms = Mechanisms(settings, self._users, plain, self._rng, bearers=checks)
         if self._config.protocol(name) == SASL_PLAINTEXT and {PLAIN, OAUTHBEARER} & set(settings.mechanisms):
             advice = "sasl.plain.without.tls=true: everybody on the way can read passwords and tokens"
@@ -71,7 +67,7 @@ class NodeSasl:
             config.token_skew_s,
             config.token_user_claim,
         )
-        return Tokens(settings, keys.current, self._clock.wall_ms, keys.look_again)
+        return Tokens(settings, keys.current, self._believed, keys.look_again)
 
     def _plain_users(self, name: str, jaas: str) -> PlainUsers:
         try:

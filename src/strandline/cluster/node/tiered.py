@@ -42,7 +42,7 @@ class NodeTier:
         config, node_id = node.config.tier, node.config.node
         self._fatal = node.fatal
         self._cluster_id = node.cluster_id
-        self._clock = node.clock
+        self._believed = node.believed
         self.store = node.open_store(config)
         self.reader = TierReader(
             self.store,
@@ -71,7 +71,7 @@ class NodeTier:
 
     async def find_tiers(self, topic: str, topic_id: TopicId, allow_loss: bool) -> tuple[AdoptedTier, ...]:
         """What the store has of a topic of this cluster; see `FindTiers`. Raises KafkaError, StoreError."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._believed.latest_ms()
         return await tiers_to_adopt(self.store, self._cluster_id, topic, topic_id, allow_loss=allow_loss, now_ms=now_ms)
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from strandline.cluster.security.plain import PlainError, PlainUsers
 from strandline.cluster.security.tokens import TokenError, Tokens
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ports import Clock, Rng
+from strandline.proto.ports import Rng
 from strandline.proto.scram import (
     NONCE_BITS,
     SCRAM_BY_TITLE,
@@ -98,16 +98,16 @@ class _Plain:
 
 
 class _Bearer:
-    def __init__(self, tokens: Tokens, clock: Clock) -> None:
+    def __init__(self, tokens: Tokens, now_ms: Callable[[], int]) -> None:
         self._tokens = tokens
-        self._clock = clock
+        self._now_ms = now_ms
 
     def step(self, token: bytes) -> Step:
         try:
             bearer = self._tokens.check(token)
         except TokenError as error:
             raise Refused(str(error)) from None
-        return Step(b"", bearer.user, max(1, bearer.expires_ms - self._clock.wall_ms()))
+        return Step(b"", bearer.user, max(1, bearer.expires_ms - self._now_ms()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class SaslCounts:
     expired_connections_killed: int = 0
 
 
-def bearers(tokens: Tokens, clock: Clock) -> Callable[[], Conversation]:
-    """Begins conversations of OAUTHBEARER."""
-    return lambda: _Bearer(tokens, clock)
+def bearers(tokens: Tokens, now_ms: Callable[[], int]) -> Callable[[], Conversation]:
+    """Begins conversations of OAUTHBEARER; `now_ms`: the time by which tokens end."""
+    return lambda: _Bearer(tokens, now_ms)
 
 
 class Mechanisms:

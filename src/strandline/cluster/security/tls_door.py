@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 
 from strandline.cluster.security.principal import ANONYMOUS, PrincipalRules
-from strandline.cluster.security.tls_transport import TlsConnection
+from strandline.cluster.security.tls_transport import LoopTime, TlsConnection
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 from strandline.proto.tls import explain, is_tls_error
 
@@ -22,9 +23,6 @@ HANDSHAKE_S = 10.0
 HANDSHAKES_MAX = 1000
 """Connections of one listener in handshake at once; with one more the oldest is dropped. One costs about 50 KB, and an
 honest one takes a few milliseconds."""
-
-LOG_MS = 10_000.0
-"""A failure of one kind is logged once in this time, with the number of those that were not."""
 
 MakeProtocol = Callable[[], asyncio.BaseProtocol]
 
@@ -53,12 +51,12 @@ class TlsDoor:
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
         self._handshakes: dict[TlsConnection, None] = {}
-        self._notes = Notes(clock)
+        self._notes = Notes(clock, log)
         self.failures = 0
 
-    def wrap(self, make: MakeProtocol) -> MakeProtocol:
-        """What `create_server` is given in the place of `make`."""
-        return lambda: TlsConnection(self, make(), self._context(), self._handshake_s)
+    def wrap(self, make: MakeProtocol, loop_time: LoopTime | None = None) -> MakeProtocol:
+        """What `create_server` is given in the place of `make`. `loop_time`: what handshakes may take of the loop."""
+        return lambda: TlsConnection(self, make(), self._context(), self._handshake_s, loop_time)
 
     @property
     def handshakes(self) -> int:
@@ -113,29 +111,3 @@ class ListenerTls:
     def principal(self, certificate: Mapping[str, Any] | None) -> str | None:
         """Of the client's certificate; anonymous without one, None where no rule matches."""
         return self._rules.principal(certificate) if certificate else ANONYMOUS
-
-
-class Notes:
-    """Log lines at a bounded rate: whoever reaches a port could fill the disk with them."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last_ms: dict[tuple[str, str], float] = {}
-        self._unsaid: dict[tuple[str, str], int] = {}
-
-    def warn(self, event: str, kind: str = "", **figures: object) -> None:
-        """Log it, or count it where the same event of this kind (one of few) was logged a moment ago."""
-        self._log(log.warning, event, kind, figures)
-
-    def info(self, event: str, kind: str = "", **figures: object) -> None:
-        """The same for what is in order."""
-        self._log(log.info, event, kind, figures)
-
-    def _log(self, write: Callable[..., object], event: str, kind: str, figures: Mapping[str, object]) -> None:
-        now_ms = self._clock.monotonic_ms()
-        key = event, kind
-        if key in self._last_ms and now_ms - self._last_ms[key] < LOG_MS:
-            self._unsaid[key] = self._unsaid.get(key, 0) + 1
-            return
-        self._last_ms[key] = now_ms
-        write(event, suppressed=self._unsaid.pop(key, 0), **figures)

@@ -5,19 +5,24 @@ reasons. The context may change (new certificates). A handshake that fails is se
 send the alert that says why. And memory is bounded: asyncio encrypts whatever is written at once, an answer of 50 MB
 into a buffer of 50 MB that OpenSSL keeps for the life of the connection, and what waits in the socket's transport
 counts nowhere. Here what the socket does not take waits unencrypted and uncopied, and counts
-(tests/cluster/security/test_tls_door.py holds each of these against the asyncio that runs).
+(tests/cluster/security/test_tls_door.py holds each of these against the asyncio that runs). Nor may asyncio's transport
+be closed twice: it forgets its connection then, and fails whatever it is asked afterwards (`_Transport`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import sslproto
+from collections.abc import Callable
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, Protocol, cast
 
+from strandline.cluster.security.principal import ANONYMOUS
+from strandline.proto.ids import address_of, peer_of
 from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 _Asyncios: Any = sslproto.SSLProtocol
+_AsynciosTransport: Any = getattr(sslproto, "_SSLProtocolTransport")  # noqa: B009
 _State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed knows asyncio's TLS of Python 3.10
 
 RECORD_BYTES = 64 * 1024
@@ -54,18 +59,52 @@ class Door(Protocol):
         """It was lost before."""
 
 
+class LoopTime(Protocol):
+    """What handshakes may take of the node's loop (`strandline.cluster.broker.loop_time`)."""
+
+    def admits(self, peer: Any) -> bool:
+        """Whether work for it may be done now; else it has to wait."""
+
+    def measured(self, peer: Any, work: Callable[[], None]) -> None:
+        """Do it now, and count it."""
+
+    def wait(self, peer: Any, call: Callable[[], None]) -> None:
+        """Call it once in a later turn."""
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """It waits no more."""
+
+
+class _Transport(_AsynciosTransport):  # type: ignore[misc]
+    """What the listener's protocol writes to. It may be closed as often as a socket's transport."""
+
+    def close(self) -> None:
+        if not self.is_closing():
+            super().close()
+
+
 class TlsConnection(_Asyncios):  # type: ignore[misc]
     """TLS between a socket's transport and the protocol of a listener.
 
     Invariants:
-        * until the handshake is over the listener's protocol sees nothing of the connection;
+        * until the handshake is over the listener's protocol sees nothing of the connection, and its steps are a
+          stranger's: where those have had their time, what was received waits, and nothing more is read (rule A26);
         * of what the listener writes no more than `RECORD_BYTES` and the socket transport's own limit are held
           encrypted; `get_write_buffer_size` counts everything that has not left.
     """
 
     max_size = RECORD_BYTES
+    principal = ANONYMOUS
+    is_stranger = True
 
-    def __init__(self, door: Door, app: asyncio.BaseProtocol, context: object, handshake_s: float) -> None:
+    def __init__(
+        self,
+        door: Door,
+        app: asyncio.BaseProtocol,
+        context: object,
+        handshake_s: float,
+        loop_time: LoopTime | None = None,
+    ) -> None:
         super().__init__(
             asyncio.get_running_loop(),
             app,
@@ -79,9 +118,19 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self._below: asyncio.Transport | None = None
         self._looked = False
         self._spoke: str | None = None
+        self._loop_time = loop_time
+        self._kept = b""
         self.where = "?"
+        self.host = ""
         self._ssl_buffer, self._ssl_buffer_view = _SCRATCH, _SCRATCH_VIEW  # asyncio gives each connection its own
         self._set_read_buffer_limits(high=RECORD_BYTES)
+
+    def _get_app_transport(self) -> Any:
+        state: Any = self  # asyncio's, which typeshed does not know
+        if state._app_transport is None and not state._app_transport_created:
+            state._app_transport = _Transport(self._loop, self)
+            state._app_transport_created = True
+        return super()._get_app_transport()
 
     # The handshake
 
@@ -89,7 +138,9 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         """A client is here: it may shake hands."""
         self._below = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
-        self.where = f"{peername[0]}:{peername[1]}" if peername else "?"
+        if peername:
+            self.host = address_of(str(peername[0]))
+        self.where = peer_of(peername)
         if self._door is not None:
             self._door.began(self)
         super().connection_made(transport)
@@ -103,8 +154,26 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             if _SCRATCH[0] != _HANDSHAKE:
                 self._refuse_plain(bytes(_SCRATCH[: min(nbytes, 4)]))
                 return
-        if self._spoke is None:
+        if self._spoke is not None:
+            return
+        if self._door is None or self._loop_time is None:
             super().buffer_updated(nbytes)
+        elif self._loop_time.admits(self):
+            self._loop_time.measured(self, lambda: super(TlsConnection, self).buffer_updated(nbytes))
+        elif self._below is not None:
+            self._kept = bytes(_SCRATCH[:nbytes])
+            self._below.pause_reading()
+            self._loop_time.wait(self, self._go_on)
+
+    def _go_on(self) -> None:
+        """Strangers have their turn: the handshake goes on with what was kept."""
+        kept, self._kept = self._kept, b""
+        if self._loop_time is None or self._below is None or self._below.is_closing():
+            return
+        _SCRATCH[: len(kept)] = kept
+        self._loop_time.measured(self, lambda: super(TlsConnection, self).buffer_updated(len(kept)))
+        if self._below is not None and not self._below.is_closing() and not self._ssl_reading_paused:
+            self._below.resume_reading()
 
     def _refuse_plain(self, start: bytes) -> None:
         """The client does not speak TLS: say so in its own words, as far as they are known."""
@@ -129,6 +198,8 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._loop_time is not None:
+            self._loop_time.forget(self._go_on)
         self._below = None
         if self._door is not None:
             door, self._door = self._door, None

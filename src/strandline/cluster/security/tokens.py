@@ -6,14 +6,15 @@ whatever the keys are. `joserfc` checks signatures; what a token says is checked
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.json_text import read_json
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -68,12 +69,12 @@ class Tokens:
         self,
         settings: TokenSettings,
         keys: Callable[[], KeySet | None],
-        wall_ms: Callable[[], int],
+        believed: BelievedClock,
         unknown_key: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._keys = keys
-        self._wall_ms = wall_ms
+        self._believed = believed
         self._unknown_key = unknown_key
 
     def check(self, message: bytes) -> Bearer:
@@ -114,7 +115,7 @@ class Tokens:
         raise TokenError("the token names no key, and there are several" if name is None else "the key is unknown")
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
-        settings, now_s = self._settings, self._wall_ms() / 1000
+        settings, believed = self._settings, self._believed
         if claims.get("iss") != settings.issuer:
             raise TokenError("the token is of another issuer (sasl.oauthbearer.expected.issuer)")
         audience = claims.get("aud")
@@ -124,11 +125,11 @@ class Tokens:
         expires = _seconds(claims, "exp")
         if expires is None:
             raise TokenError("the token has no end (exp)")
-        if expires + settings.skew_s <= now_s:
+        if expires + settings.skew_s <= believed.earliest_ms() / 1000:
             raise TokenError("the token has expired")
         for name in ("nbf", "iat"):
             begins = _seconds(claims, name)
-            if begins is not None and begins - settings.skew_s > now_s:
+            if begins is not None and begins - settings.skew_s > believed.latest_ms() / 1000:
                 raise TokenError(f"the token holds from a later time on ({name})")
         user = claims.get(settings.user_claim)
         if not isinstance(user, str) or not 0 < len(user) <= USER_CHARS_MAX or not user.isprintable():
@@ -165,7 +166,7 @@ def parse_keys(text: str) -> KeySet:
     from joserfc.jwk import KeySet
 
     try:
-        document = json.loads(text)
+        document = read_json(text)
         usable = [key for key in document["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
         return KeySet.import_key_set({"keys": usable})
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

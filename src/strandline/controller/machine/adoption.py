@@ -2,29 +2,34 @@
 
 Topic, partitions and tiers are one batch of the metadata log: nobody ever leads a partition that does not know where
 its stored records end, and appends at their offsets. Its first leader epoch lies above those of all stored records.
+
+Producer ids begin again in a new cluster (rule B27). The same batch raises the next one above all ids in what is taken
+over. But ids were given out before, and their producers may write into the topic: of the lost cluster's producers those
+alone are believed whose ids lie between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from uuid import UUID
 
 from strandline.controller.api import CreatableTopic
 from strandline.controller.machine.state import MachineState
 from strandline.controller.metadata.config_key import INT32_MAX
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.records import MetadataRecord, ProducerIdsRecord
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
+    TieredSegmentRecord,
     place_fault,
     segment_fault,
     tier_records,
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition
-from strandline.proto.tier import AdoptedTier, Tier, TieredSegment
+from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, LeaderEpoch, ProducerId, TopicIdPartition
+from strandline.proto.tier import AdoptedTier, ProducerIds, Tier, TieredSegment
 
 SEGMENTS_MAX = 100_000
 """Of one topic: 10 MB in one batch of the metadata log, and 50 MB in the memory of each node. With segments of a
@@ -68,12 +73,24 @@ def adopted(state: MachineState, topic: CreatableTopic, num_partitions: int, *, 
                 f"{num_partitions} partition(s), each once."
             )
         epochs[one.partition] = LeaderEpoch(_last_epoch(topic, one) + 1)
-        tier = Tier(one.segments[0].base_offset, one.segments)
+        next_id = state.image.next_producer_id
+        known = ProducerIds(next_id, max(next_id, one.producer_ids_end))
+        segments = tuple(replace(segment, producers=known) for segment in one.segments)
+        tier = Tier(segments[0].base_offset, segments)
         records += tier_records(TopicIdPartition(topic.topic_id, one.partition), tier)
     return Adopted(records, epochs)
 
 
 _NOTHING = Adopted()
+
+
+def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
+    """What goes behind `records`, which create topics, so that no id is given out that they adopt."""
+    segments = [record.segment for record in records if isinstance(record, TieredSegmentRecord)]
+    end = max((one.producers.end for one in segments if one.producers is not None), default=0)
+    if end <= state.image.next_producer_id:
+        return []
+    return [ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, ProducerId(end))]
 
 
 def _check_topic(state: MachineState, topic: CreatableTopic) -> None:

@@ -24,7 +24,7 @@ from strandline.controller.metadata.records import MetadataRecord, PartitionChan
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_EPOCH, NodeId, Offset
+from strandline.proto.ids import NO_EPOCH, NodeId, Offset, TopicIdPartition
 
 _UNKNOWN = Offset(-1)
 
@@ -70,6 +70,7 @@ def _elect_one(
         partition,
         "preferred election asked for" if preferred else "unclean election asked for",
         election=Election.PREFERRED if preferred else Election.UNCLEAN,
+        patient=preferred,
     )
     record = change.build()
     elected = None if record is None else merge(partition, record)
@@ -184,6 +185,20 @@ def balance_leaders(state: MachineState) -> Result[int]:
     return Result(len(records), records)
 
 
+def end_waits(state: MachineState, now_ms: float) -> Result[int]:
+    """Partitions that have waited long enough for the rest of their last ISR are led by the greatest log of those that
+    are back (rule B30); answers how many."""
+    records: list[MetadataRecord] = []
+    for key in state.unproven.over(now_ms):
+        state.unproven.wait(key, waits=False)
+        found = state.partition_of(key)
+        if found is not None:
+            record = state.change(*found, "nobody else of the last ISR is back", patient=False).build()
+            if record is not None:
+                records.append(record)
+    return Result(len(records), records)
+
+
 def describe_replicas(
     state: MachineState, request: DescribeReplicasRequest, now_ms: float
 ) -> Result[DescribeReplicasReply]:
@@ -228,6 +243,13 @@ def why_nobody_leads(state: MachineState, topic: TopicInfo, partition: Partition
     if partition.has_leader:
         return ""
     eligible = partition.isr or partition.eligible_leader_replicas
+    if state.unproven.waits(TopicIdPartition(topic.topic_id, partition.partition)):
+        members = (*eligible, *partition.last_known_elr)
+        rest = [f"broker {node}" for node in members if _is_hindered(state, topic, partition, node)]
+        return (
+            "Nobody leads yet: nothing proves that the logs end where they did before the crash. For a moment the rest "
+            f"of the last ISR is waited for: {', '.join(rest)}."
+        )
     reasons = [
         f"broker {node}, which had all that was acknowledged, {_hindrance(state, topic, partition, node)}"
         for node in eligible

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.metadata.image import BrokerInfo, PartitionInfo, TopicInfo
 from strandline.log.findings import LogCondition
+from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition, TopicPartition
@@ -47,7 +48,8 @@ class RegisteredLogs:
     def __init__(self, request: RegisterBrokerRequest, existing: BrokerInfo | None) -> None:
         """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
         self.everything_lost = existing is None or _is_another_directory(request, existing)
-        self._clean = existing is not None and existing.broker_epoch == request.previous_broker_epoch
+        self.clean = existing is not None and existing.broker_epoch == request.previous_broker_epoch
+        """The stop before was clean: where a log ends is where it ended then."""
         self._by_id: dict[TopicIdPartition, _Found] = {}
         self._by_name: dict[TopicPartition, _Found] = {}
         for topic in request.findings:
@@ -80,7 +82,7 @@ class RegisteredLogs:
         if found.condition is LogCondition.AWAY:  # not served, so not elected; a later start says what is there
             mark("directory-away")
             return LogVerdict.KEPT if acks_are_synced else LogVerdict.IN_DOUBT
-        kept = found.condition is LogCondition.INTACT and (acks_are_synced or self._clean)
+        kept = found.condition is LogCondition.INTACT and (acks_are_synced or self.clean)
         return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT
 
 
@@ -88,7 +90,10 @@ def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) 
     if request.directory_id is None or request.directory_id != existing.directory_id:
         mark("disk-lost")
         return True
-    if existing.incarnation_id not in request.lives:
-        mark("older-copy")
-        return True
-    return False
+    if existing.incarnation_id in request.lives:
+        return False
+    if life_of_epoch(existing.broker_epoch) in request.lives:
+        mark("known-by-its-clean-stop")
+        return False
+    mark("older-copy")
+    return True

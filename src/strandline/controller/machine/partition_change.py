@@ -1,7 +1,13 @@
 """One partition's change: its ISR, its eligible replicas, its leader (Kafka's PartitionChangeBuilder, KIP-966).
 
 Election order (rule B10): the current leader if it still may lead; the ISR in replica order; the eligible leader
-replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
+replicas in replica order, if the ISR is empty.
+
+An eligible replica that is back after an unclean stop had all that was committed, and nothing proves that its disk gave
+it back (rule B30). Where no proven one is alive, the greatest log of the last ISR leads: at once, if all of its members
+have reported where theirs end; else when the wait for the others is over.
+
+Then, if the ELR is empty too:
 
 - the greatest log of the members in doubt, once all of them are back (docs/correctness.md, "After a crash: who may
   lead"). It has everything that was acknowledged, so this is no unclean election;
@@ -74,6 +80,15 @@ def not_reported(_: NodeId) -> LogPosition | None:
     return None
 
 
+def is_sure(_: NodeId) -> bool:
+    """Every eligible replica has what it had."""
+    return True
+
+
+def nobody_listens(_: bool) -> None:
+    """Whether the partition waits is told to nobody."""
+
+
 def everybody_is_fit(_: NodeId) -> bool:
     """Nothing is known of any disk, nor of rot."""
     return True
@@ -110,6 +125,9 @@ class PartitionChange:
         is_fit: Callable[[NodeId], bool] = everybody_is_fit,
         position: Callable[[NodeId], LogPosition | None] = not_reported,
         rank: Rank = keep_order,
+        proven: Callable[[NodeId], bool] = is_sure,
+        patient: bool = True,
+        on_wait: Callable[[bool], None] = nobody_listens,
         reason: str = "",
     ) -> None:
         """`doubtful`: its log may lack the end that it had. `lost`: its log lacks what it had, for certain.
@@ -117,6 +135,8 @@ class PartitionChange:
         `synced`: nothing was acknowledged that its ISR had not synced (flush.policy=ack on every replica's broker).
         `is_fit`: its broker has not said that its disk is full, nor that the replica has rotted.
         `position`: what a live replica has reported since the partition lost its leader; None without a report.
+        `proven`: an eligible replica's log reaches to where it did, for certain. `patient`: where none that is proven
+        lives, the others of the last ISR are waited for, which `on_wait` is told.
         """
         self._partition = partition
         self._topic_id = topic_id
@@ -132,6 +152,10 @@ class PartitionChange:
         self._synced = synced
         self._position = position
         self._rank = rank
+        self._proven = proven
+        self._patient = patient
+        self._on_wait = on_wait
+        self._waits = False
         self._reason = reason
         self.rule = Rule.KEPT
         """By which rule the leader of the record leads."""
@@ -142,12 +166,14 @@ class PartitionChange:
         self._elr = self._next_elr()
         leader, rule = self._elect()
         self.rule = rule
+        if self._patient:
+            self._on_wait(self._waits)
         self._mark(leader, rule)
-        if leader != old.leader and leader in self._elr:
+        if leader != old.leader and (leader in self._elr or rule is Rule.GREATEST):
             # Alone at min ISR 1 it raises the high watermark on its own: then no other replica stays eligible.
             self._isr = (leader,)
             self._elr = () if self._min_isr <= 1 else tuple(node for node in self._elr if node != leader)
-        elif rule in (Rule.GREATEST, Rule.LAST_KNOWN, Rule.UNCLEAN):
+        elif rule in (Rule.LAST_KNOWN, Rule.UNCLEAN):
             self._isr = (leader,)
             self._elr = ()
             self._recovering = self._recovering or rule.unclean
@@ -208,9 +234,11 @@ class PartitionChange:
         if self._election is Election.PREFERRED:
             order.insert(0, old.preferred_leader)
         order.sort(key=lambda node: not self._is_fit(node))  # eligible replicas, too: those that can take writes
-        for node in order:
-            if self._may_lead(node):
-                return node, self._clean_rule(node)
+        clean = [node for node in dict.fromkeys(order) if self._may_lead(node)]
+        if clean and (self._isr or not self._synced):
+            return clean[0], self._clean_rule(clean[0])
+        if clean:
+            return self._eligible(clean)
         if not self._isr and not self._elr:
             node, rule = self._greatest_in_doubt() if self._synced else self._last_known_leader()
             if node != NO_NODE:
@@ -228,6 +256,34 @@ class PartitionChange:
         if node == self._partition.leader:
             return Rule.KEPT
         return Rule.IN_SYNC if node in self._isr else Rule.ELIGIBLE
+
+    # Eligible replicas after unclean stops
+
+    def _eligible(self, alive: list[NodeId]) -> tuple[NodeId, Rule]:
+        """One of the live eligible replicas; or the greatest log of the last ISR, where none of them is proven. For
+        that every member lives and has said where its log ends, or nobody waits any longer."""
+        for node in alive:
+            if self._proven(node):
+                return node, self._clean_rule(node)
+        members = {*self._elr, *self._in_doubt()}
+        if len(members) == 1:
+            return alive[0], self._clean_rule(alive[0])
+        known = {
+            node: position
+            for node in self._partition.replicas
+            if node in members and self._acceptable(node) and (position := self._position(node)) is not None
+        }
+        if len(known) < len(members):
+            if self._patient:
+                mark("unproven-end-waits")
+                self._waits = True
+                return NO_NODE, Rule.NOBODY
+            mark("unproven-end-leads")
+        if not known:
+            return alive[0], self._clean_rule(alive[0])
+        best = greatest(known)
+        equals = [node for node in alive if known.get(node) == known[best]]
+        return (equals[0], self._clean_rule(equals[0])) if equals else (best, Rule.GREATEST)
 
     # Members in doubt
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
+from strandline.controller.machine.unproven import UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
@@ -23,6 +24,9 @@ DEFAULT_REPLICATION_FACTOR_MAX = 3
 
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
+
+PRODUCER_IDS_OF_AN_EPOCH = 1 << 32
+"""With two million epochs ids are below 2^53: programs that read numbers as doubles have them whole."""
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's MAX_RECORDS_PER_USER_OP: what one request may create is appended as one atomic batch."""
@@ -68,12 +72,15 @@ class MachineState:
         settings: MachineSettings,
         now_ms: float,
         *,
+        epoch: int = 0,
         led_before: NodeId | None = None,
     ) -> None:
-        """`led_before`: the node that led the quorum until now, if it was another."""
+        """`epoch`: of the quorum, in which this node leads; `led_before`: the node that led it until now, if it was
+        another."""
         self.image = image
         self.resolver = resolver
         self.rng = rng
+        self.epoch = epoch
         self.settings = settings
         self.sessions = BrokerSessions(settings.times)
         self.offsets = OffsetTracker()
@@ -83,6 +90,8 @@ class MachineState:
         """Those with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
         """Those in a full directory of a broker that has room in another."""
+        self.unproven = UnprovenEnds(image)
+        """Logs of which nothing proves that they reach to where they did."""
         for node_id, broker in image.brokers.items():
             suspected = node_id == led_before
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
@@ -97,6 +106,7 @@ class MachineState:
     def adopt(self, delta: MetadataDelta, last_offset: int) -> None:
         """Apply records that were replayed on the working image; the last of them stands at `last_offset`."""
         self.image = delta.image(last_offset, self.image.epoch, self.image.timestamp_ms)
+        self.unproven.adopted(delta, self.image)
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
 
@@ -126,15 +136,17 @@ class MachineState:
         election: Election | None = None,
         resolver_image: MetadataImage | None = None,
         has_room: Callable[[NodeId], bool] | None = None,
+        patient: bool = True,
     ) -> PartitionChange:
         """A partition's change under this topic's configs and this moment's live brokers that can serve it, with room
-        on their disks or without."""
+        on their disks or without. `patient`: it may wait for more reports (rule B30)."""
         image = self.image if resolver_image is None else resolver_image
         room = self.image.has_room if has_room is None else has_room
         lives = self.image.is_active if acceptable is None else acceptable
         if election is None:
             unclean = self.resolver.unclean_election_enabled(image, topic.name)
             election = Election.UNCLEAN if unclean else Election.ONLINE
+        key = TopicIdPartition(topic.topic_id, partition.partition)
         return PartitionChange(
             partition,
             topic.topic_id,
@@ -149,6 +161,9 @@ class MachineState:
             is_fit=lambda node: room(node) and self.is_fit(node, topic, partition),
             position=lambda node: self.position(node, topic, partition),
             rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
+            proven=lambda node: self.unproven.is_proven(node, key),
+            patient=patient,
+            on_wait=lambda waits: self.unproven.wait(key, waits=waits),
             reason=reason,
         )
 

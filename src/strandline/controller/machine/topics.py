@@ -93,6 +93,7 @@ def create_topics(state: MachineState, request: CreateTopicsRequest) -> Result[C
             records += more
             taken.add(topic.name)
         outcomes.append(outcome)
+    records += adoption.raised_producer_ids(state, records)
     return Result(CreateTopicsReply(tuple(outcomes)), [] if request.dry_run else records)
 
 

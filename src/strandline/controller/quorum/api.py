@@ -6,7 +6,7 @@ once between two snapshot loads, and never an uncommitted one. Record bytes are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 from uuid import UUID
@@ -167,6 +167,10 @@ class QuorumView(Protocol):
 
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         """The internal endpoint of a voter; None for a node that is none."""
+
+    @property
+    def unreached(self) -> Mapping[NodeId, str]:
+        """The voters to which the last call found no connection, and why."""
 
     def describe(self) -> QuorumDescription:
         """Who leads, and how far each replica has come; only the leader knows the others."""

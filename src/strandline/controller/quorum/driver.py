@@ -96,6 +96,7 @@ class Driver:
         self._log = durable.log
         self._dispatcher = dispatcher
         self._endpoints = endpoints
+        self.unreached: dict[NodeId, str] = {}
         self._config = config
         self._clock = clock
         self._rpc = rpc
@@ -333,8 +334,10 @@ class Driver:
                 method.request.encode(sent.request),
                 timeout_ms=self._timeout_ms(sent.request),
             )
+            self.unreached.pop(sent.to, None)
             outcome = ResponseReceived(sent.request_id, self._judged(sent.request, method.reply.decode(payload)))
-        except RpcUnavailable:
+        except RpcUnavailable as error:
+            self.unreached[sent.to] = str(error)
             outcome = RequestFailed(sent.request_id, broken=True)
         except (RpcError, ProtocolError):
             outcome = RequestFailed(sent.request_id, broken=False)

@@ -33,8 +33,10 @@ TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
 class MetadataLog:
     """A thin seam around the partition log of `__cluster_metadata-0`."""
 
-    def __init__(self, log: PartitionLog, recovery_point: RecoveryPoint) -> None:
+    def __init__(self, log: PartitionLog, recovery_point: RecoveryPoint, *, proven: bool) -> None:
         self.partition_log = log
+        self.proven = proven
+        """The stop before was clean: the log ends where it ended then (rule A22)."""
         self._recovery_point = recovery_point
         log.on_cut_below = recovery_point.lower_to
 
@@ -85,8 +87,9 @@ class MetadataLog:
             if rewriting is None:
                 raise
             raise refusal(error, directory) from error
+        proven = recovery_point.clean and recovery_point.offset == log.log_end_offset
         recovery_point.note(log.log_end_offset)
-        return cls(log, recovery_point)
+        return cls(log, recovery_point, proven=proven)
 
     def note_recovery_point(self) -> None:
         """Write down how far the log is durable. Raises DiskError."""
@@ -225,7 +228,7 @@ class MetadataLog:
     def close(self) -> None:
         """Sync and close the files. Raises StorageError; the files are closed anyway."""
         self.partition_log.close()
-        self.note_recovery_point()
+        self._recovery_point.note(self.durable_offset, clean=True)
 
     def read(self, offset: int, max_bytes: int) -> bytes | None:
         """Whole batches from `offset`, one at least; None if they are not in memory. Raises CorruptLogError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -141,6 +141,7 @@ class Quorum:
             now_ms=self._clock.monotonic_ms(),
             voteless=not memory.now.has_vote,
             life=memory.now.sequence,
+            proven=log.proven or memory.saved is None,
         )
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:
@@ -239,6 +240,11 @@ class Quorum:
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         """A voter's internal listener; None for nodes that are no voters."""
         return self._endpoints.get(node_id)
+
+    @property
+    def unreached(self) -> Mapping[NodeId, str]:
+        """The voters to which the last call found no connection, and why."""
+        return {} if self._driver is None else self._driver.unreached
 
     @property
     def key(self) -> ReplicaKey:

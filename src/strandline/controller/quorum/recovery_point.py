@@ -17,6 +17,7 @@ from strandline.log.promises import LastLife
 from strandline.proto.errors import CorruptLogError
 
 FILE_NAME = "recovery-point.properties"
+_CLEAN = "clean"
 _ADVICE = (
     "Remove the file: the next start then takes what does not parse at the log's end for never synced. A controller "
     "that cuts an end so is in doubt about it until it has caught up with the others"
@@ -31,6 +32,8 @@ class RecoveryPoint:
         self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
         self.offset = 0
+        self.clean = False
+        """The process before stopped in order, and its log ended at `offset`."""
 
     def read(self) -> LastLife:
         """What the last process left.
@@ -50,20 +53,25 @@ class RecoveryPoint:
             offset, boot_id = int(values["recovery.point"]), values["boot.id"]
         except (KeyError, ValueError) as error:
             raise CorruptLogError(self._path, 0, None, f"not a recovery point ({error!r})", _ADVICE) from error
-        self.offset = offset
+        self.offset, self.clean = offset, values.get(_CLEAN) == "true"
         return LastLife(recovery_point=offset, same_boot=bool(boot_id) and boot_id == self._disk.boot_id())
 
-    def note(self, offset: int) -> None:
-        """Everything below `offset` is durable. On a full disk the file stays behind. Raises DiskError."""
+    def note(self, offset: int, *, clean: bool = False) -> None:
+        """Everything below `offset` is durable; `clean`: that is all, and nothing follows in this life. On a full disk
+        the file stays behind, and what it says of a clean stop does not stay. Raises DiskError."""
         try:
-            self._write(offset)
+            self._write(offset, clean=clean)
         except DiskFull:
+            if self.clean:
+                self._unlink()
             self.lower_to(offset)
 
-    def _write(self, offset: int) -> None:
+    def _write(self, offset: int, *, clean: bool = False) -> None:
         values = {"recovery.point": str(offset), "boot.id": self._disk.boot_id()}
+        if clean:
+            values[_CLEAN] = "true"
         write_file_durably(self._disk, self._path, encode_properties({"crc": _crc(values)} | values))
-        self.offset = offset
+        self.offset, self.clean = offset, clean
 
     def lower_to(self, offset: int) -> None:
         """The log is about to be cut at `offset`: the file must not say more. On a full disk it says nothing at all
@@ -73,9 +81,12 @@ class RecoveryPoint:
             try:
                 self._write(offset)
             except DiskFull:
-                self._disk.unlink(self._path)
-                self._disk.sync_dir(self._directory)
-                self.offset = 0
+                self._unlink()
+
+    def _unlink(self) -> None:
+        self._disk.unlink(self._path)
+        self._disk.sync_dir(self._directory)
+        self.offset, self.clean = 0, False
 
 
 def _crc(values: Mapping[str, str]) -> str:

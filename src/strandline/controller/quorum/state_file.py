@@ -21,6 +21,7 @@ from strandline.log.checkpoints import decode_id, encode_id
 from strandline.log.disk import Disk, read_file, write_file_durably
 from strandline.proto.errors import CorruptLogError, FatalError
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.json_text import read_json
 
 STATE = "quorum-state"
 PROMISE = "quorum-promise"
@@ -127,7 +128,7 @@ def _reads_back(data: bytes, state: Remembered) -> bool:
 
 
 def _decode(data: bytes) -> Remembered:
-    fields = json.loads(data)
+    fields = read_json(data)
     if "crc" in fields and fields.pop("crc") != crc32c(_dump(fields)):
         raise ValueError("its checksum does not hold")
     if fields["data_version"] not in (0, 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.controller.raft.election import VoteRound, election_backoff_ms, election_timeout_ms
+from strandline.controller.raft.election import VoteRound, again_ms, election_backoff_ms, election_timeout_ms
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.node import QuorumNode
 from strandline.controller.raft.ready import ElectionState
@@ -22,7 +22,7 @@ class Candidate(Role):
 
     def __init__(self, node: QuorumNode, move: Move, now_ms: float) -> None:
         super().__init__(node, move, now_ms)
-        self._round = VoteRound(node, move.epoch, pre_vote=False)
+        self._round = VoteRound(node, move.epoch, now_ms, pre_vote=False)
         self._election_deadline_ms = now_ms + election_timeout_ms(node)
         self._backing_off = False
 
@@ -40,10 +40,10 @@ class Candidate(Role):
         return self._election_deadline_ms
 
     def deadline_ms(self) -> float:
-        return min(self._election_deadline_ms, self._round.deadline_ms())
+        return min(self._election_deadline_ms, self._round.proven_at_ms, self._round.deadline_ms())
 
     def tick(self, now_ms: float) -> Move | None:
-        if now_ms < self._election_deadline_ms:
+        if now_ms < min(self._election_deadline_ms, self._round.proven_at_ms):
             return None
         return Move(Event.ELECTION_TIMEOUT, self.epoch, voted_for=self.node.key)
 
@@ -69,7 +69,8 @@ class Candidate(Role):
         if self._round.lost and not self._backing_off:
             self._backing_off = True
             self.node.rounds_lost += 1
-            self._election_deadline_ms = min(self._election_deadline_ms, now_ms + election_backoff_ms(self.node))
+            backoff_ms = election_backoff_ms(self.node)
+            self._election_deadline_ms = min(self._election_deadline_ms, again_ms(self.node, now_ms, backoff_ms))
         return None
 
     def check(self) -> None:

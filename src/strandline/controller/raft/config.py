@@ -36,6 +36,10 @@ asks it. Without a pause an attacker could have voters ask each other in turns, 
 answer, to the last epoch within days. With it that takes months, and log lines show it. Elections gain nothing by more.
 """
 
+UNPROVEN_WAIT_MS = 500.0
+"""So long after an unclean stop nothing proves where a voter's log ended, and its vote counts as one in doubt (rule
+A22). What one machine that stays dead costs an election; partitions wait as long after that (rule B30)."""
+
 CHECK_QUORUM_FACTOR = 1.5
 """A leader gives up after this many fetch timeouts without a majority (rule A5); Kafka has the same factor."""
 

@@ -78,6 +78,7 @@ class RaftCore:
         now_ms: float,
         voteless: bool = False,
         life: int = 0,
+        proven: bool = True,
     ) -> None:
         """Start a node.
 
@@ -88,6 +89,7 @@ class RaftCore:
             now_ms: this node's monotonic time, as in all calls.
             voteless: this replica has lost its log, and votes only where its directory is named (rule A14).
             life: greater at each start.
+            proven: the stop before was clean, or there was none: the log ends where it did (rule A22).
         """
         self.node = QuorumNode(
             key=key,
@@ -99,6 +101,8 @@ class RaftCore:
             saved=saved,
             voteless=voteless,
             life=life,
+            proven=proven,
+            now_ms=now_ms,
         )
         self._now_ms = now_ms
         move = first_move(self.node, saved or ElectionState(0), now_ms)
@@ -247,7 +251,7 @@ class RaftCore:
         error = requests.judge(node, role, request)
         if isinstance(request, VoteRequest):
             granted = error is ErrorCode.NONE and self._on_vote(request)
-            in_doubt = node.doubt is not None and not request.last.at_least(node.doubt)
+            in_doubt = node.is_in_doubt(request.last, self._now_ms)
             node.reply(token, VoteResponse(error, self.epoch, self.leader_id, granted, in_doubt))
         elif isinstance(request, BeginQuorumEpochRequest):
             if error is ErrorCode.NONE and not self._learn(request.epoch, request.leader_id):

@@ -12,27 +12,32 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 
+AGAIN_JITTER_MS = 20.0
+"""Voters that were started together are proven at the same instant, and are not to stand at the same one."""
+
 
 class VoteRound:
     """The votes of one round; the node's own is granted from the start.
 
     A vote in doubt, of a voter that cut a tail of its log which it may have acknowledged, says less than others: that
     voter may have held what was committed, and not know it. So a majority of other votes wins, or the votes of all: one
-    of those who held it still does (rule A15).
+    of those who held it still does (rule A15). For a moment after an unclean stop every vote is such a one (rule A22).
 
     Invariants:
     - a voter is in at most one of granted, rejected and failed;
     - won and lost exclude each other.
     """
 
-    def __init__(self, node: QuorumNode, epoch: int, *, pre_vote: bool) -> None:
+    def __init__(self, node: QuorumNode, epoch: int, now_ms: float, *, pre_vote: bool) -> None:
         self._node = node
         self._epoch = epoch
         self._pre_vote = pre_vote
-        self.granted: dict[NodeId, bool] = {node.key.node_id: node.doubt is None or node.log.end.at_least(node.doubt)}
+        self.granted: dict[NodeId, bool] = {node.key.node_id: not node.is_in_doubt(node.log.end, now_ms)}
         """The voters that granted, and whether beyond doubt."""
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
+        self.proven_at_ms = node.unproven_until_ms if now_ms < node.unproven_until_ms else math.inf
+        """When the own vote says more than it did when the round began: it is worth another one then."""
         self._in_flight: dict[NodeId, None] = {}
         self._retry_at: dict[NodeId, float] = {}
 
@@ -110,6 +115,13 @@ def election_backoff_ms(node: QuorumNode) -> float:
     """Wait after a lost round: doubling with the rounds lost in a row, jittered over [0.5, 1) of itself."""
     ceiling: float = min(node.config.election_backoff_max_ms, 50 << min(node.rounds_lost, 10))
     return ceiling * (0.5 + 0.5 * node.rng.random())
+
+
+def again_ms(node: QuorumNode, now_ms: float, backoff_ms: float) -> float:
+    """When to ask anew after a lost round: no later than the end of one's own log is doubted no more."""
+    if now_ms < node.unproven_until_ms:
+        return min(now_ms + backoff_ms, node.unproven_until_ms + AGAIN_JITTER_MS * node.rng.random())
+    return now_ms + backoff_ms
 
 
 def succession_delay_ms(node: QuorumNode, leader_id: NodeId) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.controller.raft.election import succession_delay_ms, suspicion_delay_ms
+from strandline.controller.raft.election import again_ms, succession_delay_ms, suspicion_delay_ms
 from strandline.controller.raft.fetching import FetchLoop, Outcome
 from strandline.controller.raft.messages import EndQuorumEpochRequest, Response, SendRequest, VoteRequest
 from strandline.controller.raft.node import QuorumNode
@@ -59,7 +59,7 @@ class Follower(Role):
         if not self._suspects:
             self._suspects = True
             delay_ms = suspicion_delay_ms(self.node, self._leader_id)
-            self._fetch_deadline_ms = min(self._fetch_deadline_ms, now_ms + delay_ms)
+            self._fetch_deadline_ms = min(self._fetch_deadline_ms, again_ms(self.node, now_ms, delay_ms))
 
     def on_leader_resigned(self, request: EndQuorumEpochRequest, now_ms: float) -> None:
         self._suspects = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from strandline.controller.raft.config import EPOCH_MAX, PROOF_INTERVAL_MS, RaftConfig
+from strandline.controller.raft.config import EPOCH_MAX, PROOF_INTERVAL_MS, UNPROVEN_WAIT_MS, RaftConfig
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import (
     Batch,
@@ -56,6 +56,8 @@ class QuorumNode:
         saved: ElectionState | None,
         voteless: bool,
         life: int,
+        proven: bool,
+        now_ms: float,
     ) -> None:
         """For the arguments see `RaftCore`."""
         self.key = key
@@ -72,6 +74,8 @@ class QuorumNode:
         self.doubt = None if saved is None else saved.doubt
         """Up to where this node may have acknowledged what recovery cut; None once it has caught up (rule A15)."""
         self._doubt_ends_at: int | None = None
+        self.unproven_until_ms = -math.inf if proven else now_ms + UNPROVEN_WAIT_MS
+        """Until then the log may have been longer for all that is known: others are asked (rule A22)."""
         self.high_watermark = log.snapshot.offset if log.snapshot is not None else 0
         self.rounds_lost = 0
         """Pre-votes and elections lost in a row: each doubles the wait before the next one."""
@@ -125,17 +129,24 @@ class QuorumNode:
         if election != self._saved:
             self._saved = self._persist = election
 
+    def is_in_doubt(self, last: OffsetAndEpoch, now_ms: float) -> bool:
+        """Whether this node's vote for a log that ends so says less than others': this node may have acknowledged what
+        that log lacks, and its disk not have given it back (rules A15, A22)."""
+        return now_ms < self.unproven_until_ms or (self.doubt is not None and not last.at_least(self.doubt))
+
     def caught_up_to(self, high_watermark: int) -> None:
         """The own log is a prefix of that of an epoch's leader, and reaches its high watermark: whatever this node once
         acknowledged and lost, and was committed, lies below. That ends its doubt when it is durable."""
-        if self.doubt is not None:
+        if self.doubt is not None or self.unproven_until_ms > -math.inf:
             self._doubt_ends_at = high_watermark
             self.settle_doubt()
 
     def settle_doubt(self) -> None:
         """End the doubt if everything up to where it ends is durable."""
         if self._doubt_ends_at is not None and self.log.durable_offset >= self._doubt_ends_at:
-            mark("doubt-ended")
+            if self.doubt is not None:
+                mark("doubt-ended")
+            self.unproven_until_ms = -math.inf
             self.doubt = self._doubt_ends_at = None
             self.remember(self._saved)
 

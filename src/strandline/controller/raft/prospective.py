@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from strandline.controller.raft.election import VoteRound, election_backoff_ms, election_timeout_ms
+from strandline.controller.raft.election import (
+    AGAIN_JITTER_MS,
+    VoteRound,
+    again_ms,
+    election_backoff_ms,
+    election_timeout_ms,
+)
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.node import QuorumNode
 from strandline.controller.raft.ready import ElectionState
@@ -25,7 +31,7 @@ class Prospective(Role):
         super().__init__(node, move, now_ms)
         self._leader_id = move.leader_id
         self._voted_for = move.voted_for
-        self._round = VoteRound(node, move.epoch, pre_vote=True)
+        self._round = VoteRound(node, move.epoch, now_ms, pre_vote=True)
         self._election_deadline_ms = now_ms + election_timeout_ms(node)
 
     @property
@@ -46,10 +52,10 @@ class Prospective(Role):
         return self._election_deadline_ms
 
     def deadline_ms(self) -> float:
-        return min(self._election_deadline_ms, self._round.deadline_ms())
+        return min(self._election_deadline_ms, self._round.proven_at_ms, self._round.deadline_ms())
 
     def tick(self, now_ms: float) -> Move | None:
-        return self._lost(now_ms) if now_ms >= self._election_deadline_ms else None
+        return self._lost(now_ms) if now_ms >= min(self._election_deadline_ms, self._round.proven_at_ms) else None
 
     def pump(self, now_ms: float) -> None:
         self._round.pump(now_ms)
@@ -84,8 +90,14 @@ class Prospective(Role):
         self.node.rounds_lost += 1
         if self._leader_id is not None:
             return Move(Event.LEADER_TRIED_AGAIN, self.epoch, leader_id=self._leader_id)
-        deadline_ms = now_ms + election_backoff_ms(self.node)
+        deadline_ms = again_ms(self.node, now_ms, self._backoff_ms(now_ms))
         return Move(Event.PRE_VOTE_LOST, self.epoch, voted_for=self._voted_for, election_deadline_ms=deadline_ms)
+
+    def _backoff_ms(self, now_ms: float) -> float:
+        """None but a jitter after a round that was ended because the own vote says more by now."""
+        if now_ms >= self._round.proven_at_ms:
+            return AGAIN_JITTER_MS * self.node.rng.random()
+        return election_backoff_ms(self.node)
 
     def check(self) -> None:
         ensure(self._leader_id is None or self._voted_for is None, "LeaderOrVote", epoch=self.epoch)

@@ -25,10 +25,10 @@ from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment
 from strandline.log.swap import LogChanged
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
 from strandline.log.tier.store import ObjectStore, log_key, sidecar_key
+from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
-from strandline.proto.ports import Clock
 from strandline.proto.tier import EpochStart, TieredSegment
 
 Limiter = Callable[[int], Awaitable[None]]
@@ -55,7 +55,7 @@ async def copy_segment(
     *,
     cluster_id: str,
     leader_epoch: int,
-    clock: Clock,
+    believed: BelievedClock,
     limiter: Limiter = unlimited,
     start_offset: int = -1,
 ) -> TieredSegment:
@@ -85,7 +85,7 @@ async def copy_segment(
             epochs=tuple(
                 EpochStart(LeaderEpoch(epoch), Offset(max(start, base_offset))) for epoch, start in survey.epochs
             ),
-            copied_ms=clock.wall_ms(),
+            copied_ms=believed.latest_ms(),
         )
         header = SidecarHeader(
             cluster_id=cluster_id,

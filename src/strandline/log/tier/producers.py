@@ -2,15 +2,20 @@
 
 Every sidecar has the producer snapshot of the end of its segment. Where a log begins in the middle of one, or a sidecar
 has none, the batches from the snapshot before on are read.
+
+A lost cluster's segments tell of that one's producers. This cluster may have given the same ids to others: a batch of
+theirs would pass for a retry, be acknowledged, and not be written. So such ids are left out (rule B27).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from strandline.log.batch import BatchHeader
 from strandline.log.producer_state import ProducerStates, SnapshotDamaged
 from strandline.log.tier.reading import TierReader
 from strandline.proto.ids import TopicId, TopicPartition
-from strandline.proto.tier import Tier, TieredSegment
+from strandline.proto.tier import ProducerIds, Tier, TieredSegment
 
 
 async def producers_before(
@@ -29,16 +34,25 @@ async def producers_before(
             continue
         snapshot = await reader.producers(tp, topic_id, segment) if segment.end_offset <= offset else None
         if snapshot is not None and _is_loaded(states, snapshot, now_ms):
+            if segment.producers is not None:
+                states.keep(segment.producers)
             break
         untold.append(segment)
 
+    for segment in reversed(untold):
+        await reader.each_header(tp, topic_id, segment, offset, _taker(states, segment.producers, offset, now_ms))
+    return states
+
+
+def _taker(
+    states: ProducerStates, known: ProducerIds | None, offset: int, now_ms: int
+) -> Callable[[BatchHeader], None]:
     def take(header: BatchHeader) -> None:
-        if header.producer_id >= 0 and header.next_offset <= offset:
+        theirs = known is None or header.producer_id in known
+        if header.producer_id >= 0 and header.next_offset <= offset and theirs:
             states.update(header, header.base_offset, now_ms)
 
-    for segment in reversed(untold):
-        await reader.each_header(tp, topic_id, segment, offset, take)
-    return states
+    return take
 
 
 def _is_loaded(states: ProducerStates, snapshot: bytes, now_ms: int) -> bool:

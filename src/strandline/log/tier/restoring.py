@@ -14,13 +14,14 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.tier.chains import Chain, chain_of
 from strandline.log.tier.inspection import Inspected, Report, StoredSegment, inspect_store
-from strandline.log.tier.sidecar import for_cluster
+from strandline.log.tier.sidecar import decode_producers, for_cluster, load_head
 from strandline.log.tier.store import ObjectName, ObjectStore
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
-from strandline.proto.ids import TopicId
+from strandline.proto.ids import ProducerId, TopicId
 from strandline.proto.tier import AdoptedTier
 
 TOPIC_ID = "remote.storage.restore.topic.id"
@@ -28,8 +29,10 @@ TOPIC_ID = "remote.storage.restore.topic.id"
 ALLOW_LOSS = "remote.storage.restore.allow.loss"
 """A setting of the creation alone, true or false: what cannot be restored is left out, else nothing is created."""
 
+PRODUCER_IDS_END = 1 << 62
 CHUNK_BYTES = 4 << 20
 _AT_ONCE = 4
+_SIDECARS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,39 @@ async def tiers_to_adopt(
     refusal = found[0].refusal() if found else f"there is nothing under {prefix}/ in the object store of this cluster"
     if refusal and not (found and allow_loss):
         raise KafkaError(ErrorCode.INVALID_REQUEST, refusal)
-    chains = found[0].chains
-    return tuple(AdoptedTier(number, chain.tiered(now_ms)) for number, chain in chains.items() if chain.segments)
+    chains = {number: chain for number, chain in found[0].chains.items() if chain.segments}
+    return tuple(
+        [
+            AdoptedTier(number, chain.tiered(now_ms), await _producer_ids_end(store, chain))
+            for number, chain in chains.items()
+        ]
+    )
+
+
+async def _producer_ids_end(store: ObjectStore, chain: Chain) -> ProducerId:
+    """One past the highest id in the producer snapshots of its segments. Ids from PRODUCER_IDS_END on no cluster has
+    given out, whoever writes under them: to be above these would leave none to be given. Raises StoreError."""
+    room = asyncio.Semaphore(_SIDECARS_AT_ONCE)
+
+    async def end_in(segment: StoredSegment) -> int:
+        async with room:
+            ids = await _producer_ids(store, segment)
+        return max((number + 1 for number in ids if number < PRODUCER_IDS_END), default=0)
+
+    return ProducerId(max(await asyncio.gather(*map(end_in, chain.segments))))
+
+
+async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
+    """Those that the snapshot of a segment tells of. One that cannot be read tells of none, here as later."""
+    key = segment.sidecar_key
+    try:
+        head = await load_head(store.get, key)
+        if not head.lengths[3]:
+            return set()
+        data = decode_producers(head, await store.get(key, head.indexes_end, head.size_bytes), key)
+        return {row.producer_id for row in decode_snapshot(data)}
+    except (CorruptLogError, SnapshotDamaged):
+        return set()
 
 
 # Copying for another cluster

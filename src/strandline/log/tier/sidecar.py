@@ -29,6 +29,7 @@ from strandline.log.config import INT64_MAX
 from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import TopicId
+from strandline.proto.json_text import read_json
 
 VERSION = 1
 _MAGIC = b"SLTS"
@@ -200,7 +201,7 @@ def _parts(head: SidecarHead, data: bytes, key: str) -> list[bytes]:
 
 def _header(text: bytes, key: str) -> SidecarHeader:
     try:
-        fields = json.loads(text)
+        fields = read_json(text)
         epochs = tuple((_number(epoch), _number(start)) for epoch, start in fields["epochs"])
         header = SidecarHeader(
             cluster_id=_text(fields["cluster_id"]),
@@ -215,7 +216,7 @@ def _header(text: bytes, key: str) -> SidecarHeader:
             log_crc=_number(fields["log_crc"]),
             leader_epoch=_number(fields["leader_epoch"]),
         )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise _corrupt(key, HEAD_BYTES, f"the header cannot be read ({type(error).__name__}: {error})") from error
     starts = [start for _, start in header.epochs]
     if not starts or starts[0] != header.base_offset or starts[-1] >= header.end_offset or not _rise(header.epochs):

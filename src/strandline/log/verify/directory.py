@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from strandline.log.checkpoint_copy import CHECKPOINT_COPY, Believed, decode_copy, read_checkpoints
 from strandline.log.checkpoints import CLEAN_SHUTDOWN as CLEAN_MARK
 from strandline.log.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINTS,
     MetaProperties,
+    decode_cleaned,
     decode_offsets,
     read_clean_shutdown,
 )
 from strandline.log.disk import Disk, read_file
-from strandline.log.loading import DELETED, METADATA_DIRECTORY, ROTTEN, STRAY
+from strandline.log.loading import DELETED, KEPT_STRAY, METADATA_DIRECTORY, ROTTEN, STRAY
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.overlay import OverlayDisk
 from strandline.log.segment import LOG_SUFFIX
@@ -41,10 +44,12 @@ _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 _ASIDE = {
     DELETED: "a partition that was being deleted",
+    KEPT_STRAY: "a partition that was set aside when the cluster knew no topic at all: perhaps it was another cluster",
     STRAY: "a stray partition: its topic was deleted, or its replica moved, while the node was down",
     ROTTEN: "a damaged log that was set aside until its replica is in sync",
 }
 _ASIDE_DOES = {
+    KEPT_STRAY: "the node never removes it: rename it back if the topic is there, or delete it",
     STRAY: "the node removes it log.stray.delete.delay.ms after it was set aside, if the metadata agree",
     ROTTEN: "the node removes it once its replica is in sync again",
 }
@@ -78,7 +83,7 @@ class Verification:
         self._progress = progress
         self._done = 0
         self._total = 0
-        self._offsets: dict[str, dict[TopicPartition, int]] = {}
+        self._believed = Believed({}, {}, False)
         self._partitions: dict[str, ScannedPartition] = {}
         self.result = Verified(path)
 
@@ -96,8 +101,7 @@ class Verification:
             self._add(META_PROPERTIES, Kind.IDENTITY, error.reason)
         result.clean = read_clean_shutdown(disk, f"{path}/{CLEAN_MARK}") is not None
         names = disk.listdir(path)
-        for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS):
-            self._read_offsets(name)
+        self._read_offsets()
         directories = [name for name in names if disk.is_directory(f"{path}/{name}")]
         partitions = [name for name in directories if _PARTITION.fullmatch(name)]
         self._left_overs(names)
@@ -111,14 +115,27 @@ class Verification:
 
     # ------------------------------------------------------------------ the directory's own files
 
-    def _read_offsets(self, name: str) -> None:
-        path = f"{self._path}/{name}"
-        self._offsets[name] = {}
+    def _read_offsets(self) -> None:
+        """What the start goes by is what the checkpoints and their copy say together."""
+        copies: dict[str, bytes] = {}
+        path = f"{self._path}/{CHECKPOINT_COPY}"
         if self._disk.exists(path):
             try:
-                self._offsets[name] = decode_offsets(path, read_file(self._disk, path))
+                copies = decode_copy(path, read_file(self._disk, path))
             except CorruptLogError as error:
-                self._add(name, Kind.CHECKPOINT, error.reason, position=error.position)
+                self._add(CHECKPOINT_COPY, Kind.CHECKPOINT, error.reason, position=error.position)
+        for name in OFFSET_CHECKPOINTS:
+            path = f"{self._path}/{name}"
+            if self._disk.exists(path):
+                decode = decode_cleaned if name == CLEANER_OFFSETS else decode_offsets
+                try:
+                    own = decode(path, read_file(self._disk, path))
+                except CorruptLogError as error:
+                    self._add(name, Kind.CHECKPOINT, error.reason, position=error.position)
+                else:
+                    if name in copies and own != decode_offsets(path, copies[name]):
+                        self._add(name, Kind.CHECKPOINT, f"it differs from what {CHECKPOINT_COPY} says of it")
+        self._believed = read_checkpoints(self._disk, self._path)
 
     def _left_overs(self, names: Iterable[str]) -> None:
         for name in names:
@@ -129,8 +146,9 @@ class Verification:
 
     def _find_missing(self, present: list[str]) -> None:
         aside = {name.rpartition(".")[0] for name in self._disk.listdir(self._path) if name.endswith((DELETED, STRAY))}
-        for tp in sorted({*self._offsets[HIGH_WATERMARKS], *self._offsets[RECOVERY_POINTS]}):
-            end = max(self._offsets[name].get(tp, 0) for name in (HIGH_WATERMARKS, RECOVERY_POINTS))
+        ends = [self._believed.offsets.get(name, {}) for name in (HIGH_WATERMARKS, RECOVERY_POINTS)]
+        for tp in sorted({tp for offsets in ends for tp in offsets}):
+            end = max(offsets.get(tp, 0) for offsets in ends)
             name = str(tp)
             if end and name not in present and name not in aside:
                 reason = f"the directory is missing, and everything below offset {end} was durable in it"
@@ -157,12 +175,14 @@ class Verification:
             return
         tp = TopicPartition(match[1], int(match[2]))
         is_metadata = name == METADATA_DIRECTORY
+        believed = self._believed
         known = Known(
-            log_start_offset=self._offsets[LOG_STARTS].get(tp, 0),
-            recovery_point=self._offsets[RECOVERY_POINTS].get(tp, 0),
-            high_watermark=self._offsets[HIGH_WATERMARKS].get(tp, 0),
+            log_start_offset=believed.offsets.get(LOG_STARTS, {}).get(tp, 0),
+            start_claimed=believed.starts_claimed.get(tp, 0),
+            recovery_point=believed.offsets.get(RECOVERY_POINTS, {}).get(tp, 0),
+            high_watermark=believed.offsets.get(HIGH_WATERMARKS, {}).get(tp, 0),
             clean=self.result.clean,
-            start_is_known=self._disk.exists(f"{self._path}/{LOG_STARTS}"),
+            start_is_known=LOG_STARTS in believed.offsets,
             has_topic_id=not is_metadata,
         )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strandline.log.batch import BatchHeader
 from strandline.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, decode_epochs, decode_partition_metadata
 from strandline.log.disk import Disk, read_file
+from strandline.log.epoch_recovery import load_epochs
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.index import IndexDamaged
 from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
@@ -99,12 +100,16 @@ class PartitionScan:
             self._check_topic_id()
         bases = sorted(self._by_suffix.get(LOG_SUFFIX, ()))
         self._check_snapshots()
-        start = self._known.log_start_offset
+        start = self._known.start_by(load_epochs(self._disk, self._directory))
+        self._known = replace(self._known, log_start_offset=start)
         while len(bases) > 1 and bases[1] <= start:
             self._flaw(bases[0], LOG_SUFFIX, Kind.LEFT_OVER, f"a segment below the log start, {start}")
             del bases[0]
         self._check_strays(bases)
         known = self._known
+        if known.start_claimed > max(start, bases[0] if bases else 0):
+            reason = f"one file alone says that the log starts at offset {known.start_claimed}"
+            self._add("", Kind.CHECKPOINT, reason, offset=start)
         if bases and known.has_topic_id and known.has_lost_start(bases[0]):
             reason = f"the checkpoints say that the log starts at offset {start}"
             self._flaw(bases[0], LOG_SUFFIX, Kind.GAP, reason, offset=start, next_offset=bases[0])

@@ -27,6 +27,7 @@ from strandline.log.loading import METADATA_DIRECTORY, Loading
 from strandline.log.log_state import IndexCache
 from strandline.log.overlay import Change
 from strandline.log.promises import LastLife, Promises
+from strandline.log.real_modes import DIRECTORY_MODE
 from strandline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from strandline.log.verify.flaws import AtStart, Flaw, Kind
 from strandline.proto.errors import CorruptLogError, KafkaError
@@ -113,7 +114,7 @@ class Repair:
     """One repair: over a disk that changes nothing, and then for good."""
 
     def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
-        """Raises CorruptLogError where a checkpoint of the directory is damaged; DiskError."""
+        """Raises DiskError."""
         self._disk = disk
         self._path = path
         self._loading = Loading(
@@ -206,7 +207,7 @@ def keep(root: str, target: str, changes: Iterable[Change]) -> list[str]:
     Returns the names in `target`. Raises OSError: nothing was changed.
     """
     kept: list[str] = []
-    Path(target).mkdir()  # never over the copies of another repair
+    Path(target).mkdir(mode=DIRECTORY_MODE)  # never over the copies of another repair
     for change in changes:
         if change.before is None or (change.after not in (None, change.before)):
             continue  # new, or with another name alone

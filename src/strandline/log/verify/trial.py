@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES
-from strandline.log.disk import DiskError, read_file
+from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.disk import DiskError
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
 from strandline.log.overlay import OverlayDisk
@@ -33,10 +33,14 @@ _SHORT = (
     "left, and fetches the rest from its leader"
 )
 _NO_START = "the node does not start"
+_COPIED = (
+    "of a checkpoint and its copy the one that is whole counts, and of two that differ the lower offset. Where neither "
+    "can be read the logs say what there is, and count as cut. The node writes all of them anew"
+)
 _BUILT_ANEW = "it is built anew from the segment"
 _TIMES = (
-    "nothing notices: answers by time, and the age that retention goes by, are wrong. `strandline log repair` builds "
-    "it anew; so does the next start where the file is moved away"
+    "no start notices: answers by time are wrong until retention comes to the segment, which goes by its batches and "
+    "builds it anew. So does `strandline log repair`, or the next start where the file is moved away"
 )
 
 
@@ -44,7 +48,7 @@ class Trial:
     """One start that changes nothing.
 
     Attributes:
-        refused: why the node would not start, by the file; the trial goes on without it where that is possible.
+        refused: why the node would not start, by the file.
     """
 
     def __init__(self, disk: OverlayDisk, path: str, clock: Clock) -> None:
@@ -53,23 +57,12 @@ class Trial:
         self._path = path
         self.refused: dict[str, str] = {}
         self._log_dir: LogDir | None = None
-        mark = f"{path}/{CLEAN_SHUTDOWN}"
-        clean = read_file(disk, mark) if disk.exists(mark) else None
-        while self._log_dir is None:
-            try:
-                self._log_dir = LogDir.open(disk, path, clock)
-            except CorruptLogError as error:
-                if error.path in self.refused or not disk.exists(error.path):
-                    raise
-                self.refused[error.path] = f"{_NO_START}. {error.advice}"
-                if error.path.endswith(META_PROPERTIES):
-                    return
-                disk.unlink(error.path)
-                if clean is not None:  # who takes the file away before the first start has the mark still
-                    disk.open(mark, create=True).pwrite(clean, 0)
-            except ConfigError as error:
-                self.refused[f"{path}/{META_PROPERTIES}"] = f"{_NO_START}: {error.allowed}"
-                return
+        try:
+            self._log_dir = LogDir.open(disk, path, clock)
+        except CorruptLogError as error:
+            self.refused[error.path] = f"{_NO_START}. {error.advice}"
+        except ConfigError as error:
+            self.refused[f"{path}/{META_PROPERTIES}"] = f"{_NO_START}: {error.allowed}"
 
     def close(self) -> None:
         """Give everything back."""
@@ -86,6 +79,8 @@ class Trial:
             return AtStart.REFUSE, _NO_START
         if flaw.kind is Kind.LEFT_OVER:
             return self._left_over(path)
+        if flaw.kind is Kind.CHECKPOINT and not flaw.partition:
+            return AtStart.HEAL, _COPIED
         if partition is None:
             return AtStart.IGNORE, "no start reads it"
         log_dir, tp = self._log_dir, _topic_partition(partition.name)

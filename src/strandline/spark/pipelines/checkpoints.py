@@ -6,10 +6,10 @@ commits/N    there once batch N is done
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from strandline.proto.json_text import read_json
 from strandline.spark.stream_offsets import StreamOffset
 
 Ranges = Mapping[tuple[str, int], tuple[int, int]]
@@ -33,4 +33,4 @@ def reached(checkpoint: Path) -> dict[int, int]:
 
 def _planned(checkpoint: Path, batch: int) -> StreamOffset:
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    return StreamOffset.from_json(json.loads(lines[2]))
+    return StreamOffset.from_json(read_json(lines[2]))

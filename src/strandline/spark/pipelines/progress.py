@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from strandline.proto.json_text import read_json
 from strandline.spark.stream_offsets import StreamOffset
 
 POLL_S = 0.2
@@ -155,7 +156,7 @@ def remember(path: Path, totals: QueryTotals) -> QueryTotals:
     known = {}
     if path.is_file():
         for line in path.read_text().splitlines():
-            earlier = BatchSeen(**json.loads(line))
+            earlier = BatchSeen(**read_json(line))
             known[earlier.batch] = earlier
     known.update({seen.batch: seen for seen in totals.batches})
     together = QueryTotals([known[batch] for batch in sorted(known)])
@@ -173,7 +174,7 @@ def _new_batches(query: Any, name: str, known: Sequence[BatchSeen]) -> Iterable[
 
 
 def _document(text: object) -> Any:
-    return json.loads(text) if isinstance(text, str) else text
+    return read_json(text) if isinstance(text, str) else text
 
 
 def _offsets(text: object) -> dict[tuple[str, int], int]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.client import Consumer, Producer
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.json_text import read_json
 from strandline.spark.pipelines import frames
 from strandline.spark.pipelines.feed import ends, ensure_topic
 
@@ -131,6 +132,6 @@ def live(bootstrap: str, topic: str) -> Live | None:
         consumer.assign([partition])
         consumer.seek(partition, end - 1)
         for record in consumer:
-            value = json.loads(record.value or b"{}")
+            value = read_json(record.value or b"{}")
             return Live(value["version"], {int(number): offset for number, offset in value["offsets"].items()})
     return None

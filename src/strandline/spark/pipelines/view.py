@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from strandline.proto.printable import printable
 from strandline.spark.pipelines.progress import BatchSeen
 
 
@@ -65,15 +66,16 @@ class TerminalView:
 
     def _show(self, line: str) -> None:
         if self._live is None:
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
             return
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=f"{self._title} {self._sent}", title_justify="left")
+        table = Table(title=Text(printable(f"{self._title} {self._sent}")), title_justify="left")
         for query, seen in self._last.items():
             cells = self._cells(seen)
             if not table.columns:
                 for name, _ in cells:
                     table.add_column(name, justify="left" if name == "query" else "right")
-            table.add_row(query, *[value for _, value in cells[1:]])
+            table.add_row(Text(printable(query)), *[value for _, value in cells[1:]])
         self._live.update(table)

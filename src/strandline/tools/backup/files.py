@@ -23,6 +23,7 @@ from typing import IO, Any, Self
 from strandline.client.errors import ClientError
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
 from strandline.proto.errors import KafkaError
+from strandline.proto.json_text import read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -137,7 +138,7 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = read_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BackupDamaged(MANIFEST, f"it is not there: {directory} is no backup, or one that was not ended") from None
     except ValueError as error:

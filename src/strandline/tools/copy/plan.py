@@ -11,6 +11,7 @@ from uuid import UUID
 from strandline.client.idempotence import SEQUENCE_MASK
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
+from strandline.proto.json_text import read_json
 from strandline.tools.copy.errors import CopyRefused, anew_words
 
 VERSION = 1
@@ -155,7 +156,7 @@ def _read(of_source: Mapping[int, OffsetAndMetadata], of_target: Mapping[int, Of
 
 
 def _parsed(note: OffsetAndMetadata) -> dict[str, Any]:
-    text = json.loads(note.metadata or "{}")
+    text = read_json(note.metadata or "{}")
     if not isinstance(text, dict) or text.get("copy") != VERSION:
         raise ValueError(f"not a copy's note: {note.metadata!r}")
     return text

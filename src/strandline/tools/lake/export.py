@@ -202,6 +202,12 @@ class Export:
         self._commit()
         return self.result
 
+    def pending(self) -> dict[int, tuple[int, int]]:
+        """By partition, the offsets that a run would export now. Raises as `run`."""
+        ends = self._ends()
+        return {number: (self._positions.get(number, 0), max(end, self._positions.get(number, 0)))
+                for number, end in ends.items()}  # fmt: skip
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _id_now(self) -> str:

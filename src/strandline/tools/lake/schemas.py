@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from strandline.lake.stores import missing
 from strandline.proto.errors import ConfigError
+from strandline.proto.json_text import read_json
 from strandline.tools.lake.shape import TIME, Typed
 
 Convert = Callable[[Any], Any]
@@ -47,7 +48,7 @@ def json_values(path: Path) -> Typed:
         required = frozenset()
 
     def read(value: bytes) -> Mapping[str, Any]:
-        fields = json.loads(value, parse_constant=_no_number)
+        fields = read_json(value, parse_constant=_no_number)
         if not isinstance(fields, dict):
             raise ValueError(f"a value is a JSON object, not {type(fields).__name__}")
         converted: Mapping[str, Any] = convert(fields)
@@ -81,7 +82,10 @@ def avro_values(path: Path) -> Typed:
 
     def read(value: bytes) -> Mapping[str, Any]:
         data = io.BytesIO(value)
-        fields: Any = schemaless_reader(data, parsed, None)
+        try:
+            fields: Any = schemaless_reader(data, parsed, None)
+        except RecursionError:  # a schema may hold itself
+            raise ValueError("it is nested too deeply") from None
         if data.tell() != len(value):
             raise ValueError(f"{len(value) - data.tell()} bytes are left over")
         assert isinstance(fields, dict)
@@ -92,7 +96,7 @@ def avro_values(path: Path) -> Typed:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text())
+        document = read_json(path.read_text())
     except ValueError as error:
         raise ConfigError("--schema", str(path), f"a file of JSON ({error})") from error
     if not isinstance(document, dict):

@@ -8,15 +8,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
 from tests.ports import free_port
 
 from strandline.client.aio import Admin, Producer
-from strandline.client.types import NewTopic
+from strandline.client.types import EARLIEST, NewTopic, OffsetAndMetadata, TopicPartition
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.faults.injection import SlowDisk
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import system_world
+from strandline.log.retention import CLOCK_FILE
+
+DAY_MS = 24 * 3_600_000
 
 
 def run(path: Path, body: Callable[[Node], Awaitable[None]], **more: str) -> None:
@@ -113,3 +117,39 @@ def test_a_slow_disk_holds_acks_up_until_it_is_quick_again(tmp_path: Path) -> No
             assert (await ask(node, "GET"))[1]["faults"][0]["met"] == met
 
     run(tmp_path, body, strandline_fault_injection="true")
+
+
+def test_100_a_clock_set_ahead_by_the_hook_takes_nothing(tmp_path: Path) -> None:
+    """Schedule 100: by it every record is older than retention.ms, each committed offset older than a week. The log
+    says that it is not believed, whoever in the node saw it first."""
+    where = TopicPartition("orders", 0)
+
+    async def look(passes: int = 2) -> None:
+        """Retention looks through everything so often."""
+        for _ in range(passes):
+            before_ns = (tmp_path / CLOCK_FILE).stat().st_mtime_ns
+            while (tmp_path / CLOCK_FILE).stat().st_mtime_ns == before_ns:
+                await asyncio.sleep(0.05)
+
+    async def body(node: Node) -> None:
+        real = system_world().clock
+        async with Admin(bootstrap(node)) as admin, Producer(bootstrap(node)) as producer:
+            await admin.create_topics([NewTopic("orders", 1, 1, {"retention.ms": str(7 * DAY_MS)})])
+            await (await producer.send("orders", b"kept"))
+            await admin.alter_group_offsets("readers", {where: OffsetAndMetadata(1)})
+            status, told = await ask(node, "POST", json.dumps({"clock_ahead_ms": 8 * DAY_MS}))
+            assert (status, told["faults"][0]["kind"]) == (200, "clock_ahead")
+            assert node.clock.wall_ms() - real.wall_ms() > 7 * DAY_MS
+            await look()
+            await (await producer.send("orders", b"meanwhile"))
+            assert (await ask(node, "POST", json.dumps({"clock_ahead_ms": 0})))[0] == 200
+            assert node.clock.wall_ms() - real.wall_ms() < DAY_MS
+            await look()
+            assert (await admin.list_group_offsets("readers"))[where].offset == 1
+            assert (await admin.list_offsets({where: EARLIEST}))[where].offset == 0
+        assert (await ask(node, "POST", json.dumps({"clock_ahead_ms": "tomorrow"})))[0] == 400
+
+    with capture_logs() as logs:
+        settings = {"log.retention.check.interval.ms": "50", "offsets.retention.check.interval.ms": "50"}
+        run(tmp_path, body, strandline_fault_injection="true", **settings)
+    assert any("the wall clock was set ahead" in line["event"] for line in logs)

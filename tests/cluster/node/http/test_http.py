@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import pytest
+from structlog.testing import capture_logs
 
+from strandline.cluster.node.http import protocol
 from strandline.cluster.node.http.protocol import HttpServer, Page
 from strandline.proto.ids import Endpoint
+from strandline.proto.system import SystemClock
 
 ROUTES = {
     "/healthz": lambda: Page(b"fine\n"),
@@ -18,13 +24,21 @@ ROUTES = {
 }
 
 
+def deep(body: bytes) -> Page:
+    """A command that reads JSON, as /trace does, and has not thought of everything."""
+    json.loads(body)
+    return Page(b"done\n")
+
+
 def serve(body: Callable[[Endpoint], Awaitable[None]]) -> None:
     async def main() -> None:
-        server = HttpServer(Endpoint("127.0.0.1", 0), ROUTES)
+        server = HttpServer(Endpoint("127.0.0.1", 0), ROUTES, SystemClock(), {"/deep": deep})
         await server.start()
         try:
             async with asyncio.timeout(10):
                 await body(server.endpoint)
+                while len(server.connections):  # whoever has gone, or was closed, is nobody's memory
+                    await asyncio.sleep(0.005)
         finally:
             await server.close()
 
@@ -105,3 +119,96 @@ def test_who_asks_wrongly_is_told_and_cut_off(request_bytes: bytes, status: byte
         assert answer.endswith(b"fine\n")
 
     serve(check)
+
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+BODY = b"POST /deep HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [HEAD, BODY, HEAD + b"\r\n" + HEAD])
+def test_a_request_that_drips_is_ended(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    """Its head, its body, or one behind a whole one: the time runs from the first byte, whatever follows."""
+    monkeypatch.setattr(protocol, "REQUEST_S", 0.2)
+
+    async def check(endpoint: Endpoint) -> None:
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        writer.write(begun)
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+        assert b" 408 " in ended.result()
+        writer.close()
+
+    serve(check)
+
+
+def test_who_takes_no_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closing transport would wait for it for ever; and so would a connection that is closed by us."""
+    monkeypatch.setattr(protocol, "IDLE_S", 0.2)
+
+    async def check(endpoint: Endpoint) -> None:
+        for last in (b"", b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                slow.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(slow, (endpoint.host, endpoint.port))
+                many = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 100
+                await asyncio.get_running_loop().sock_sendall(slow, many + last)
+                await gone(slow)
+
+    async def gone(slow: socket.socket) -> None:
+        """It is cut off, though it has taken nothing."""
+        while True:
+            try:
+                if slow.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    return
+                slow.send(b"x")
+            except BlockingIOError:
+                pass
+            except OSError:
+                return
+            await asyncio.sleep(0.01)
+
+    serve(check)
+
+
+def test_connections_are_bounded_and_who_comes_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred that say nothing keep no probe out, and a scraper that asks keeps its connection."""
+    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 5)
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    async def check(endpoint: Endpoint) -> None:
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        silent = []
+        for _ in range(30):
+            silent.append(await asyncio.open_connection(endpoint.host, endpoint.port))
+            writer.write(request)
+            assert (await reader.readuntil(b"fine\n")).startswith(b"HTTP/1.1 200")
+        for quiet, _ in silent[:-4]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await quiet.read() == b""
+        answer = await exchange(endpoint, request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert answer.endswith(b"fine\n")
+        for _, one in [*silent, (reader, writer)]:
+            one.close()
+
+    with capture_logs() as logs:
+        serve(check)
+    assert [line["event"] for line in logs] == ["closed an HTTP connection: too many at once"]
+
+
+def test_a_mistake_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with its traceback, 500, and the connection goes on."""
+
+    async def check(endpoint: Endpoint) -> None:
+        body = b"[" * 60_000
+        head = f"POST /deep HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = await exchange(endpoint, head.encode() + body + last)
+        assert answer.startswith(b"HTTP/1.1 500")
+        assert answer.endswith(b"fine\n")
+
+    with capture_logs() as logs:
+        serve(check)
+    assert [line["event"] for line in logs] == ["internal error: a page could not be made"]

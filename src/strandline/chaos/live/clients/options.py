@@ -11,6 +11,7 @@ from typing import Any
 
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.live.target import client_settings
+from strandline.proto.json_text import read_json
 
 SWEEP_S = 0.2
 """How long the end of an operation may wait before it is written down."""
@@ -51,7 +52,7 @@ class ClientOptions:
     @classmethod
     def decode(cls, text: str) -> ClientOptions:
         """Back from the argument."""
-        return cls(**json.loads(text))
+        return cls(**read_json(text))
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
@@ -241,6 +242,7 @@ class FetchHandler:
         authorizer: Authorizer,
         brokers: Brokers,
         memory: MemoryBudget,
+        loop_time: LoopTime,
         clock: Clock,
         config: BrokerConfig,
     ) -> None:
@@ -250,7 +252,9 @@ class FetchHandler:
         self._authorizer = authorizer
         self._brokers = brokers
         self._deadlines = Deadlines(clock, GRANULARITY_MS)
-        self._shared = Shared(replicas, image, memory, self._deadlines, config.fetch_max_bytes, config.rack_aware_fetch)
+        self._shared = Shared(
+            replicas, image, memory, loop_time, self._deadlines, config.fetch_max_bytes, config.rack_aware_fetch
+        )
         self.sessions = FetchSessions(clock, config.fetch_session_slots)
 
     def close(self) -> None:
@@ -286,6 +290,7 @@ class FetchHandler:
             self._locate(context, message, result)
         fetch = Fetch(
             self._shared,
+            context.peer,
             message,
             results,
             lambda results: exchange.attempt(lambda: self._respond(exchange, message, opened, results, asked)),

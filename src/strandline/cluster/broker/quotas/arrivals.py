@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from strandline.cluster.broker.quotas.limits import AddressLimits, Share
 from strandline.cluster.broker.quotas.rate_quota import TokenQuota
 from strandline.controller.metadata.quotas import QuotasImage
-from strandline.proto.ids import address_of
+from strandline.proto.ids import address_of, peer_of
 from strandline.proto.ports import Clock
 from strandline.proto.rates import WindowShape
 
@@ -122,7 +122,7 @@ class Arrival(asyncio.Protocol):
         share = self._arrivals.share(self.address)
         delay_ms = 0.0 if share is None else self._arrivals.delay_ms(share, self)
         if delay_ms is None:
-            self.door.turned_away(f"{peername[0]}:{peername[1]}", TOO_MANY)
+            self.door.turned_away(peer_of(peername), TOO_MANY)
             self._transport.abort()
         elif delay_ms == 0:
             self.enter()

@@ -56,7 +56,9 @@ def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _say(error: Exception, code: int) -> int:
-    print(f"strandline: {error}", file=sys.stderr)  # noqa: T201 - what `docker logs` shows
+    from strandline.proto.printable import printable_lines
+
+    print(printable_lines(f"strandline: {error}"), file=sys.stderr)  # noqa: T201 - what `docker logs` shows
     return code
 
 

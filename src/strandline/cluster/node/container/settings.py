@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, environment_name, parse_overrides
 from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.main_directory import with_main_in_front
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.real_disk import RealDisk
@@ -67,17 +68,20 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
 
     Formatting by itself is what `strandline node` never does, for a controller that lost its volume would vote twice in
     one epoch (schedule 26). Here the operator asks for it with a cluster id, and ends it with STRANDLINE_FORMAT=never.
+    With STRANDLINE_FORMAT=without-vote the new volume of such a controller has no vote until `quorum restore-vote`.
 
     Raises:
         ConfigError: it is another node's or another cluster's; it is not formatted, and must not be, or has no id.
         DiskError, OSError: the volume cannot be written.
     """
     policy = environment.get(FORMAT, "missing")
-    if policy not in ("missing", "never"):
-        raise ConfigError(FORMAT, policy, "missing or never")
+    if policy not in ("missing", "without-vote", "never"):
+        raise ConfigError(FORMAT, policy, "missing, without-vote or never")
     cluster_id = environment.get(CLUSTER_ID, "")
     disk = RealDisk()
-    if disk.exists(f"{config.data_dir}/{META_PROPERTIES}"):
+    config = with_main_in_front(config, dict.fromkeys(config.log_dirs, disk))
+    formatted = disk.exists(f"{config.data_dir}/{META_PROPERTIES}")
+    if formatted:
         if not cluster_id:
             return  # the node holds the directory against its own id
     elif policy == "never":
@@ -87,6 +91,9 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
         raise ConfigError(CLUSTER_ID, "", f"the same id for all nodes, to format {config.data_dir} with")
     if policy == "never":  # another directory that is not formatted stays so, and is offline
         config = NodeConfig({**config.given, "log.dirs": config.data_dir}, path=config.path)
-    made = format_directory(disk, config, cluster_id=cluster_id, rng=system_rng(), ignore_formatted=True)
+    made = format_directory(
+        disk, config, cluster_id=cluster_id, rng=system_rng(), ignore_formatted=True,
+        without_vote=policy == "without-vote" and not formatted,
+    )  # fmt: skip
     if not made.already:
-        print(f"strandline: formatted {config.data_dir} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201
+        print(f"strandline: formatted {made.path} for cluster {cluster_id}", file=sys.stderr)  # noqa: T201

@@ -4,6 +4,7 @@ POST /faults takes a JSON object with any of
 
     {"fail_next": {"api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}}
     {"slow_disk_ms": 50}        every group sync and cold read takes so much longer until another value is set; 0: none
+    {"clock_ahead_ms": 86400000}   the node's wall clock is ahead by so much until another value is set; 0: put right
     {"clear": true}             nothing more strikes; what was met stays counted
 
 and answers with the faults that it made, GET /faults with all of this process's life: each has an `id` and `met`, the
@@ -25,6 +26,8 @@ from strandline.cluster.node.http.protocol import Page
 from strandline.log.disk import Disk, File
 from strandline.log.watched_disk import DiskAbove
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.json_text import read_json
+from strandline.proto.ports import Clock
 
 
 class SlowDisk(DiskAbove):
@@ -56,8 +59,26 @@ class SlowDisk(DiskAbove):
         return data
 
 
+class ShiftedClock:
+    """`clock`, whose wall clock is set: ahead by `ahead_ms()`. File times and TLS go by the machine's own."""
+
+    def __init__(self, clock: Clock, ahead_ms: Callable[[], int]) -> None:
+        self.monotonic_ms = clock.monotonic_ms
+        self._clock = clock
+        self._ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        """What the machine says, and what it is ahead by."""
+        return self._clock.wall_ms() + self._ahead_ms()
+
+
 TIMES_MAX = 1_000_000
 DELAY_MS_MAX = 60_000
+AHEAD_MS_MAX = 100 * 365 * 24 * 3_600_000
+"""A century: what a date with a wrong digit is ahead by."""
+
+
+ASKED = frozenset({"fail_next", "slow_disk_ms", "clock_ahead_ms", "clear"})
 
 
 class BadFault(ValueError):
@@ -86,15 +107,26 @@ class SlowDiskFault:
     kind: str = "slow_disk"
 
 
+@dataclass
+class ClockAheadFault:
+    """The wall clock is `ahead_ms` ahead; `met` counts who has read it."""
+
+    id: int
+    ahead_ms: int
+    met: int = 0
+    kind: str = "clock_ahead"
+
+
 class FaultInjection:
     """The faults of one node. Where the setting is off there is none of these, and nothing looks for one."""
 
     def __init__(self) -> None:
-        self.faults: list[FailNext | SlowDiskFault] = []
+        self.faults: list[FailNext | SlowDiskFault | ClockAheadFault] = []
         """Every fault ever asked for, in order."""
         self._armed: dict[str, list[FailNext]] = {}
         self._apis: dict[str, str] = {}
         self._slow: SlowDiskFault | None = None
+        self._ahead: ClockAheadFault | None = None
 
     # --- asking for faults ---
 
@@ -129,10 +161,19 @@ class FaultInjection:
             self.faults.append(self._slow)
         return self._slow
 
+    def clock_ahead(self, ahead_ms: int) -> ClockAheadFault | None:
+        """Set the wall clock ahead of the machine's, or back where negative; 0 puts it right. Raises BadFault."""
+        if isinstance(ahead_ms, bool) or not isinstance(ahead_ms, int) or abs(ahead_ms) > AHEAD_MS_MAX:
+            raise BadFault(f"clock_ahead_ms {ahead_ms!r}: milliseconds from -{AHEAD_MS_MAX} to {AHEAD_MS_MAX}")
+        self._ahead = ClockAheadFault(self._next_id(), ahead_ms) if ahead_ms else None
+        if self._ahead is not None:
+            self.faults.append(self._ahead)
+        return self._ahead
+
     def clear(self) -> None:
         """Nothing strikes any more."""
         self._armed.clear()
-        self._slow = None
+        self._slow = self._ahead = None
 
     def _next_id(self) -> int:
         return len(self.faults) + 1
@@ -166,6 +207,16 @@ class FaultInjection:
         """The disk, as slow as this says at any moment."""
         return SlowDisk(disk, self._delay)
 
+    def shift(self, clock: Clock) -> ShiftedClock:
+        """The clocks, as far ahead as this says at any moment."""
+        return ShiftedClock(clock, self._ahead_ms)
+
+    def _ahead_ms(self) -> int:
+        if self._ahead is None:
+            return 0
+        self._ahead.met += 1
+        return self._ahead.ahead_ms
+
     async def _delay(self) -> None:
         slow = self._slow
         if slow is not None:
@@ -182,18 +233,20 @@ class FaultInjection:
         """POST /faults."""
         known = len(self.faults)
         try:
-            self._obey(json.loads(body))
+            self._obey(read_json(body))
         except (BadFault, ValueError, TypeError) as error:
             return _json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
         return _json({"faults": [asdict(fault) for fault in self.faults[known:]]})
 
     def _obey(self, asked: Any) -> None:
-        if not isinstance(asked, dict) or not asked or not asked.keys() <= {"fail_next", "slow_disk_ms", "clear"}:
-            raise BadFault('a JSON object with "fail_next", "slow_disk_ms" or "clear"')
+        if not isinstance(asked, dict) or not asked or not asked.keys() <= ASKED:
+            raise BadFault('a JSON object with "fail_next", "slow_disk_ms", "clock_ahead_ms" or "clear"')
         if asked.get("clear"):
             self.clear()
         if "slow_disk_ms" in asked:
             self.slow_disk(asked["slow_disk_ms"])
+        if "clock_ahead_ms" in asked:
+            self.clock_ahead(asked["clock_ahead_ms"])
         if "fail_next" in asked:
             self.fail_next(**asked["fail_next"])
 

@@ -1,4 +1,8 @@
-"""HTTP/1.1 for a handful of small pages, on h11 over an asyncio protocol, so that it runs in the simulator as it is."""
+"""HTTP/1.1 for a handful of small pages, on h11 over an asyncio protocol, so that it runs in the simulator as it is.
+
+A stranger may reach the port: connections are bounded, and so is the time that each of them may take for a request and
+for its answer, however the bytes drip.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,24 @@ from http import HTTPStatus
 from types import MappingProxyType
 
 import h11
+import structlog
 
 from strandline.cluster.security.tls_door import ListenerTls
-from strandline.proto.ids import Endpoint
+from strandline.proto.ids import Endpoint, bound_as, peer_of
+from strandline.proto.notes import Notes
+from strandline.proto.ports import Clock
 
-IDLE_TIMEOUT_S = 30.0
-"""A connection without a request for so long is closed."""
+log = structlog.get_logger("strandline.http")
+
+IDLE_S = 30.0
+"""A connection without a request for so long is closed; and one whose client takes none of its answer."""
+
+REQUEST_S = 10.0
+"""From the first byte of a request to the last of its body."""
+
+CONNECTIONS_MAX = 100
+"""Of one node. Scrapers and probes are few; with one more, the one goes that was served the longest time ago, so that
+whoever comes is heard."""
 
 BODY_BYTES_MAX = 64 * 1024
 """The largest body of a request; pages that are only read drop it."""
@@ -37,9 +53,12 @@ Commands = Mapping[str, Callable[[bytes], Page]]
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection. GET, HEAD, and POST to commands; what is no HTTP gets 400 and a closed connection."""
+    """One connection. GET, HEAD, and POST to commands; what is no HTTP gets 400 and a closed connection.
 
-    def __init__(self, routes: Routes, commands: Commands, connections: dict[HttpProtocol, None]) -> None:
+    Invariant: one timer runs as long as the connection does, and at its end the connection ends.
+    """
+
+    def __init__(self, routes: Routes, commands: Commands, connections: Connections) -> None:
         self._routes = routes
         self._commands = commands
         self._connections = connections
@@ -47,29 +66,33 @@ class HttpProtocol(asyncio.Protocol):
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking = False
+        """A part of a request is here, and the rest is waited for."""
         self._write_paused = False
         self._next: asyncio.Handle | None = None
+        self.where = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._connections[self] = None
-        self._restart_idle_timer()
+        peername = transport.get_extra_info("peername")
+        self.where = peer_of(peername)
+        self._end_after(IDLE_S)
+        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        self._connections.pop(self, None)
+        self._connections.remove(self)
         self._transport = None
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._next is not None:
             self._next.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
-        self._restart_idle_timer()
         self._machine.receive_data(data)
         if self._next is None:
             self._advance()
@@ -91,14 +114,35 @@ class HttpProtocol(asyncio.Protocol):
         self._machine.receive_data(b"")
 
     def close(self) -> None:
-        """End the connection once what was written has left."""
-        if self._transport is not None:
+        """End the connection once what was written has left, but not later than `IDLE_S`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._end_after(IDLE_S)
             self._transport.close()
 
-    def _restart_idle_timer(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self.close)
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end_after(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._out_of_time)
+
+    def _out_of_time(self) -> None:
+        if self._asking and self._machine.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._asking = False
+            self._answer(_text(HTTPStatus.REQUEST_TIMEOUT, f"a whole request within {REQUEST_S:g} s"))
+            self.close()
+        else:
+            self.abort()
+
+    def _await_rest(self) -> None:
+        """No whole request is here: the time for one runs from its first byte, whatever comes after it."""
+        begun = bool(self._machine.trailing_data[0]) or self._machine.their_state is h11.SEND_BODY
+        if begun and not self._asking:
+            self._end_after(REQUEST_S)
+        self._asking = begun
 
     def _advance(self) -> None:
         """Answer one request; what came behind it waits, unread, until others had their turn."""
@@ -107,6 +151,7 @@ class HttpProtocol(asyncio.Protocol):
             while self._transport is not None and not self._write_paused:
                 event = self._machine.next_event()
                 if event is h11.NEED_DATA or event is h11.PAUSED:
+                    self._await_rest()
                     self._transport.resume_reading()
                     return
                 if isinstance(event, h11.Request):
@@ -117,6 +162,8 @@ class HttpProtocol(asyncio.Protocol):
                         self._answer(_text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes"))
                         return
                 elif isinstance(event, h11.EndOfMessage):
+                    self._asking = False
+                    self._connections.served(self)
                     self._answer(self._page())
                     self._go_on_later()
                     return
@@ -133,18 +180,26 @@ class HttpProtocol(asyncio.Protocol):
 
     def _page(self) -> Page:
         assert self._request is not None
-        path = self._request.target.decode("ascii", "replace").partition("?")[0]
+        try:
+            return self._page_of(self._request)
+        except Exception:
+            log.exception("internal error: a page could not be made", client=self.where, target=self._request.target)
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be made; the node's log says why")
+
+    def _page_of(self, request: h11.Request) -> Page:
+        path = request.target.decode("ascii", "replace").partition("?")[0]
         command = self._commands.get(path)
-        if self._request.method == b"POST" and command is not None:
+        if request.method == b"POST" and command is not None:
             return command(bytes(self._body))
         route = self._routes.get(path)
-        if self._request.method not in (b"GET", b"HEAD") and route is not None:
+        if request.method not in (b"GET", b"HEAD") and route is not None:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "this page is only read: GET and HEAD")
         if route is None:
             return _text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(sorted(self._routes)))
         return route()
 
     def _answer(self, page: Page) -> None:
+        self._end_after(IDLE_S)
         head_only = self._request is not None and self._request.method == b"HEAD"
         self._send(
             h11.Response(
@@ -180,6 +235,41 @@ def _text(status: HTTPStatus, text: str) -> Page:
     return Page(text.encode() + b"\n", status=status)
 
 
+class Connections:
+    """The open connections, the one first that was served the longest time ago; `CONNECTIONS_MAX` at most."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._open: dict[HttpProtocol, None] = {}
+        self._notes = Notes(clock, log)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, connection: HttpProtocol) -> None:
+        """One has come."""
+        self._open[connection] = None
+        if len(self._open) > CONNECTIONS_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            self._notes.warn("closed an HTTP connection: too many at once", limit=CONNECTIONS_MAX, client=oldest.where)
+            oldest.abort()
+
+    def served(self, connection: HttpProtocol) -> None:
+        """It has asked for something."""
+        if connection in self._open:
+            del self._open[connection]
+            self._open[connection] = None
+
+    def remove(self, connection: HttpProtocol) -> None:
+        """It has gone."""
+        self._open.pop(connection, None)
+
+    def close(self) -> None:
+        """End each once its answers have left."""
+        for connection in list(self._open):
+            connection.close()
+
+
 class HttpServer:
     """A listener that serves `routes` and takes `commands`."""
 
@@ -187,6 +277,7 @@ class HttpServer:
         self,
         endpoint: Endpoint,
         routes: Routes,
+        clock: Clock,
         commands: Commands = MappingProxyType({}),
         tls: ListenerTls | None = None,
     ) -> None:
@@ -195,13 +286,13 @@ class HttpServer:
         self._routes = routes
         self._commands = commands
         self._server: asyncio.AbstractServer | None = None
-        self._connections: dict[HttpProtocol, None] = {}
+        self.connections = Connections(clock)
 
     @property
     def endpoint(self) -> Endpoint:
         """Where it is bound, once it is started."""
         sockets = getattr(self._server, "sockets", None)
-        return self._wanted if not sockets else Endpoint(*sockets[0].getsockname()[:2])
+        return self._wanted if not sockets else bound_as(self._wanted, sockets[0].getsockname())
 
     async def start(self) -> None:
         """Bind and accept. Raises OSError where the address cannot be bound."""
@@ -211,7 +302,7 @@ class HttpServer:
         self._server = await asyncio.get_running_loop().create_server(make, self._wanted.host, self._wanted.port)
 
     def _protocol(self) -> HttpProtocol:
-        return HttpProtocol(self._routes, self._commands, self._connections)
+        return HttpProtocol(self._routes, self._commands, self.connections)
 
     async def close(self) -> None:
         """Stop accepting and end every connection. Idempotent."""
@@ -220,5 +311,4 @@ class HttpServer:
             self._server = None
         if self._tls is not None:
             self._tls.door.close()
-        for connection in list(self._connections):
-            connection.close()
+        self.connections.close()

@@ -11,6 +11,7 @@ import structlog
 from strandline.cluster.node.http.protocol import Page
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.request_trace import REQUESTS_MAX, RequestTrace, summary
+from strandline.proto.json_text import read_json
 
 log = structlog.get_logger("strandline.http")
 
@@ -35,7 +36,7 @@ class TracePage:
         if broker is None:
             return _json({"error": "a controller takes no records: ask a broker"}, HTTPStatus.CONFLICT)
         try:
-            seconds, requests = _asked(json.loads(body))
+            seconds, requests = _asked(read_json(body))
         except ValueError as error:
             return _json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
         replicas = broker.replicas

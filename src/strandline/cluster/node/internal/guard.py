@@ -15,13 +15,13 @@ from strandline.cluster.node.internal import status
 from strandline.cluster.node.internal.health import CHECK, WATCH
 from strandline.cluster.node.internal.reflection import REFLECTION
 from strandline.cluster.security.node_identity import node_of
-from strandline.cluster.security.tls_door import Notes
 from strandline.controller import methods
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft import messages as raft
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import NodeId
 from strandline.proto.messages.method import Method
+from strandline.proto.notes import Notes
 from strandline.proto.ports import RpcUnavailable, StreamHandler
 from strandline.replica import frames
 from strandline.replica.fetcher import STREAM_METHOD

@@ -47,6 +47,7 @@ from strandline.cluster.node.internal.options import (
     name_of,
 )
 from strandline.cluster.node.internal.status import request_head
+from strandline.proto.ids import peer_of
 from strandline.proto.ports import RpcUnavailable
 
 log = structlog.get_logger("strandline.internal")
@@ -133,7 +134,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peername = transport.get_extra_info("peername")
-        self.where = f"{peername[0]}:{peername[1]}" if peername else "?"
+        self.where = peer_of(peername)
         self.h2.initiate_connection()
         self.h2.increment_flow_control_window(CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
         self.flush()

@@ -6,15 +6,20 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import structlog
+
 from strandline.cluster.node.internal.guard import Guard, refusal
 from strandline.cluster.security.certificates import Certificates
 from strandline.cluster.security.node_identity import node_of
-from strandline.cluster.security.tls_door import Notes, TlsDoor
+from strandline.cluster.security.tls_door import TlsDoor
 from strandline.proto.ids import NodeId
+from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 from strandline.proto.tls import TlsSettings, client_context, server_context, shake_hands
 
 ALPN = ("h2",)
+
+log = structlog.get_logger("strandline.security")
 
 
 class Contexts(NamedTuple):
@@ -30,6 +35,9 @@ class SpeaksTls(Protocol):
 
     def secure(self, tls: InternalTls) -> None:
         """Serve and connect so, from now on."""
+
+
+log = structlog.get_logger("strandline.security")
 
 
 class InternalTls:
@@ -49,7 +57,7 @@ class InternalTls:
         self.check_host = check_host
         self.certificates = Certificates("INTERNAL", settings, self._make)
         self.door = TlsDoor("INTERNAL", lambda: self.certificates.context.server, clock)
-        self.guard = Guard(cluster_id, Notes(clock))
+        self.guard = Guard(cluster_id, Notes(clock, log))
 
     @property
     def for_connecting(self) -> ssl.SSLContext:

@@ -1,0 +1,92 @@
+"""Mutants of rule A26: the loop's time is shared."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, one_change
+
+_TURNS = "tests/cluster/broker/test_loop_time.py"
+_WIRE = "tests/cluster/broker/test_kafka_loop_time.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "clients-have-all-of-the-loop",
+        "A26: clients have a bounded time of each turn, and everything else runs between",
+        "cluster.broker.loop_time:LoopTime.admits",
+        "return share.spent_ms < share.budget_ms and not share.waiting",
+        "return True",
+        f"{_TURNS}::test_a_turn_has_so_much_for_clients_and_then_everything_else_runs",
+        f"{_WIRE}::test_104_strangers_that_pipeline_do_not_hold_the_loop",
+    ),
+    one_change(
+        "clients-have-every-turn",
+        "A26: what is not for clients comes first, and takes several turns",
+        "cluster.broker.loop_time:LoopTime._next_turn",
+        "if between > 0:",
+        "if False:",
+        f"{_TURNS}::test_a_turn_has_so_much_for_clients_and_then_everything_else_runs",
+    ),
+    one_change(
+        "strangers-have-the-time-of-all",
+        "A26: who has not proven who it is has a small time, and keeps nobody waiting who has",
+        "cluster.broker.loop_time:LoopTime._share",
+        "self._strangers if peer.is_stranger else self._known",
+        "self._known",
+        f"{_TURNS}::test_strangers_share_a_small_time_of_their_own",
+    ),
+    one_change(
+        "turns-by-connection",
+        "A26: turns are fair among principals, however many connections one has",
+        "cluster.broker.loop_time:LoopTime.wait",
+        "peer.principal, peer.host, call",
+        '"", "", call',
+        f"{_TURNS}::test_principals_have_their_turns_fairly_then_addresses_then_connections",
+    ),
+    one_change(
+        "turns-by-number",
+        "A26: turns are fair by the time that was taken",
+        "cluster.broker.loop_time:_Order.charge",
+        "max(took_ms, _LEAST_MS)",
+        "1.0",
+        f"{_TURNS}::test_who_took_much_at_once_waits_until_others_had_as_much",
+    ),
+    one_change(
+        "slices-without-end",
+        "A26: one connection goes on for a slice while others wait",
+        "cluster.broker.connection:KafkaConnection._process_frames",
+        "if clock.monotonic_ms() >= slice_end_ms:",
+        "if clock.monotonic_ms() < 0:",
+        f"{_WIRE}::test_104_one_principals_many_connections_are_one",
+    ),
+    one_change(
+        "any-number-of-requests-before-the-login",
+        "A26: a stranger is answered few requests",
+        "cluster.broker.sasl:SaslGate.counts_too_many",
+        "if self._requests <= REQUESTS_BEFORE_MAX:",
+        "if True:",
+        f"{_WIRE}::test_before_the_login_few_requests_are_answered",
+    ),
+    one_change(
+        "woken-fetches-hold-the-loop",
+        "A26: fetches that waited for the same records are answered in turns",
+        "cluster.broker.parked_fetch:Fetch._go_on",
+        "if loop_time.admits(self._peer):",
+        "if True:",
+        f"{_WIRE}::test_fetches_that_waited_for_the_same_records_are_answered_in_turns",
+    ),
+    one_change(
+        "handshakes-hold-the-loop",
+        "A26: a handshake of TLS takes the time of strangers",
+        "cluster.security.tls_transport:TlsConnection.buffer_updated",
+        "elif self._loop_time.admits(self):",
+        "elif True:",
+        f"{_WIRE}::test_handshakes_take_the_time_of_strangers",
+    ),
+    one_change(
+        "coroutines-take-nobodys-time",
+        "A26: what a request does as a coroutine counts",
+        "cluster.broker.loop_time:_Timed.send",
+        "self._loop_time.end(self._peer, began_ms)",
+        "pass",
+        f"{_TURNS}::test_steps_of_coroutines_count",
+    ),
+)

@@ -1,0 +1,29 @@
+"""Where commands write: the one place through which text reaches a terminal, made printable (rule A29)."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import click
+
+from strandline.proto.printable import printable_lines
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None) -> None:
+    """A line, or several. Names in it may be anybody's."""
+    click.echo(printable_lines(str(text)), err=err, nl=nl, file=file)
+
+
+def say(text: object, **style: Any) -> None:
+    """`echo` in a style of click's: colour repeats what the words say."""
+    click.secho(printable_lines(str(text)), **style)
+
+
+def draw(text: str) -> None:
+    """What this program has drawn itself, colours and all: whoever draws makes each piece printable."""
+    click.echo(text, nl=False)
+
+
+def confirm(question: str, **options: Any) -> bool:
+    """Ask; the question may name what others named."""
+    return click.confirm(printable_lines(question), **options)

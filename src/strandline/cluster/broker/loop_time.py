@@ -1,0 +1,307 @@
+"""The time of a node's loop, as far as clients take it (rule A26).
+
+One loop does everything in a node: votes, heartbeats and replication run on it beside clients' requests. So clients get
+a bounded time of each turn, and whatever else is ready runs between two turns of theirs. Those who have not proven who
+they are get a small time of their own, all of them together, and a pause behind it. What a turn has no room for waits,
+and is taken fairly: first among principals, then among the addresses of one, then among the connections of one address.
+
+The end of a turn is looked for only once much of its time was used: as long as the loop is not busy, nobody waits, and
+a request costs two readings of the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Protocol
+
+from strandline.proto.ports import Clock
+
+TURN_MS = 1.0
+"""For all clients that are known, in one turn. An ack takes some turns of the loop, on two or three nodes."""
+
+STRANGERS_MS, STRANGERS_PAUSE_MS = 0.5, 0.5
+"""For all that are not authenticated, handshakes of TLS among them, and until they get as much again: half of the
+loop's time at most, though nobody else wants it."""
+
+TURNS_BETWEEN = 3
+"""Turns of the loop without clients, between two in which some were served that had waited. Votes, heartbeats and
+replication take several turns from the socket to the socket: these come first. An empty one takes some microseconds."""
+
+SLICE_MS = 0.25
+"""At a stretch for one connection while others wait."""
+
+KEYS_MAX = 1000
+"""Principals or addresses that had a turn and wait no more are remembered in about this number."""
+
+_LEAST_MS = 0.001
+"""What a turn costs at least, so that the next one is another's, also by a clock that stands still."""
+
+Call = Callable[[], None]
+
+
+class Peer(Protocol):
+    """Who takes the time: `strandline.cluster.broker.request.Peer`, or a connection in a handshake of TLS.
+
+    Attributes:
+        is_stranger: it has not proven yet who it is.
+    """
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def is_stranger(self) -> bool: ...
+
+
+class _Order:
+    """Who of many waits, and who of these had the least time.
+
+    Invariants: whoever begins to wait has had at least as much as the one that was served last, so that nobody saves
+    time up and then keeps all others waiting.
+    """
+
+    def __init__(self) -> None:
+        self._used_ms: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._heap: list[tuple[float, int, str]] = []
+        self._numbers = count()
+        self._floor_ms = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def begin(self, key: str) -> None:
+        """It waits; fine if it does already."""
+        if key not in self._waiting:
+            self._waiting.add(key)
+            self._used_ms[key] = max(self._used_ms.get(key, 0.0), self._floor_ms)
+            self._push(key)
+
+    def end(self, key: str) -> None:
+        """It waits for nothing more."""
+        self._waiting.discard(key)
+        if len(self._used_ms) > KEYS_MAX + 2 * len(self._waiting):
+            self._used_ms = {key: self._used_ms[key] for key in sorted(self._waiting)}
+
+    def least(self) -> str:
+        """The one to be served now."""
+        while True:
+            used_ms, _, key = self._heap[0]
+            if key in self._waiting and used_ms == self._used_ms[key]:
+                self._floor_ms = used_ms
+                return key
+            heappop(self._heap)
+
+    def charge(self, key: str, took_ms: float) -> None:
+        """It was served for so long."""
+        self._used_ms[key] = self._used_ms.get(key, self._floor_ms) + max(took_ms, _LEAST_MS)
+        if key in self._waiting:
+            self._push(key)
+
+    def _push(self, key: str) -> None:
+        heappush(self._heap, (self._used_ms[key], next(self._numbers), key))
+
+
+class _Waiting:
+    """What waits for a turn, by principal and by address."""
+
+    def __init__(self) -> None:
+        self._principals = _Order()
+        self._addresses: dict[str, _Order] = {}
+        self._calls: dict[tuple[str, str], dict[Call, None]] = {}
+        self._places: dict[Call, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, principal: str, address: str, call: Call) -> None:
+        if call in self._places:
+            return
+        place = principal, address
+        self._places[call] = place
+        self._calls.setdefault(place, {})[call] = None
+        self._addresses.setdefault(principal, _Order()).begin(address)
+        self._principals.begin(principal)
+
+    def take(self) -> tuple[str, str, Call]:
+        """Whose turn it is; it waits no more."""
+        principal = self._principals.least()
+        address = self._addresses[principal].least()
+        call = next(iter(self._calls[principal, address]))
+        self.forget(call)
+        return principal, address, call
+
+    def forget(self, call: Call) -> None:
+        place = self._places.pop(call, None)
+        if place is None:
+            return
+        principal, address = place
+        calls = self._calls[place]
+        del calls[call]
+        if not calls:
+            del self._calls[place]
+            self._addresses[principal].end(address)
+            if not self._addresses[principal]:
+                self._principals.end(principal)
+
+    def charge(self, principal: str, address: str, took_ms: float) -> None:
+        if not self._places:  # nobody is kept waiting: what was before does not matter any more
+            self._addresses.clear()
+            self._principals = _Order()
+            return
+        self._principals.charge(principal, took_ms)
+        if self._addresses[principal]:
+            self._addresses[principal].charge(address, took_ms)
+        else:
+            del self._addresses[principal]
+
+
+class _Share:
+    """Of one turn, for the known or for strangers."""
+
+    __slots__ = ("budget_ms", "gap_ms", "is_due", "last_ms", "pause_ms", "spent_ms", "waiting")
+
+    def __init__(self, budget_ms: float, pause_ms: float) -> None:
+        self.budget_ms = budget_ms
+        self.pause_ms = pause_ms
+        self.gap_ms = max(budget_ms, pause_ms)
+        self.last_ms = 0.0
+        self.spent_ms = 0.0
+        self.waiting = _Waiting()
+        self.is_due = False
+
+
+class LoopTime:
+    """What clients have taken of this turn of the loop, and who waits for a next one.
+
+    Invariants:
+        * in one turn clients are served until `TURN_MS` are over, strangers until `STRANGERS_MS` are: at most one
+          request, or one step of one, goes beyond each;
+        * whoever waits is served in a later turn, once for each time it asked.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known = _Share(TURN_MS, 0.0)
+        self._strangers = _Share(STRANGERS_MS, STRANGERS_PAUSE_MS)
+        self.waits = 0
+        """How often somebody had to wait for a turn."""
+
+    def admits(self, peer: Peer) -> bool:
+        """Whether work for it may be done now; else it has to wait."""
+        share = self._share(peer)
+        return share.spent_ms < share.budget_ms and not share.waiting
+
+    def slice_ms(self, peer: Peer) -> float:
+        """How long it may go on, now that it has its turn."""
+        share = self._share(peer)
+        left_ms = share.budget_ms - share.spent_ms
+        return min(SLICE_MS, left_ms) if share.waiting else left_ms
+
+    def begin(self, peer: Peer) -> float:
+        """It is served from now on; returns what `end` needs.
+
+        Where nobody was served for as long as a turn takes, everything else had its time: a new turn has begun.
+        """
+        share, now_ms = self._share(peer), self._clock.monotonic_ms()
+        if now_ms - share.last_ms >= share.gap_ms:
+            share.spent_ms = 0.0
+        return now_ms
+
+    def end(self, peer: Peer, began_ms: float) -> None:
+        """Until now."""
+        share = self._share(peer)
+        share.last_ms = now_ms = self._clock.monotonic_ms()
+        share.spent_ms += now_ms - began_ms
+        if share.spent_ms * 2 >= share.budget_ms and not share.is_due:
+            self._end_turn(share)
+
+    def wait(self, peer: Peer, call: Call) -> None:
+        """Call it once in a later turn. Asking twice counts once."""
+        self.waits += 1
+        share = self._share(peer)
+        share.waiting.add(peer.principal, peer.host, call)
+        if not share.is_due:
+            self._end_turn(share)
+
+    def forget(self, call: Call) -> None:
+        """It waits no more; fine if it does not."""
+        self._known.waiting.forget(call)
+        self._strangers.waiting.forget(call)
+
+    def timed(self, peer: Peer, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+        """The work, each step of which counts: it is not held up, but what comes behind it is."""
+        return _Timed(self, peer, work)
+
+    def measured(self, peer: Peer, work: Call) -> None:
+        """Do it now, and count it."""
+        began_ms = self.begin(peer)
+        try:
+            work()
+        finally:
+            self.end(peer, began_ms)
+
+    def _share(self, peer: Peer) -> _Share:
+        return self._strangers if peer.is_stranger else self._known
+
+    def _end_turn(self, share: _Share) -> None:
+        share.is_due = True
+        loop = asyncio.get_running_loop()
+        if share.pause_ms:
+            loop.call_later(share.pause_ms / 1000, self._next_turn, share, 0)
+        else:
+            loop.call_soon(self._next_turn, share, TURNS_BETWEEN if share.waiting else 0)
+
+    def _next_turn(self, share: _Share, between: int) -> None:
+        """Everything else that was ready had its time: serve who waits."""
+        if between > 0:
+            asyncio.get_running_loop().call_soon(self._next_turn, share, between - 1)
+            return
+        share.is_due = False
+        share.spent_ms = 0.0
+        waiting = share.waiting
+        try:
+            while waiting and share.spent_ms < share.budget_ms:
+                self._serve(share)
+        finally:
+            if waiting and not share.is_due:
+                self._end_turn(share)
+
+    def _serve(self, share: _Share) -> None:
+        principal, address, call = share.waiting.take()
+        before_ms = share.spent_ms
+        try:
+            call()
+        finally:
+            share.waiting.charge(principal, address, share.spent_ms - before_ms)
+
+
+class _Timed(Coroutine[Any, Any, None]):
+    """A coroutine whose steps are counted."""
+
+    def __init__(self, loop_time: LoopTime, peer: Peer, work: Coroutine[Any, Any, None]) -> None:
+        self._loop_time = loop_time
+        self._peer = peer
+        self._work = work
+
+    def send(self, value: Any) -> Any:
+        began_ms = self._loop_time.begin(self._peer)
+        try:
+            return self._work.send(value)
+        finally:
+            self._loop_time.end(self._peer, began_ms)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._work.__await__()

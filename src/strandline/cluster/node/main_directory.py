@@ -1,0 +1,133 @@
+"""Which of a node's log directories is its main one: the one with its metadata, wherever it stands in `log.dirs`.
+
+A directory is known by what it holds, not by its place (rule B29). The main one has what there is one of for the whole
+node: the metadata log, the quorum's promise, where replicas lie, and the ids of its processes. Were it the first of the
+list, then a list in another order, or with a new disk in front, would make a node that has no metadata and knows of
+none: it would vote a second time, and hold every replica for a stray.
+
+| directories that hold metadata or a promise | that were formatted as a main one | the node                         |
+|---------------------------------------------|-----------------------------------|----------------------------------|
+| one                                         | any                               | starts from that one             |
+| none                                        | one                               | starts from that one: it is new  |
+| none                                        | none                              | refuses: the main one is missing |
+| several, or none                            | several                           | refuses: it cannot tell          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from strandline.cluster.node.config import NodeConfig
+from strandline.controller.quorum.quorum import DIRECTORY
+from strandline.controller.quorum.state_file import PROMISE, StateFile
+from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.disk import Disk, DiskError
+from strandline.log.log_dir import read_meta_properties
+from strandline.log.rewriting import AWAY
+from strandline.proto.errors import ConfigError, CorruptLogError
+from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
+
+log = structlog.get_logger("strandline.node")
+
+INITIAL_CONTROLLERS = "initial-controllers"
+"""The file that holds the voters, as `controller.quorum.voters` spells them; a main directory is formatted with it."""
+
+
+def with_main_in_front(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
+    """The same node, its main directory in front of the others; unchanged where none is one yet.
+
+    Args:
+        disks: what each of `log.dirs` lies on.
+
+    Raises:
+        ConfigError: several directories look like it.
+    """
+    main = _main_of(config, disks)
+    return config if main is None else _in_front(config, main)
+
+
+def as_it_is_formatted(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
+    """As `with_main_in_front`; where none is the main one yet, that will be the first that is not formatted."""
+    unformatted = (path for path in config.log_dirs if not _holds(disks[path], path, META_PROPERTIES))
+    return _in_front(config, _main_of(config, disks) or next(unformatted, config.data_dir))
+
+
+def as_it_starts(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
+    """As `with_main_in_front`, of a node that is about to start, or whose metadata are about to be changed.
+
+    Raises:
+        ConfigError: several directories look like the main one; or none does, though they are formatted.
+    """
+    found = with_main_in_front(config, disks)
+    if found is not config:
+        mark("main-directory-by-content")
+        what = "log.dirs names another directory in front of the one with this node's metadata, which counts"
+        log.warning(what, main=found.data_dir, first=config.data_dir)
+    formatted = [path for path in config.log_dirs if _holds(disks[path], path, META_PROPERTIES)]
+    if formatted and not _holds(disks[found.data_dir], found.data_dir, INITIAL_CONTROLLERS, DIRECTORY, PROMISE):
+        expected = (
+            f"the directory with this node's metadata among them: {', '.join(formatted)} was formatted as a further "
+            "one. Name all directories that the node had, in any order, and mount their disks. If the one with the "
+            "metadata is lost for good: name a new one in its place, and run `strandline format` (for a controller "
+            "with --without-vote)"
+        )
+        raise ConfigError("log.dirs", ",".join(config.log_dirs), expected)
+    return found
+
+
+def _in_front(config: NodeConfig, path: str) -> NodeConfig:
+    if path == config.data_dir:
+        return config
+    paths = [path, *(other for other in config.log_dirs if other != path)]
+    return NodeConfig({**config.given, "log.dirs": ",".join(paths)}, path=config.path)
+
+
+def _main_of(config: NodeConfig, disks: Mapping[str, Disk]) -> str | None:
+    used = _holding(config.log_dirs, disks, DIRECTORY, PROMISE)
+    found = used or _holding(config.log_dirs, disks, INITIAL_CONTROLLERS)
+    if len(found) < 2:
+        return found[0] if found else None
+    for path in found:
+        owner = _owner(disks[path], path)
+        if owner not in (None, config.node):
+            expected = f"directories of this node alone: {path} is one of node {owner}, this is node {config.node_id}"
+            raise ConfigError("log.dirs", ",".join(config.log_dirs), expected)
+    told = "; ".join(f"{path} {_reach(disks[path], path)}" for path in found)
+    expected = (
+        f"one directory with the node's metadata, and these have some each: {told}. Find out which one the other nodes "
+        "know (`strandline quorum describe` shows the directory ids of voters, `meta.properties` that of a directory), "
+        "and take the others out of log.dirs: move them away, do not delete them before the node has caught up"
+    )
+    raise ConfigError("log.dirs", ",".join(config.log_dirs), expected)
+
+
+def _holding(paths: Iterable[str], disks: Mapping[str, Disk], *names: str) -> list[str]:
+    return [path for path in paths if _holds(disks[path], path, *names)]
+
+
+def _holds(disk: Disk, path: str, *names: str) -> bool:
+    """A start that was cut short may have left a name away. A directory whose disk does not answer holds nothing."""
+    try:
+        return any(disk.exists(f"{path}/{name}") or disk.exists(f"{path}/{name}{AWAY}") for name in names)
+    except DiskError:
+        return False
+
+
+def _owner(disk: Disk, path: str) -> NodeId | None:
+    """Whose directory it is, where it tells."""
+    try:
+        return read_meta_properties(disk, path).node_id
+    except (ConfigError, CorruptLogError, DiskError):
+        return None
+
+
+def _reach(disk: Disk, path: str) -> str:
+    """How far a directory's metadata reach, in words."""
+    try:
+        found = StateFile(disk, path, PROMISE).read() or StateFile(disk, f"{path}/{DIRECTORY}").read()
+    except (CorruptLogError, DiskError):
+        found = None
+    return "of unknown reach" if found is None else f"up to offset {found.held.offset}, epoch {found.election.epoch}"

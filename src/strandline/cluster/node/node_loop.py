@@ -1,0 +1,138 @@
+"""The event loop of a node's process: as asyncio's, but for how it listens.
+
+- Without descriptors to spare asyncio tries to accept a hundred times, each time with a traceback, and again for each
+  of these a second later: 211,000 tracebacks in a minute, and no time for anything else. Here accepting pauses, and a
+  line in a while says so.
+- `0.0.0.0` and `::` take IPv4 and IPv6, as Kafka's do: Java binds a wildcard to both. asyncio binds one family.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from strandline.cluster.node.ports import bind_each, bind_everywhere
+from strandline.proto.ids import WILDCARDS, Endpoint
+from strandline.proto.notes import Notes
+from strandline.proto.system import SystemClock
+from strandline.proto.tasks import spawn
+
+log = structlog.get_logger("strandline.node")
+
+ACCEPTED_MAX = 100
+"""Connections taken in one turn of the loop, as asyncio has it."""
+
+PAUSE_S = 1.0
+"""Without descriptors: so long nothing is accepted. Clients wait in the kernel's queue meanwhile."""
+
+BACKLOG = 100
+
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+MakeProtocol = Callable[[], asyncio.BaseProtocol]
+
+
+class NodeLoop(asyncio.SelectorEventLoop):
+    """What `run_node` runs on."""
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: MakeProtocol, host: str | None = None, port: int | None = None, **keywords: Any
+    ) -> asyncio.AbstractServer:
+        """Bind and accept. Raises OSError where the address cannot be bound."""
+        if keywords or host is None or port is None:
+            return await super().create_server(protocol_factory, host, port, **keywords)
+        if host in WILDCARDS:
+            sockets = [bind_everywhere(port)]
+        else:
+            infos = await self.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            sockets = bind_each(list(dict.fromkeys((info[0], info[4]) for info in infos)))
+        for bound in sockets:
+            bound.listen(BACKLOG)
+        return ListeningServer(self, protocol_factory, sockets)
+
+
+class ListeningServer(asyncio.AbstractServer):
+    """The sockets of one listener."""
+
+    def __init__(self, loop: NodeLoop, make: MakeProtocol, sockets: Sequence[socket.socket]) -> None:
+        self.sockets = tuple(sockets)
+        self._loop = loop
+        self._make = make
+        self._notes = Notes(SystemClock(), log)
+        self._retry: asyncio.TimerHandle | None = None
+        self._opening: dict[asyncio.Task[None], None] = {}
+        self._listen()
+
+    def _listen(self) -> None:
+        self._retry = None
+        for listening in self.sockets:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_MAX):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            accepted.setblocking(False)
+            task = spawn(self._open(accepted), self._failed)
+            self._opening[task] = None
+            task.add_done_callback(self._opening.pop)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """The kernel calls the socket ready for as long as a connection waits: looked at again it would fail again."""
+        advice = "raise the limit of descriptors (ulimit -n), or bound clients by max.connections"
+        self._notes.warn(
+            "no connections are accepted for a moment: the system has no more to give",
+            kind=errno.errorcode.get(error.errno or 0, ""),
+            listener=str(Endpoint(*listening.getsockname()[:2])),
+            error=str(error),
+            advice=advice if error.errno in OUT_OF_RESOURCES else "it is tried again",
+        )
+        for each in self.sockets:
+            self._loop.remove_reader(each.fileno())
+        if self._retry is None:
+            self._retry = self._loop.call_later(PAUSE_S, self._listen)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make, accepted)
+        except BaseException:
+            accepted.close()
+            raise
+
+    def _failed(self, error: BaseException) -> None:
+        self._notes.error("internal error: an accepted connection has no protocol", exc_info=error)
+
+    def close(self) -> None:
+        """Accept no more. Idempotent."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        for listening in self.sockets:
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+        self.sockets = ()
+
+    def is_serving(self) -> bool:
+        return bool(self.sockets)
+
+    async def start_serving(self) -> None:
+        """It serves from the start."""
+
+    async def serve_forever(self) -> None:
+        await self._loop.create_future()
+
+    async def wait_closed(self) -> None:
+        """Returns at once: connections end by themselves."""
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop

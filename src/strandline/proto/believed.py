@@ -1,0 +1,90 @@
+"""Wall time as far as a node believes it: what ages are judged by, and what is written down as now (rule B32).
+
+A wall clock jumps: a time server, a hand or a machine that wakes sets it, by days at times, and it is put right seconds
+or hours later. What a node forgets by a wrong clock is gone for good. So each question has a time of its own, whose
+error falls on the harmless side: `earliest_ms` for "is it old enough to go?", `latest_ms` for "when did it happen?".
+What is in the memory of one process alone goes by the monotonic clock, which never jumps.
+"""
+
+from __future__ import annotations
+
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+
+JUMP_MS = 60_000
+"""A wall clock that is set by less is believed: time servers do that."""
+
+BELIEVED_AFTER_MS = 24 * 3_600_000
+"""So long a wall clock that was set ahead by more has to stand before anything is deleted by it."""
+
+AWAY_MS = 24 * 3_600_000
+"""A start at which the wall clock is further ahead of the last life's counts as a clock that was set ahead: most
+nodes are back within a day, and for one that was away for longer the day costs nothing but room."""
+
+
+class BelievedClock:
+    """One for each node, for everything in it that expires: a clock that jumps deletes nothing too early (schedule 72).
+
+    Time set back is believed at once, for it only delays. Time set ahead by more than a minute is believed after a day:
+    until then time goes on from where it was, and somebody can put the clock right. So is time that has gone on by more
+    than a day since the last life.
+
+    What is written down is the later one where two times may be right: of the wall clock's, the believed one, and, for
+    a day after time was set back by more than a day (or was found so by a start), the one before. A stamp that is too
+    late keeps a thing for longer; one that is too early has it taken by the next node whose clock is right (schedule
+    100).
+    """
+
+    def __init__(self, clock: Clock, last_ms: int | None = None) -> None:
+        """`last_ms`: what `earliest_ms` returned last in the life before; None: not known."""
+        self._clock = clock
+        self._last_ms = last_ms
+        self._offset_ms: float | None = None
+        """Believed wall time at monotonic time 0."""
+        self._ahead: tuple[float, float] | None = None
+        """The offset that the clock was set to and is not believed, and since when (monotonic)."""
+        self._before: tuple[float, float] | None = None
+        """The offset that was believed before time was set back by more than a day, and when that was (monotonic)."""
+
+    def monotonic_ms(self) -> float:
+        """The clock's own."""
+        return self._clock.monotonic_ms()
+
+    def earliest_ms(self) -> int:
+        """The time to judge ages and ends by, in milliseconds; to be asked every few minutes at least."""
+        monotonic_ms = self._clock.monotonic_ms()
+        return int(monotonic_ms + self._look(self._clock.wall_ms(), monotonic_ms))
+
+    def latest_ms(self) -> int:
+        """The time to write down, in milliseconds: never earlier than `earliest_ms`."""
+        wall_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        latest_ms = max(wall_ms, int(monotonic_ms + self._look(wall_ms, monotonic_ms)))
+        if self._before is None:
+            return latest_ms
+        return max(latest_ms, int(monotonic_ms + self._before[0]))
+
+    def _look(self, wall_ms: int, monotonic_ms: float) -> float:
+        offset_ms = wall_ms - monotonic_ms
+        if self._before is not None and monotonic_ms - self._before[1] >= BELIEVED_AFTER_MS:
+            self._before = None
+        if self._offset_ms is None and self._last_ms is not None and wall_ms - self._last_ms > AWAY_MS:
+            self._offset_ms = self._last_ms - monotonic_ms
+        if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
+            before_ms = self._offset_ms
+            if before_ms is None and self._last_ms is not None:
+                before_ms = self._last_ms - monotonic_ms
+            if before_ms is not None and before_ms - offset_ms > AWAY_MS:
+                mark("wall-clock-set-back-by-days")
+                self._before = (before_ms, monotonic_ms)
+            self._offset_ms, self._ahead = offset_ms, None
+        elif self._ahead is None or abs(offset_ms - self._ahead[0]) > JUMP_MS:
+            mark("wall-clock-jumped-ahead")
+            self._ahead = (offset_ms, monotonic_ms)
+        elif monotonic_ms - self._ahead[1] >= BELIEVED_AFTER_MS:
+            self._offset_ms, self._ahead = offset_ms, None
+        return self._offset_ms
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock was set ahead and is not believed; 0 where it is."""
+        return 0 if self._ahead is None or self._offset_ms is None else int(self._ahead[0] - self._offset_ms)

@@ -1,0 +1,240 @@
+"""The loop's time at the listener: many connections that ask and ask hold neither the loop nor each other (rule A26).
+
+Schedule 104 is of a hundred connections before their login, which moved the leader of the quorum.
+
+Each reading of the clock is a tenth of a millisecond later, so a request takes some of it, however fast the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_node import KafkaNode, kafka_node, until
+from kafka_wire import KafkaClient, connect, frame
+from structlog.testing import capture_logs
+from test_kafka_fetch import append, committed, fetch
+from test_kafka_produce import batch
+from test_kafka_tls import ca, listener, trusting  # noqa: F401 - a fixture
+
+from strandline.cluster.broker.loop_time import STRANGERS_MS, TURN_MS
+from strandline.cluster.broker.sasl import REQUESTS_BEFORE_MAX
+from strandline.cluster.security.dev_certificates import DevCa
+from strandline.cluster.security.sasl import SaslSettings
+from strandline.cluster.security.tls_transport import TlsConnection
+from strandline.proto.error_codes import ErrorCode
+
+STEP_MS = 0.1
+REQUEST_MS = 3 * STEP_MS
+"""What one request takes at least: the clock is read three times for it."""
+
+PASSWORD = "open-sesame"
+ASK = frame(18, 0, 1, b"", flexible=False)
+
+
+class StepClock:
+    """Each reading is later."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000.0
+
+    def monotonic_ms(self) -> float:
+        self.now_ms += STEP_MS
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return int(self.now_ms)
+
+
+def stepped(node: KafkaNode) -> None:
+    """From now on the listener goes by such a clock."""
+    node.listener.clock = node.broker.loop_time._clock = StepClock()
+
+
+@asynccontextmanager
+async def clients(node: KafkaNode, count: int) -> AsyncIterator[Sequence[KafkaClient]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(connect(node.listener.endpoint)) for _ in range(count)]
+
+
+def answers(node: KafkaNode, api: tuple[str, int]) -> int:
+    times = node.listener.stats.apis.get(api)
+    return 0 if times is None else times.answers
+
+
+async def most_a_turn(node: KafkaNode, api: tuple[str, int], count: int) -> int:
+    """The most answers within one turn of the loop, until there are so many."""
+    most, before = 0, answers(node, api)
+    async with asyncio.timeout(30):
+        while before < count:
+            await asyncio.sleep(0)
+            now = answers(node, api)
+            most, before = max(most, now - before), now
+    return most
+
+
+async def log_in(client: KafkaClient, user: str) -> None:
+    assert (await client.ask("sasl_handshake", 1, mechanism="PLAIN")).error_code == 0
+    token = f"\0{user}\0{PASSWORD}".encode()
+    assert (await client.ask("sasl_authenticate", 2, auth_bytes=token)).error_code == 0
+
+
+@asynccontextmanager
+async def secured(path: Path) -> AsyncIterator[KafkaNode]:
+    plain = dict.fromkeys(("alice", "mallory"), PASSWORD)
+    async with kafka_node(path, sasl=SaslSettings(["PLAIN"]), plain=plain) as node:
+        yield node
+
+
+def test_104_strangers_that_pipeline_do_not_hold_the_loop(tmp_path: Path) -> None:
+    """Fifty connections with as many requests as they may send before the login: in no turn of the loop are more
+    answered than strangers have time for, and whoever is known is answered between them."""
+
+    async def main() -> None:
+        async with secured(tmp_path) as node, connect(node.listener.endpoint) as alice, clients(node, 50) as strangers:
+            await log_in(alice, "alice")
+            stepped(node)
+            for stranger in strangers:
+                stranger.writer.write(ASK * REQUESTS_BEFORE_MAX)
+            known = asyncio.ensure_future(alice.ask("api_versions", 2))
+            most = await most_a_turn(node, ("ApiVersions", 0), 50 * REQUESTS_BEFORE_MAX)
+            assert most <= STRANGERS_MS / REQUEST_MS + 2  # one may go beyond it
+            assert (await known).error_code == ErrorCode.NONE
+            for stranger in strangers:
+                for _ in range(REQUESTS_BEFORE_MAX):
+                    await stranger.receive_frame()
+
+    asyncio.run(main())
+
+
+def test_before_the_login_few_requests_are_answered(tmp_path: Path) -> None:
+    """One more ends the connection, with a line that says what to do; behind the login there is no such number."""
+
+    async def main() -> None:
+        async with secured(tmp_path) as node, clients(node, 2) as (stranger, alice):
+            stranger.writer.write(ASK * (REQUESTS_BEFORE_MAX + 1))
+            for _ in range(REQUESTS_BEFORE_MAX):
+                await stranger.receive_frame()
+            assert await stranger.closed()
+            await log_in(alice, "alice")
+            alice.writer.write(ASK * (2 * REQUESTS_BEFORE_MAX))
+            for _ in range(2 * REQUESTS_BEFORE_MAX):
+                await alice.receive_frame()
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    [line] = [line for line in logs if line["event"] == "closed a client's connection"]
+    assert "more than 20 requests before the authentication" in line["reason"]
+
+
+def test_104_one_principals_many_connections_are_one(tmp_path: Path) -> None:
+    """Thirty connections of one user that pipeline, and a single request of another: it waits for a slice, and not for
+    each of theirs; and in no turn of the loop is more done than clients have time for."""
+
+    async def main() -> None:
+        async with secured(tmp_path) as node, clients(node, 30) as many, connect(node.listener.endpoint) as alice:
+            for client in many:
+                await log_in(client, "mallory")
+            await log_in(alice, "alice")
+            stepped(node)
+            for client in many:
+                client.writer.write(ASK * 300)
+            total = asyncio.ensure_future(most_a_turn(node, ("ApiVersions", 0), 9000))
+            await until(lambda: answers(node, ("ApiVersions", 0)) > 100)
+            before = answers(node, ("ApiVersions", 0))
+            await alice.ask("api_versions", 2)
+            assert answers(node, ("ApiVersions", 0)) - before < 30 * 20
+            for client in many:
+                for _ in range(300):
+                    await client.receive_frame()
+            assert await total <= TURN_MS / REQUEST_MS + 2
+
+    asyncio.run(main())
+
+
+def test_fetches_that_waited_for_the_same_records_are_answered_in_turns(tmp_path: Path) -> None:
+    """A record comes, and a thousand parked fetches of one client are woken at once."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node, clients(node, 10) as readers:
+            node.create_topic("t")
+            for reader in readers:
+                for _ in range(100):
+                    fetch(reader, 11, "t", {0: 0}, max_wait_ms=20_000)
+            await until(lambda: sum(len(one._exchanges) for one in node.listener.connections) == 1000)
+            stepped(node)
+            most = asyncio.ensure_future(most_a_turn(node, ("Fetch", 11), 1000))
+            append(node, "t", 0, batch(b"v"))
+            await committed(node, "t", 0, 1)
+            assert await most <= TURN_MS / STEP_MS + 1
+            for reader in readers:
+                for _ in range(100):
+                    await reader.receive_frame()
+
+    asyncio.run(main())
+
+
+def test_handshakes_take_the_time_of_strangers(
+    tmp_path: Path,
+    ca: DevCa,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many that begin at once are answered one after the other, and each of them in the end."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path, tls=listener(ca)) as node:
+            stepped(node)
+            waited: list[object] = []
+            loop_time = node.broker.loop_time
+            wait = loop_time.wait
+            monkeypatch.setattr(loop_time, "wait", lambda peer, call: (waited.append(peer), wait(peer, call)))
+
+            async def come() -> None:
+                async with connect(node.listener.endpoint, tls=trusting(ca)) as client:
+                    assert (await client.ask("api_versions", 2)).error_code == ErrorCode.NONE
+
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(come() for _ in range(30)))
+            assert any(isinstance(one, TlsConnection) for one in waited)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"GET / HTTP/1.1\r\n"])
+def test_what_is_no_request_is_refused_in_a_busy_loop_too(tmp_path: Path, data: bytes) -> None:
+    """It is not taken for a request that is still on its way."""
+
+    async def main() -> None:
+        async with secured(tmp_path) as node, clients(node, 2) as (busy, stranger):
+            stepped(node)
+            busy.writer.write(ASK * REQUESTS_BEFORE_MAX)
+            stranger.writer.write(data)
+            assert await stranger.closed()
+            for _ in range(REQUESTS_BEFORE_MAX):
+                await busy.receive_frame()
+
+    asyncio.run(main())
+
+
+def test_104_whoever_waits_for_a_turn_may_leave(tmp_path: Path) -> None:
+    """Connections that are lost while they wait leave nothing behind."""
+
+    async def main() -> None:
+        async with secured(tmp_path) as node:
+            stepped(node)
+            async with clients(node, 20) as strangers:
+                for stranger in strangers:
+                    stranger.writer.write(ASK * REQUESTS_BEFORE_MAX)
+                    await stranger.writer.drain()
+                waiting: Any = node.broker.loop_time._strangers.waiting
+                await until(lambda: len(waiting) > 5)
+                for stranger in strangers:
+                    stranger.writer.transport.abort()
+                await until(lambda: not node.listener.connections)
+                assert len(waiting) == 0
+
+    asyncio.run(main())

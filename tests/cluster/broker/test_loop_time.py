@@ -1,0 +1,233 @@
+"""The loop's time, by a clock that a test moves: who has a turn, in which order, and for how long (rule A26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from strandline.cluster.broker.loop_time import (
+    KEYS_MAX,
+    SLICE_MS,
+    STRANGERS_MS,
+    TURN_MS,
+    TURNS_BETWEEN,
+    LoopTime,
+)
+from strandline.cluster.broker.request import Peer
+
+
+class HandClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return int(self.now_ms)
+
+
+class Site:
+    """A loop's time, and what was done in it."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.loop_time = LoopTime(self.clock)
+        self.done: list[str] = []
+
+    def work(self, peer: Peer, name: str, took_ms: float) -> None:
+        """Do it, as a connection does its requests."""
+
+        def take() -> None:
+            self.clock.now_ms += took_ms
+            self.done.append(name)
+
+        self.loop_time.measured(peer, take)
+
+    def ask(self, peer: Peer, name: str, took_ms: float) -> None:
+        """Do it now, or in a later turn."""
+        if self.loop_time.admits(peer):
+            self.work(peer, name, took_ms)
+        else:
+            self.loop_time.wait(peer, partial(self.work, peer, name, took_ms))
+
+
+def client(principal: str, host: str = "10.0.0.1") -> Peer:
+    return Peer("L", host, f"User:{principal}")
+
+
+def stranger(host: str = "10.0.0.9") -> Peer:
+    peer = Peer("L", host)
+    peer.is_stranger = True
+    return peer
+
+
+def run(body: Callable[[Site], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await body(Site())
+
+    asyncio.run(main())
+
+
+async def drained(site: Site, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(site.done) < count:
+            await asyncio.sleep(0)
+
+
+def test_a_turn_has_so_much_for_clients_and_then_everything_else_runs() -> None:
+    """What is ready beside them runs between two turns, whatever waits, and has some turns for itself."""
+
+    async def body(site: Site) -> None:
+        for number in range(20):
+            site.ask(client("a"), f"{number}", TURN_MS / 4)
+        assert len(site.done) == 4
+        seen: list[int] = []
+        while len(site.done) < 20:
+            await asyncio.sleep(0)  # whatever else is on the loop
+            seen.append(len(site.done))
+        assert sorted(set(seen)) == [8, 12, 16, 20]
+        assert all(seen.count(served) > TURNS_BETWEEN for served in (8, 12, 16))
+
+    run(body)
+
+
+def test_time_that_was_not_used_begins_anew_without_waiting() -> None:
+    """As long as the loop is not busy, nobody waits."""
+
+    async def body(site: Site) -> None:
+        for number in range(50):
+            site.ask(client("a"), f"{number}", TURN_MS / 3)
+            site.clock.now_ms += TURN_MS
+        assert len(site.done) == 50
+        assert site.loop_time.waits == 0
+
+    run(body)
+
+
+def test_principals_have_their_turns_fairly_then_addresses_then_connections() -> None:
+    """A hundred connections of one are one; of two addresses of one, neither waits for all of the other's."""
+
+    async def body(site: Site) -> None:
+        site.ask(client("x"), "full", TURN_MS)
+        for number in range(100):
+            site.ask(client("mallory"), f"m{number}", TURN_MS / 2)
+        for number in range(3):
+            site.ask(client("mallory", "10.0.0.2"), f"other{number}", TURN_MS / 2)
+        for number in range(3):
+            site.ask(client("alice"), f"a{number}", TURN_MS / 2)
+        await drained(site, 107)
+        assert site.done[1:13] == [
+            *("m0", "a0", "other0", "a1", "m1", "a2"),
+            *("other1", "m2", "other2", "m3", "m4", "m5"),
+        ]
+
+    run(body)
+
+
+def test_who_took_much_at_once_waits_until_others_had_as_much() -> None:
+    """Fairness is of time and not of requests; and nobody saves time up."""
+
+    async def body(site: Site) -> None:
+        site.ask(client("x"), "full", TURN_MS)
+        for number in range(4):
+            site.ask(client("slow"), f"s{number}", 10.0)
+        for number in range(40):
+            site.ask(client("quick"), f"q{number}", 1.0)
+        await drained(site, 30)
+        assert site.done[1] == "s0"
+        assert [name for name in site.done[2:13] if name.startswith("s")] in (["s1"], [])
+        site.ask(client("late"), "late0", 1.0)
+        site.ask(client("late"), "late1", 1.0)
+        await drained(site, 47)
+        late = [site.done.index(f"late{number}") for number in range(2)]
+        assert late[1] > late[0] + 1
+
+    run(body)
+
+
+def test_strangers_share_a_small_time_of_their_own() -> None:
+    """They do not keep those waiting who are known, nor are they kept waiting for ever."""
+
+    async def body(site: Site) -> None:
+        for number in range(10):
+            site.ask(stranger(f"10.0.1.{number}"), f"s{number}", STRANGERS_MS)
+        assert site.done == ["s0"]
+        site.ask(client("alice"), "a", 0.1)
+        assert site.done == ["s0", "a"]
+        for number in range(40):
+            site.ask(client("alice"), f"{number}", TURN_MS)
+        await drained(site, 51)
+        assert site.done.index("s1") < len(site.done) - 1
+
+    run(body)
+
+
+def test_what_is_gone_waits_no_more() -> None:
+    """A connection that is lost while it waits is not served."""
+
+    async def body(site: Site) -> None:
+        site.ask(client("x"), "full", TURN_MS)
+        gone, stays = partial(site.work, client("a"), "gone", 1.0), partial(site.work, client("b"), "stays", 1.0)
+        for call, who in ((gone, "a"), (gone, "a"), (stays, "b")):
+            site.loop_time.wait(client(who), call)
+        site.loop_time.forget(gone)
+        site.loop_time.forget(gone)
+        await drained(site, 2)
+        await asyncio.sleep(0)
+        assert site.done == ["full", "stays"]
+
+    run(body)
+
+
+def test_steps_of_coroutines_count() -> None:
+    """A step is not held up; what comes behind it is."""
+
+    async def body(site: Site) -> None:
+        async def work() -> None:
+            site.clock.now_ms += TURN_MS
+
+        with suppress(StopIteration):
+            site.loop_time.timed(client("a"), work()).send(None)
+        assert not site.loop_time.admits(client("b"))
+
+    run(body)
+
+
+def test_an_error_in_one_turn_keeps_nobody_waiting() -> None:
+    async def body(site: Site) -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context["exception"]))
+
+        def fail() -> None:
+            raise ValueError("in a test")
+
+        site.ask(client("x"), "full", TURN_MS)
+        site.loop_time.wait(client("a"), fail)
+        site.ask(client("b"), "b", 1.0)
+        await drained(site, 2)
+        assert [str(error) for error in told] == ["in a test"]
+
+    run(body)
+
+
+def test_whoever_has_many_names_takes_bounded_memory() -> None:
+    """Addresses that had a turn are forgotten, also where somebody always waits."""
+
+    async def body(site: Site) -> None:
+        site.ask(client("x"), "full", TURN_MS)
+        for number in range(5 * KEYS_MAX):
+            site.ask(client("a", f"10.{number // 256}.{number % 256}.1"), "", SLICE_MS)
+        site.ask(client("b"), "last", SLICE_MS)
+        await drained(site, 4 * KEYS_MAX)
+        waiting = site.loop_time._known.waiting
+        assert len(waiting._addresses["User:a"]._used_ms) <= 3 * KEYS_MAX
+        await drained(site, 5 * KEYS_MAX + 2)
+        assert len(waiting) == 0
+        assert not waiting._addresses
+
+    run(body)

@@ -1,0 +1,135 @@
+"""How a node listens: on both families of addresses, and without descriptors to spare."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from strandline.cluster.node import node_loop
+from strandline.cluster.node.node_loop import ListeningServer, NodeLoop
+from strandline.cluster.node.ports import is_free
+from strandline.proto.ids import Endpoint
+
+HAS_IPV6 = socket.has_dualstack_ipv6()
+
+
+class Greets(asyncio.Protocol):
+    """Says hello, and ends the connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"hello")
+        transport.close()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=NodeLoop) as runner:
+        runner.run(work)
+
+
+async def listen(host: str) -> ListeningServer:
+    server: Any = await asyncio.get_running_loop().create_server(Greets, host, 0)
+    assert isinstance(server, ListeningServer)
+    return server
+
+
+async def hello(host: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    said = await reader.read()
+    writer.close()
+    return said
+
+
+@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_every_address_is_one_of_both_families(host: str) -> None:
+    """As Kafka has it: Java binds a wildcard to both. Whoever listens there keeps others from it."""
+
+    async def scenario() -> None:
+        server = await listen(host)
+        port = server.sockets[0].getsockname()[1]
+        assert await hello("127.0.0.1", port) == b"hello"
+        assert await hello("::1", port) == b"hello"
+        assert not is_free(Endpoint("0.0.0.0", port))
+        assert not is_free(Endpoint("::", port))
+        server.close()
+        assert is_free(Endpoint(host or "::", port))
+
+    run(scenario())
+
+
+def test_an_address_alone_is_that_address() -> None:
+    async def scenario() -> None:
+        server = await listen("127.0.0.1")
+        [bound] = server.sockets
+        assert bound.getsockname()[0] == "127.0.0.1"
+        port = bound.getsockname()[1]
+        assert await hello("127.0.0.1", port) == b"hello"
+        with pytest.raises(OSError, match=f"127.0.0.1:{port} cannot be bound: Address already in use"):
+            await asyncio.get_running_loop().create_server(Greets, "127.0.0.1", port)
+        server.close()
+
+    run(scenario())
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Nobody in this process gets one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 50, hard))
+    try:
+        while True:
+            try:
+                held.append(os.dup(0))
+            except OSError:
+                break
+        yield
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_descriptors_accepting_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule A23. asyncio wrote 211,000 tracebacks in a minute. Who waits is served once there are descriptors again."""
+    monkeypatch.setattr(node_loop, "PAUSE_S", 0.05)
+    tries = 0
+
+    async def scenario() -> None:
+        nonlocal tries
+        server = await listen("127.0.0.1")
+        pause = server._pause
+
+        def counted(listening: socket.socket, error: OSError) -> None:
+            nonlocal tries
+            tries += 1
+            pause(listening, error)
+
+        monkeypatch.setattr(server, "_pause", counted)
+        port = server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setblocking(False)
+            with no_descriptors():
+                await loop.sock_connect(client, ("127.0.0.1", port))
+                began_s = loop.time()
+                while tries < 4:
+                    await asyncio.sleep(0.01)
+                assert loop.time() - began_s > 0.1, "it was tried again at once"
+            assert await loop.sock_recv(client, 100) == b"hello"
+        server.close()
+
+    with capture_logs() as logs:
+        run(scenario())
+    [line] = [line for line in logs if "no connections are accepted" in line["event"]]
+    assert "Too many open files" in line["error"]
+    assert "ulimit -n" in line["advice"]
