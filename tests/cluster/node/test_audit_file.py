@@ -14,6 +14,7 @@ from strandline.client import NewTopic
 from strandline.client.aio import Admin
 from strandline.cluster.node.audit_trail import AuditFile, AuditTrail
 from strandline.cluster.node.node import Node
+from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.system import SystemClock
 
@@ -45,7 +46,7 @@ def test_no_login_makes_a_change_go(tmp_path: Path) -> None:
     limits = {"max_bytes": 2000, "files": 2}
     clock = SystemClock()
     attempts = AuditFile(f"{path}.attempts", **limits, clock=clock)
-    trail = AuditTrail(clock, AuditFile(str(path), **limits, clock=clock), attempts, None)
+    trail = AuditTrail(BelievedClock(clock), AuditFile(str(path), **limits, clock=clock), attempts, None)
     trail.write("change", {"principal": "User:me", "what": "topic mine", "result": "NONE"})
     for number in range(1000):
         trail.write("login", {"principal": "User:eve", "result": "NONE"})
