@@ -153,7 +153,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-batch-is-known-before-it-comes",
         "B24: a batch that the log's beginning lies inside of comes with the log",
-        "log.tier.producers:producers_before",
+        "log.tier.producers:_taker",
         "header.next_offset <= offset",
         "header.base_offset < offset",
         f"{_PRODUCERS}::test_it_is_what_the_log_knows",

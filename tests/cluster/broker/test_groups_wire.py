@@ -20,11 +20,12 @@ UNKNOWN_ID = UUID(int=77)
 
 
 async def found(client: KafkaClient, group: str = "g") -> None:
-    """The group's coordinator is known and has loaded."""
-    for _ in range(200):
+    """The group's coordinator is known and has loaded: the log of its shard may be made some turns later (rule B26)."""
+    for _ in range(500):
         answer = await client.ask("find_coordinator", 6, key_type=0, coordinator_keys=(group,))
-        listed = await client.ask("list_groups", 5, states_filter=(), types_filter=())
-        if answer.coordinators[0].error_code == 0 and listed.error_code == 0:
+        asked = [{"group_id": group, "topics": None}]
+        fetched = await client.ask("offset_fetch", 8, groups=asked, require_stable=True)
+        if answer.coordinators[0].error_code == 0 and fetched.groups[0].error_code == 0:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(answer)
