@@ -167,6 +167,34 @@ def test_pause_keeps_the_position() -> None:
     play(scenario, {"t": 2})
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_paused_partitions_hold_does_not_starve_the_others(nodes: int) -> None:
+    """Row S51: two paused partitions had the whole of `fetch.max.bytes` in their buffers: the third one got nothing
+    for as long as the pause lasted. What they held comes after `resume`, once and in order, and the bound holds."""
+    bound = 2_000
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 300, partitions=3)
+        async with consumer(ports, fetch_max_bytes=bound, max_partition_fetch_bytes=1_000) as reader:
+            held = [("t", 0), ("t", 1)]
+            reader.assign(held)
+            records = await reader.poll(5.0, 1)
+            fetcher = reader._started()
+            while fetcher.buffered_bytes < bound - 2 * 100:  # no further whole batch goes in
+                await asyncio.sleep(0.05)
+            reader.pause(*held)
+            reader.assign([*held, ("t", 2)])
+            others = await read(reader, 100)
+            assert [(one.partition, one.offset) for one in others] == [(2, offset) for offset in range(100)]
+            assert fetcher.buffered_bytes <= bound + 100
+            reader.resume(*held)
+            records += await read(reader, 200 - len(records))
+            for partition in (0, 1):
+                assert [one.offset for one in records if one.partition == partition] == list(range(100))
+
+    play(scenario, {"t": 3}, nodes=nodes)
+
+
 def test_max_poll_records_and_few_requests() -> None:
     """Row S53: 1,000 records, ten polls of 100, no gap, no repeat; far fewer requests than polls need."""
 

@@ -7,7 +7,8 @@ Driven by `run`, like the producer's sender: it does what can be done now and se
 
 What bounds the memory: records that wait for `poll`, and what brokers were asked for, stay below `fetch.max.bytes` in
 all, and below twice `max.partition.fetch.bytes` per partition; only a batch larger than what is left comes on top. Each
-broker gets its share of the whole, so that one with nothing to send does not keep the room from the others.
+broker gets its share of the whole, so that one with nothing to send does not keep the room from the others. Paused
+partitions keep what they hold while the others have room for one fetch; else it is dropped, and fetched again later.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Fetcher:
         by_node: dict[int, tuple[NodeInfo, list[PartitionState]]] = {}
         full: set[int] = set()
         leaders: set[int] = set()
-        room = self._config.fetch_max_bytes - self.buffered_bytes - sum(self._asked_bytes.values())
+        room = self._room()
         for state in self.states.values():
             if state.is_of_another(self._metadata.topic_id(state.partition.topic)):
                 self.replaced = True
@@ -184,6 +185,16 @@ class Fetcher:
                 wait = min(wait, self._fetch((node, purpose), wanted, share, most_wait_ms))
                 room -= self._asked_bytes.get((node_id, purpose), 0)
         self._set_timer(wait)
+
+    def _room(self) -> int:
+        """For how many bytes brokers may be asked now. Paused partitions make room where another one needs it."""
+        room = self._config.fetch_max_bytes - self.buffered_bytes - sum(self._asked_bytes.values())
+        needed = min(self._config.max_partition_fetch_bytes, self._config.fetch_max_bytes)
+        if room < needed and any(state.lacks_records for state in self.states.values()):
+            for state in self.states.values():
+                if state.paused and room < needed:
+                    room += state.drop_fetched()
+        return room
 
     def _node_for(self, state: PartitionState) -> NodeInfo | None:
         """The replica to read from: the leader, or the nearer one it named (KIP-392). Checks the epoch on the way."""

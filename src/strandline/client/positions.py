@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from uuid import UUID
 
+from strandline.client.errors import PositionLost
 from strandline.client.polled import PART_BYTES_MAX, Part
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, parse_header, verify_crc
@@ -350,6 +351,28 @@ class PartitionState:
             self.seek(held)
         elif self.decoded_pos < len(self.decoded) and self.position is not None:
             self.seek(self.position)
+
+    def drop_fetched(self) -> int:
+        """Drop what was fetched ahead, to be fetched again from the position on; how many bytes that were.
+
+        The epoch of the first batch that is dropped stands for the position: it still shows a log that was cut below.
+        A lost position stays as it is: nothing more is fetched before a seek.
+        """
+        error, size = self.error, self.buffered_bytes
+        if not size or self.position is None or isinstance(error, PositionLost):
+            return 0
+        waiting = self.decoded[self.decoded_pos : self.decoded_pos + 1]
+        epochs = [record.leader_epoch for record in waiting]
+        epochs += [header.leader_epoch for chunk in self.chunks for header, _ in chunk.batches]
+        self.seek(self.position, epochs[0] if epochs else self.fetch_epoch)
+        self.error = error
+        return size
+
+    @property
+    def lacks_records(self) -> bool:
+        """Whether a poll finds nothing of this partition before another fetch, which is not out there yet."""
+        waits = self.paused or self.fetching or self.resolving or self.has_records
+        return not waits and self.position is not None and self.error is None
 
     def _reach_end(self) -> None:
         """Markers, and records that compaction removed, end a log without a record to return."""
