@@ -95,6 +95,7 @@ skip_bytes(Reader *reader)
     return 0;
 }
 
+/* Apache Kafka stores any bytes as a header's name. Readers see U+FFFD for what is not UTF-8, as its own do. */
 static inline PyObject *
 read_name(Reader *reader)
 {
@@ -106,7 +107,7 @@ read_name(Reader *reader)
         fail("a header without a name", at);
         return NULL;
     }
-    PyObject *name = PyUnicode_DecodeUTF8((const char *)reader->data + reader->position, length, "strict");
+    PyObject *name = PyUnicode_DecodeUTF8((const char *)reader->data + reader->position, length, "replace");
     reader->position += length;
     return name;
 }
@@ -114,24 +115,15 @@ read_name(Reader *reader)
 static inline int
 skip_name(Reader *reader)
 {
-    const unsigned char *byte = reader->data + reader->position;
-    /* A short name of plain ASCII, as nearly all are, needs no object to be found well-formed. */
-    if (reader->position < reader->end && *byte < 0x80 && (*byte & 1) == 0) {
-        Py_ssize_t length = *byte >> 1;
-        if (length <= reader->end - reader->position - 1) {
-            unsigned char all = 0;
-            for (Py_ssize_t index = 1; index <= length; index++) {
-                all |= byte[index];
-            }
-            if (all < 0x80) {
-                reader->position += 1 + length;
-                return 0;
-            }
-        }
+    Py_ssize_t length, at = reader->position;
+    if (read_length(reader, &length) < 0) {
+        return -1;
     }
-    PyObject *name = read_name(reader);
-    Py_XDECREF(name);
-    return name == NULL ? -1 : 0;
+    if (length < 0) {
+        return fail("a header without a name", at);
+    }
+    reader->position += length;
+    return 0;
 }
 
 static inline int

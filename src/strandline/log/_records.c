@@ -274,6 +274,69 @@ measure_field(Reader *reader, Py_ssize_t *bytes)
     return 0;
 }
 
+/* How many bytes at `data` are one character of UTF-8, or, as a negative number, how many stand for none: the longest
+   beginning of one, which becomes one U+FFFD (The Unicode Standard, 3.9), as in `read_name`. */
+static int
+utf8_step(const unsigned char *data, Py_ssize_t left)
+{
+    unsigned char first = data[0], low = 0x80, high = 0xBF;
+    if (first < 0x80) {
+        return 1;
+    }
+    if (first < 0xC2 || first > 0xF4) {
+        return -1;
+    }
+    int following = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+    if (first == 0xE0) {
+        low = 0xA0;
+    } else if (first == 0xED) {
+        high = 0x9F;
+    } else if (first == 0xF0) {
+        low = 0x90;
+    } else if (first == 0xF4) {
+        high = 0x8F;
+    }
+    for (int index = 1; index <= following; index++) {
+        if (index >= left || data[index] < low || data[index] > high) {
+            return -index;
+        }
+        low = 0x80;
+        high = 0xBF;
+    }
+    return following + 1;
+}
+
+/* The name at the reader as UTF-8 to `out` (NULL: nowhere); how many bytes that are. The name was found to fit. */
+static Py_ssize_t
+put_name(Reader *reader, char *out)
+{
+    Py_ssize_t length = 0, size = 0;
+    (void)read_length(reader, &length);
+    const unsigned char *data = reader->data + reader->position;
+    reader->position += length;
+    unsigned char all = 0;
+    for (Py_ssize_t index = 0; index < length; index++) {
+        all |= data[index];
+    }
+    if (all < 0x80) { /* plain ASCII, as nearly all names are */
+        if (out != NULL) {
+            memcpy(out, data, (size_t)length);
+        }
+        return length;
+    }
+    while (length > 0) {
+        int step = utf8_step(data, length);
+        int taken = step < 0 ? -step : step, given = step < 0 ? 3 : step;
+        if (out != NULL) {
+            memcpy(out + size, step < 0 ? (const char *)"\xEF\xBF\xBD" : (const char *)data, (size_t)given);
+        }
+        size += given;
+        data += taken;
+        length -= taken;
+    }
+    return size;
+}
+
 static int
 measure_headers(Reader *reader, Sizes *sizes)
 {
@@ -283,10 +346,10 @@ measure_headers(Reader *reader, Sizes *sizes)
     }
     for (Py_ssize_t index = 0; index < count; index++) {
         Reader name = *reader;
-        if (skip_name(reader) < 0 || measure_field(&name, &sizes->names) < 0
-            || measure_field(reader, &sizes->contents) < 0) {
+        if (skip_name(reader) < 0 || measure_field(reader, &sizes->contents) < 0) {
             return -1;
         }
+        sizes->names += put_name(&name, NULL);
     }
     sizes->headers += count;
     return 0;
@@ -321,17 +384,14 @@ fill_field(Reader *reader, Filling *filling, int validity, Py_ssize_t row)
 static void
 fill_headers(Reader *reader, Filling *filling, Py_ssize_t row)
 {
-    Py_ssize_t count, length;
+    Py_ssize_t count;
     (void)read_header_count(reader, &count);
     if (count > 0) {
         filling->at[LIST_VALID][row / 8] |= (char)(1 << (row % 8));
     }
     for (Py_ssize_t index = 0; index < count; index++) {
         int32_t *end = ends(filling, NAME_ENDS) + filling->headers;
-        (void)read_length(reader, &length);
-        memcpy(filling->at[NAMES] + end[0], reader->data + reader->position, (size_t)length);
-        reader->position += length;
-        end[1] = end[0] + (int32_t)length;
+        end[1] = end[0] + (int32_t)put_name(reader, filling->at[NAMES] + end[0]);
         fill_field(reader, filling, HEADER_VALID, filling->headers);
         filling->headers++;
     }

@@ -19,6 +19,7 @@ from strandline.log.batch import (
     parse_header,
 )
 from strandline.log.compression import MAX_DECOMPRESSED_BYTES, Codec, decompress
+from strandline.log.records_python import INT64, decode_varint, encode_varint
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -246,8 +247,19 @@ def shift_timestamps(records: Buffer, count: int, by_ms: int) -> bytearray:
         ValueError: they do not parse.
         OverflowError: a record's time is too far from the new base timestamp.
     """
-    found, _ = decode(records, count, 0, 0, None, Record, _PLAIN, _IN_ORDER)
-    return encode_records(found, base_offset=0, base_timestamp=by_ms)
+    data = bytes(records)
+    decode(data, count, 0, 0, None, Record, _PLAIN, _IN_ORDER)
+    shifted, position = bytearray(), 0
+    for _ in range(count):
+        size, start = decode_varint(data, position)
+        position = start + size
+        delta, behind = decode_varint(data, start + 1)
+        if delta - by_ms not in INT64:
+            raise OverflowError(f"a time that is {delta - by_ms} ms from its batch's")
+        body = data[start : start + 1] + encode_varint(delta - by_ms) + data[behind:position]
+        shifted += encode_varint(len(body))
+        shifted += body
+    return shifted
 
 
 def unreadable(header: BatchHeader, error: Exception) -> KafkaError:

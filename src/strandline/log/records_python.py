@@ -291,6 +291,8 @@ def _walk(  # noqa: PLR0915 - unrolled on purpose
 def decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     """A record's headers at `position`, which end by `end`, and the position after them.
 
+    Apache Kafka stores any bytes as a header's name. Readers see U+FFFD for what is not UTF-8, as its own do.
+
     Raises:
         IndexError: the data end within a varint.
         ValueError: they do not parse.
@@ -303,7 +305,7 @@ def decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[st
         size, position = decode_varint(data, position)
         if size < 0 or position + size > end:
             raise ValueError(f"a header's name of {size} bytes")
-        name = data[position : position + size].decode()
+        name = data[position : position + size].decode(errors="replace")
         size, position = decode_varint(data, position + size)
         if size < -1 or position + size > end:
             raise ValueError(f"a header's value of {size} bytes")
