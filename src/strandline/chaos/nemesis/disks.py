@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
+from strandline.controller.quorum.state_file import STATE
 from strandline.log.lives import INCARNATIONS
 from strandline.replica.disk_health import NOTICE_MS
 
@@ -295,7 +296,8 @@ def damage_files(nemesis: Nemesis) -> None:
     """A node stops, or is killed; when it starts again its disk gives back some files beside its logs as they are not:
     with a flipped bit, as zeros, cut, or as they were a while ago. Any machine, and several in one run: no record is
     among them (rule B31). Those that only an operator can put right are struck by `rot_beside_log` and `rot_metadata`;
-    the lives of a directory on one machine alone, for without them nothing in it counts as proven."""
+    on one machine alone the lives of a directory, without which nothing in it counts as proven, and the state of the
+    quorum, an older copy of which costs the vote (rule A14): a wipe of another machine leaves no majority then."""
     name, rng = nemesis.pick(), nemesis.rng
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
@@ -319,7 +321,7 @@ def damage_files(nemesis: Nemesis) -> None:
         nemesis.world.kill(name)
         disk = nemesis.world.machines[name].disks[0]
         files = {path: content for path, content in disk.files().items() if content and _is_beside_logs(path)}
-        paths = [path for path in files if name == nemesis.victim or not path.endswith(INCARNATIONS)]
+        paths = [path for path in files if name == nemesis.victim or not path.endswith((INCARNATIONS, STATE))]
         for path in rng.sample(paths, min(len(paths), rng.choice((1, 1, 2, 4)))):
             how, content = _damaged(rng, files[path], before.get((name, path)))
             disk.give_back(path, content)
