@@ -12,7 +12,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "sessions-of-what-may-not-be-read",
         "A27: no fetch session begins with partitions that the client may not read, or that are not there",
-        "cluster.broker.handlers.fetch:FetchHandler.handle",
+        "cluster.broker.handlers.fetch:FetchHandler._begin",
         "any(map(_is_nothing_to_it, results))",
         "False",
         f"{_SESSIONS}::test_105_no_session_begins_with_what_the_client_may_not_read",
@@ -40,6 +40,14 @@ TABLE: tuple[Mutant, ...] = (
         "self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))",
         "pass",
         f"{_SESSIONS}::test_what_sessions_keep_is_bounded_for_each_principal",
+    ),
+    one_change(
+        "sessions-without-a-connection",
+        "A27: a session whose connection goes while it is made keeps nothing",
+        "cluster.broker.handlers.fetch:FetchSessions._is_there",
+        "return self._sessions.get(session.session_id) is session",
+        "return True",
+        f"{_SESSIONS}::test_a_session_that_ends_while_it_is_made_keeps_nothing",
     ),
     one_change(
         "any-number-of-fetches-wait",

@@ -89,4 +89,20 @@ TABLE: tuple[Mutant, ...] = (
         "pass",
         f"{_TURNS}::test_steps_of_coroutines_count",
     ),
+    one_change(
+        "long-fetches-hold-the-loop",
+        "A26: a fetch of many partitions is answered in steps, each in a turn",
+        "cluster.broker.handlers.fetch:FetchHandler._go_on",
+        "exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))",
+        "at_once(steps)",
+        f"{_WIRE}::test_a_fetch_of_many_partitions_is_answered_in_turns",
+    ),
+    one_change(
+        "slices-given-all-at-once",
+        "A26: a slice of long work is charged when it is given",
+        "cluster.broker.loop_time:LoopTime._turn",
+        "self._share(peer).spent_ms += SLICE_MS",
+        "pass",
+        f"{_TURNS}::test_long_work_of_many_has_a_slice_each",
+    ),
 )

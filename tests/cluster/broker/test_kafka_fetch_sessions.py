@@ -18,6 +18,7 @@ from strandline.cluster.broker.parked_fetch import FetchedPartition
 from strandline.cluster.broker.request import Action, AllowAll, RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.fetch import FINAL_EPOCH, FetchPartition, PartitionKey
+from strandline.proto.steps import ITEMS, at_once
 
 
 class HandClock:
@@ -68,14 +69,16 @@ class Driver:
         principal: str = "User:a",
         by_id: bool = False,
     ):
-        return self.sessions.open(
-            owner,
-            principal=principal,
-            session_id=session_id,
-            epoch=epoch,
-            by_id=by_id,
-            wanted=wanted,
-            forgotten=forgotten or [],
+        return at_once(
+            self.sessions.open(
+                owner,
+                principal=principal,
+                session_id=session_id,
+                epoch=epoch,
+                by_id=by_id,
+                wanted=wanted,
+                forgotten=forgotten or [],
+            )
         )
 
 
@@ -219,6 +222,27 @@ def test_what_sessions_keep_is_bounded_for_each_principal() -> None:
     driver.sessions.drop_all_of(OWNER)
     assert driver.kept.used_bytes == 0
     assert driver.kept.refused == 2
+
+
+def test_a_session_that_ends_while_it_is_made_keeps_nothing() -> None:
+    """The connection goes between two steps: what was held is given back, and the next step holds no more."""
+    driver = Driver()
+    wanted = want(*range(3 * ITEMS))
+    steps = driver.sessions.open(
+        OWNER, principal="User:a", session_id=0, epoch=0, by_id=False, wanted=wanted, forgotten=[]
+    )
+    next(steps)
+    next(steps)
+    assert driver.kept.used_bytes == ITEMS * PARTITION_BYTES
+    driver.sessions.drop_all_of(OWNER)
+    assert at_once(steps).session is None
+    assert driver.kept.used_bytes == 0
+    session = driver.ask(0, 0, wanted).session
+    assert session is not None
+    assert len(session.partitions) == 3 * ITEMS
+    again = driver.ask(session.session_id, 1, [], forgotten=[("t", number) for number in range(1, 3 * ITEMS)])
+    assert [one.partition for one in again.wanted] == [0]
+    assert driver.kept.used_bytes == PARTITION_BYTES
 
 
 def test_all_principals_together_have_a_bound() -> None:

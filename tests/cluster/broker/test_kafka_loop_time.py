@@ -21,12 +21,16 @@ from test_kafka_fetch import append, committed, fetch
 from test_kafka_produce import batch
 from test_kafka_tls import ca, listener, trusting  # noqa: F401 - a fixture
 
+from strandline.cluster.broker.handlers import fetch as fetch_handler
 from strandline.cluster.broker.loop_time import STRANGERS_MS, TURN_MS
 from strandline.cluster.broker.sasl import REQUESTS_BEFORE_MAX
 from strandline.cluster.security.dev_certificates import DevCa
 from strandline.cluster.security.sasl import SaslSettings
 from strandline.cluster.security.tls_transport import TlsConnection
+from strandline.proto import steps
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka import fetch as fetch_messages
+from strandline.proto.kafka.fetch import FetchPartition
 
 STEP_MS = 0.1
 REQUEST_MS = 3 * STEP_MS
@@ -176,6 +180,70 @@ def test_fetches_that_waited_for_the_same_records_are_answered_in_turns(tmp_path
                     await reader.receive_frame()
 
     asyncio.run(main())
+
+
+def test_a_fetch_of_many_partitions_is_answered_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are answered meanwhile, what is behind it on its connection comes behind it, and its answer is that of one
+    step."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node, clients(node, 2) as (reader, other):
+            node.create_topic("t")
+            append(node, "t", 0, batch(b"v"))
+            await committed(node, "t", 0, 1)
+            partitions: dict[int, int | dict[str, Any]] = dict.fromkeys(range(19_000), 0)
+            for version in (11, 12):
+                stepped(node)
+                waits = node.broker.loop_time.waits
+                fetch(reader, version, "t", partitions, session_id=0, session_epoch=0)
+                behind = reader.send("api_versions", 2)
+                await until(lambda before=waits: node.broker.loop_time.waits > before)
+                assert (await other.ask("api_versions", 2)).error_code == ErrorCode.NONE
+                assert answers(node, ("Fetch", version)) == 0
+                in_turns = await reader.receive_frame()
+                assert (await reader.receive(behind)).error_code == ErrorCode.NONE
+                assert node.broker.loop_time.waits - waits > 50
+                with monkeypatch.context() as whole:
+                    for module in (steps, fetch_messages, fetch_handler):
+                        whole.setattr(module, "ITEMS", 100_000)
+                    waits = node.broker.loop_time.waits
+                    fetch(reader, version, "t", partitions, session_id=0, session_epoch=0)
+                    at_once = await reader.receive_frame()
+                    assert node.broker.loop_time.waits - waits <= 2
+                assert in_turns[4:] == at_once[4:]
+
+    asyncio.run(main())
+
+
+def test_a_long_fetch_whose_connection_is_lost_leaves_nothing(tmp_path: Path) -> None:
+    """Nor does a request that ends too early, far behind its begin: its connection is closed as that of a short one."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node, clients(node, 2) as (leaver, damaged):
+            node.create_topic("t")
+            stepped(node)
+            partitions: dict[int, int | dict[str, Any]] = dict.fromkeys(range(19_000), 0)
+            fetch(leaver, 11, "t", partitions, session_id=0, session_epoch=0)
+            await until(lambda: node.broker.loop_time.waits > 10)
+            [gone] = [one for one in node.listener.connections if one._exchanges]
+            gone.abort()
+            assert await leaver.closed()
+            await until(lambda: len(node.listener.connections) == 1)
+            waits = node.broker.loop_time.waits
+            await asyncio.sleep(0.05)
+            assert node.broker.loop_time.waits == waits
+            assert node.fetch_sessions == node.broker.kept.used_bytes == 0
+            wanted = [FetchPartition("t", None, number, 0, 1000) for number in range(19_000)]
+            request = fetch_messages.FetchRequest(0, 1, 1000, wanted, rack="", session_epoch=0)
+            body = bytes(fetch_messages.write_request(11, request))[:-1]
+            damaged.writer.write(frame(1, 11, 1, body, flexible=False))
+            assert await damaged.closed()
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    [line] = [line for line in logs if line["event"] == "closed a client's connection"]
+    assert "FetchRequest v11" in line["reason"]
+    assert not [line for line in logs if "internal error" in line["event"]]
 
 
 def test_handshakes_take_the_time_of_strangers(

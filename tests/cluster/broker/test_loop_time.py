@@ -16,6 +16,7 @@ from strandline.cluster.broker.loop_time import (
     LoopTime,
 )
 from strandline.cluster.broker.request import Peer
+from strandline.proto.steps import Steps
 
 
 class HandClock:
@@ -229,5 +230,36 @@ def test_whoever_has_many_names_takes_bounded_memory() -> None:
         await drained(site, 5 * KEYS_MAX + 2)
         assert len(waiting) == 0
         assert not waiting._addresses
+
+    run(body)
+
+
+def test_long_work_of_many_has_a_slice_each() -> None:
+    """Twenty that work long have their slices in turns; in none is more done than clients have time for, and whoever
+    goes leaves nothing behind."""
+
+    async def body(site: Site) -> None:
+        began: list[list[str]] = [[]]
+
+        def steps(name: str) -> Steps[None]:
+            for _ in range(5):
+                site.clock.now_ms += SLICE_MS
+                site.done.append(name)
+                began[-1].append(name)
+                yield
+
+        works = []
+        for number in range(20):
+            peer = client(f"u{number}")
+            works.append(site.loop_time.timed(peer, site.loop_time.in_turns(peer, steps(str(number)))))
+        tasks = [asyncio.ensure_future(work) for work in works]
+        tasks[0].cancel()
+        async with asyncio.timeout(20):
+            while len(site.done) < 19 * 5:
+                await asyncio.sleep(0)
+                began.append([])
+        assert max(map(len, began)) <= TURN_MS / SLICE_MS
+        assert "0" not in site.done
+        assert sorted(site.done[:19]) == sorted(map(str, range(1, 20)))
 
     run(body)

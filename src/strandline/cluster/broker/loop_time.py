@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from strandline.proto.ports import Clock
+from strandline.proto.steps import Steps
 
 TURN_MS = 1.0
 """For all clients that are known, in one turn. An ack takes some turns of the loop, on two or three nodes."""
@@ -246,6 +247,34 @@ class LoopTime:
             work()
         finally:
             self.end(peer, began_ms)
+
+    async def in_turns(self, peer: Peer, steps: Steps[None]) -> None:
+        """Long work, a slice of it in a turn; who waits meanwhile has turns between. What it takes counts where this is
+        part of something `timed`."""
+        slice_end_ms = await self._turn(peer)
+        for _ in steps:
+            if self._clock.monotonic_ms() >= slice_end_ms:
+                slice_end_ms = await self._turn(peer)
+
+    async def _turn(self, peer: Peer) -> float:
+        """Wait for one; returns when its slice ends.
+
+        The slice is charged when it is given, as the coroutine goes on a little later: else all that wait would be
+        given theirs in the same turn.
+        """
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def give() -> None:
+            if not given.done():
+                self._share(peer).spent_ms += SLICE_MS
+                given.set_result(None)
+
+        self.wait(peer, give)
+        try:
+            await given
+        finally:
+            self.forget(give)
+        return self._clock.monotonic_ms() + SLICE_MS
 
     def _share(self, peer: Peer) -> _Share:
         return self._strangers if peer.is_stranger else self._known

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
@@ -44,6 +43,7 @@ from strandline.proto.kafka.fields import (
     topic_reference,
     unreadable,
 )
+from strandline.proto.steps import ITEMS, Steps, at_once
 
 FIRST, LAST = 4, 18
 FLEXIBLE_SINCE = Api.FETCH.flexible_since
@@ -203,13 +203,18 @@ def _layout_of(version: int) -> struct.Struct:
 
 def read_request(view: memoryview, version: int) -> FetchRequest:
     """Raises ProtocolError."""
+    return at_once(read_request_in_steps(view, version))
+
+
+def read_request_in_steps(view: memoryview, version: int) -> Steps[FetchRequest]:
+    """Raises ProtocolError."""
     try:
-        return _read_request(view, version)
+        return (yield from _read_request(view, version))
     except (struct.error, ProtocolError) as error:
         raise unreadable(f"FetchRequest v{version}", error) from error
 
 
-def _read_request(view: memoryview, version: int) -> FetchRequest:
+def _read_request(view: memoryview, version: int) -> Steps[FetchRequest]:
     flexible = version >= FLEXIBLE_SINCE
     position = 0
     replica_id = -1
@@ -220,10 +225,10 @@ def _read_request(view: memoryview, version: int) -> FetchRequest:
     if version >= SESSION_SINCE:
         (session_id, session_epoch), position = read_fixed(view, position, _SESSION)
     elements = Elements(REQUEST_ELEMENTS_MAX)
-    wanted, position = _read_topics(view, position, version, elements)
+    wanted, position = yield from _read_topics(view, position, version, elements)
     forgotten: list[PartitionKey] = []
     if version >= SESSION_SINCE:
-        forgotten, position = _read_forgotten(view, position, version, elements)
+        forgotten, position = yield from _read_forgotten(view, position, version, elements)
     rack = None
     if version >= RACK_SINCE:
         rack, position = read_string(view, position, flexible)
@@ -236,13 +241,15 @@ def _read_request(view: memoryview, version: int) -> FetchRequest:
     return FetchRequest(max_wait_ms, min_bytes, max_bytes, wanted, isolation_level, rack, replica_id, *session)
 
 
-def _read_topics(view: memoryview, position: int, version: int, elements: Elements) -> tuple[list[FetchPartition], int]:
+def _read_topics(
+    view: memoryview, position: int, version: int, elements: Elements
+) -> Steps[tuple[list[FetchPartition], int]]:
     flexible = version >= FLEXIBLE_SINCE
     layout = _layout_of(version)
     unpack, size = layout.unpack_from, layout.size
     wanted: list[FetchPartition] = []
     count, position = read_count(view, position, TOPIC_BYTES_MIN, flexible, elements)
-    for _ in range(count):
+    for number in range(1, count + 1):
         name, topic_id, position = read_topic(view, position, version >= TOPIC_ID_SINCE, flexible)
         partition_count, position = read_count(view, position, size, flexible, elements)
         for _ in range(partition_count):
@@ -258,25 +265,33 @@ def _read_topics(view: memoryview, position: int, version: int, elements: Elemen
                 partition, offset, max_bytes = fields[0], fields[1], fields[-1]
                 current_epoch = last_epoch = _UNKNOWN_EPOCH
             wanted.append(FetchPartition(name, topic_id, partition, offset, max_bytes, current_epoch, last_epoch))
+            if len(wanted) % ITEMS == 0:
+                yield
         if flexible:
             position = skip_tags(view, position)
+        if not partition_count and number % ITEMS == 0:
+            yield
     return wanted, position
 
 
 def _read_forgotten(
     view: memoryview, position: int, version: int, elements: Elements
-) -> tuple[list[PartitionKey], int]:
+) -> Steps[tuple[list[PartitionKey], int]]:
     flexible = version >= FLEXIBLE_SINCE
     forgotten: list[PartitionKey] = []
     count, position = read_count(view, position, TOPIC_BYTES_MIN, flexible, elements)
-    for _ in range(count):
+    for number in range(1, count + 1):
         name, topic_id, position = read_topic(view, position, version >= TOPIC_ID_SINCE, flexible)
         partition_count, position = read_count(view, position, INT32.size, flexible, elements)
         for _ in range(partition_count):
             forgotten.append((topic_id or name or "", INT32.unpack_from(view, position)[0]))
             position += INT32.size
+            if len(forgotten) % ITEMS == 0:
+                yield
         if flexible:
             position = skip_tags(view, position)
+        if not partition_count and number % ITEMS == 0:
+            yield
     return forgotten, position
 
 
@@ -352,10 +367,41 @@ def write_response(
         throttle_ms: how long the client should send nothing (KIP-219).
         end_tags: the tagged-field section that ends a flexible answer.
     """
+    steps = write_response_in_steps(
+        version,
+        results,
+        isolation_level=isolation_level,
+        error=error,
+        session_id=session_id,
+        throttle_ms=throttle_ms,
+        end_tags=end_tags,
+    )
+    return at_once(steps)
+
+
+def write_response_in_steps(
+    version: int,
+    results: Sequence[PartitionData],
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = NO_SESSION,
+    throttle_ms: int = 0,
+    end_tags: bytes = NO_TAGS,
+) -> Steps[list[Piece]]:
+    """See `write_response`."""
     flexible = version >= FLEXIBLE_SINCE
     committed = isolation_level == READ_COMMITTED
-    # Tuples are compared by their elements' identity first, which spares the comparison of ids.
-    topics = [list(partitions) for _, partitions in groupby(results, lambda result: (result.topic,))]
+    topics: list[list[PartitionData]] = []
+    before: str | UUID | None = None
+    for done, result in enumerate(results, 1):
+        if result.topic is not before and result.topic != before:
+            before = result.topic
+            topics.append([])
+        topics[-1].append(result)
+        if done % ITEMS == 0:
+            yield
+    written = 0
     parts: list[Piece] = []
     out = bytearray(INT32.pack(throttle_ms))
     if version >= SESSION_SINCE:
@@ -372,6 +418,9 @@ def write_response(
                 out = bytearray()
             if flexible:
                 out += _partition_tags(result, version)
+            written += 1
+            if written % ITEMS == 0:
+                yield
         if flexible:
             out += NO_TAGS
     if flexible:

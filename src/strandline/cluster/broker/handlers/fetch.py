@@ -14,11 +14,12 @@ from strandline.cluster.broker.memory import MemoryBudget
 from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import find_topic
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.log.compression import Codec
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.kafka.fetch import (
     FINAL_EPOCH,
     LEADER_SINCE,
@@ -29,10 +30,13 @@ from strandline.proto.kafka.fetch import (
     FetchRequest,
     PartitionKey,
     read_request,
+    read_request_in_steps,
     write_response,
+    write_response_in_steps,
 )
-from strandline.proto.kafka.fields import NO_TAGS
+from strandline.proto.kafka.fields import NO_TAGS, Unencodable
 from strandline.proto.ports import Clock
+from strandline.proto.steps import ITEMS, Steps, at_once, parts
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.waiting import Deadlines
 
@@ -106,7 +110,7 @@ class FetchSession:
         for key in forgotten:
             self.partitions.pop(key, None)
 
-    def changed(self, results: Iterable[FetchedPartition]) -> list[FetchedPartition]:
+    def changed(self, results: Sequence[FetchedPartition]) -> list[FetchedPartition]:
         """The results that the client does not know yet. Partitions that gave data go to the end: so none starves."""
         changed = []
         for result in results:
@@ -177,13 +181,16 @@ class FetchSessions:
         by_id: bool,
         wanted: Sequence[FetchPartition],
         forgotten: Sequence[PartitionKey],
-    ) -> Opened:
+        begins: bool = True,
+    ) -> Steps[Opened]:
         """What a request with this session id and epoch asks for (Kafka's `FetchManager.newContext`)."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             known = self._sessions.get(session_id)
             if known is not None and known.owner is owner:
                 self.drop(known)
-            session = None if epoch == FINAL_EPOCH or not wanted else self._create(owner, principal, by_id, wanted)
+            session = None
+            if begins and epoch != FINAL_EPOCH and wanted:
+                session = yield from self._create(owner, principal, by_id, wanted)
             return Opened(ErrorCode.NONE, session, False, wanted)
         session = self._sessions.get(session_id)
         if session is None or session.owner is not owner:
@@ -192,7 +199,7 @@ class FetchSessions:
             return Opened(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, [])
         if session.by_id != by_id:
             return Opened(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, [])
-        if not self._update(session, wanted, forgotten):
+        if not (yield from self._update(session, wanted, forgotten)):
             self.drop(session)
             return Opened(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, [])
         if not session.partitions:
@@ -216,20 +223,35 @@ class FetchSessions:
 
     def _update(
         self, session: FetchSession, wanted: Sequence[FetchPartition], forgotten: Sequence[PartitionKey]
-    ) -> bool:
-        """Whether there is room for what the session becomes."""
-        new = {key_of(partition) for partition in wanted} - session.partitions.keys()
-        if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):
-            return False
-        session.update(wanted, ())
-        before = len(session.partitions)
-        session.update((), forgotten)
-        self._kept.release(session.principal, PARTITION_BYTES * (before - len(session.partitions)))
+    ) -> Steps[bool]:
+        """Whether there is room for what the session becomes, and it has not ended meanwhile."""
+        for part in parts(wanted):
+            if part is not wanted:
+                yield
+            if not self._is_there(session):
+                return False
+            new = {key_of(partition) for partition in part} - session.partitions.keys()
+            if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):
+                return False
+            session.update(part, ())
+        for gone in parts(forgotten):
+            if gone is not forgotten:
+                yield
+            if not self._is_there(session):
+                return False
+            before = len(session.partitions)
+            session.update((), gone)
+            self._kept.release(session.principal, PARTITION_BYTES * (before - len(session.partitions)))
         return True
+
+    def _is_there(self, session: FetchSession) -> bool:
+        """It has not ended between two steps, as with its connection."""
+        return self._sessions.get(session.session_id) is session
 
     def _create(
         self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
-    ) -> FetchSession | None:
+    ) -> Steps[FetchSession | None]:
+        """It is found by its connection from its first step on, and so ends with it, whatever step it is in."""
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots and not self._evict_one(now_ms):
             return None
@@ -237,9 +259,10 @@ class FetchSessions:
         while self._last_id in self._sessions:
             self._last_id += 1
         session = FetchSession(self._last_id, owner, principal, by_id, now_ms)
-        if not self._update(session, wanted, ()):
-            return None
         self._sessions[session.session_id] = session
+        if not (yield from self._update(session, wanted, ())):
+            self.drop(session)
+            return None
         return session
 
     def _evict_one(self, now_ms: float) -> bool:
@@ -316,9 +339,34 @@ class FetchHandler:
         NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR,
         and INVALID_REQUEST to one who says to be a replica.
         """
+        self._go_on(exchange, self._begin(exchange, body))
+
+    def _go_on(self, exchange: Exchange, steps: Steps[None]) -> None:
+        """At once where it is one step, as it is of most requests; else in turns, with nothing behind it on its
+        connection meanwhile. Raises ProtocolError."""
+        for _ in steps:
+            exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))
+            return
+
+    async def _in_turns(self, exchange: Exchange, steps: Steps[None]) -> None:
+        try:
+            await self._shared.loop_time.in_turns(exchange.context.peer, steps)
+        except Unencodable:
+            raise
+        except ProtocolError as error:
+            exchange.drop_connection(str(error))
+
+    def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
+        """Everything before the first read, and that."""
         context = exchange.context
-        message = read_request(body, context.version)
-        opened = self._open(exchange, message)
+        message = yield from read_request_in_steps(body, context.version)
+        asked = self._authorizer.generation
+        results: list[FetchedPartition] | None = None
+        begins = message.session_epoch == INITIAL_EPOCH
+        if begins:
+            results = yield from self._locate_all(context, message, message.partitions)
+            begins = not any(map(_is_nothing_to_it, results))
+        opened = yield from self._open(exchange, message, begins=begins)
         if opened.error is not ErrorCode.NONE:
             exchange.respond(
                 write_response(
@@ -331,20 +379,16 @@ class FetchHandler:
             )
             return
         message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)))
-
-        asked = self._authorizer.generation
-        results = [FetchedPartition(wanted) for wanted in opened.wanted]
-        for result in results:
-            self._locate(context, message, result)
-        if opened.session is not None and not opened.incremental and any(map(_is_nothing_to_it, results)):
-            self.sessions.drop(opened.session)
-            opened = opened._replace(session=None)
+        if results is None:
+            results = yield from self._locate_all(context, message, opened.wanted)
         fetch = Fetch(
             self._shared,
             context.peer,
             message,
             results,
-            lambda results: exchange.attempt(lambda: self._respond(exchange, message, opened, results, asked)),
+            lambda results: exchange.attempt(
+                lambda: self._go_on(exchange, self._respond(exchange, message, opened, results, asked))
+            ),
         )
         fetch.start()
         if not exchange.ready:
@@ -356,7 +400,7 @@ class FetchHandler:
         message = read_request(body, version)
         opened = Opened(error, None, False, [])
         if error not in SESSION_ERRORS:
-            opened = self._open(exchange, message)
+            opened = at_once(self._open(exchange, message, begins=True))
         if opened.error is not ErrorCode.NONE or not opened.wanted:
             if version < SESSION_SINCE:
                 return False
@@ -374,7 +418,8 @@ class FetchHandler:
         )
         return True
 
-    def _open(self, exchange: Exchange, message: FetchRequest) -> Opened:
+    def _open(self, exchange: Exchange, message: FetchRequest, *, begins: bool) -> Steps[Opened]:
+        """`begins`: a session may begin with this request."""
         return self.sessions.open(
             exchange.connection,
             principal=exchange.context.principal,
@@ -383,6 +428,7 @@ class FetchHandler:
             by_id=exchange.context.version >= TOPIC_ID_SINCE,
             wanted=message.partitions,
             forgotten=message.forgotten,
+            begins=begins,
         )
 
     def _respond(
@@ -392,7 +438,7 @@ class FetchHandler:
         opened: Opened,
         results: list[FetchedPartition],
         asked: object,
-    ) -> None:
+    ) -> Steps[None]:
         """Of an incremental session, what the client does not know yet. `asked`: the authorizer's generation when the
         request came."""
         context, session = exchange.context, opened.session
@@ -401,22 +447,25 @@ class FetchHandler:
             self._respond_without(exchange, message, opened, throttle_ms)
             return
         if self._authorizer.generation is not asked:
-            results = [self._unless_revoked(context, result) for result in results]
+            results = yield from self._unless_revoked(context, results)
         sent = results
         if session is not None:
-            changed = session.changed(results)
+            changed = []
+            for part in parts(results):
+                if part is not results:
+                    yield
+                changed += session.changed(part)
             sent = changed if opened.incremental else results
         leaders = [result.leader_id for result in sent] if context.version >= LEADER_SINCE else []
-        exchange.respond(
-            write_response(
-                context.version,
-                sent,
-                isolation_level=message.isolation_level,
-                session_id=NO_SESSION if session is None else session.session_id,
-                throttle_ms=throttle_ms,
-                end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,
-            )
+        answer = yield from write_response_in_steps(
+            context.version,
+            sent,
+            isolation_level=message.isolation_level,
+            session_id=NO_SESSION if session is None else session.session_id,
+            throttle_ms=throttle_ms,
+            end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,
         )
+        exchange.respond(answer)
 
     def _respond_without(self, exchange: Exchange, message: FetchRequest, opened: Opened, throttle_ms: int) -> None:
         """The client has had too much: nothing of what was found, and a session goes on as if it was not asked. One
@@ -436,24 +485,60 @@ class FetchHandler:
             )
         )
 
-    def _unless_revoked(self, context: RequestContext, result: FetchedPartition) -> FetchedPartition:
+    def _unless_revoked(
+        self, context: RequestContext, results: Sequence[FetchedPartition]
+    ) -> Steps[list[FetchedPartition]]:
         """The right to read may have been taken while the fetch waited (rule A20): what it has found is not sent."""
-        if result.tp is None or allowed(self._authorizer, context, Operation.READ, topic(result.tp.topic)):
-            return result
-        refused = FetchedPartition(result.wanted)
-        refused.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        return refused
+        kept: list[FetchedPartition] = []
+        may: dict[str, bool] = {}
+        for result in results:
+            name = None if result.tp is None else result.tp.topic
+            if name is not None and name not in may:
+                may[name] = allowed(self._authorizer, context, Operation.READ, topic(name))
+            if name is None or may[name]:
+                kept.append(result)
+            else:
+                refused = FetchedPartition(result.wanted)
+                refused.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                kept.append(refused)
+            if len(kept) % ITEMS == 0:
+                yield
+        return kept
 
-    def _locate(self, context: RequestContext, request: FetchRequest, result: FetchedPartition) -> None:
-        """Find the partition, ask the authorizer, and compare the reader's history with ours."""
+    def _locate_all(
+        self, context: RequestContext, request: FetchRequest, wanted: Sequence[FetchPartition]
+    ) -> Steps[list[FetchedPartition]]:
+        """What a topic is, and whether the client may read it, is asked once for all of its partitions."""
+        results: list[FetchedPartition] = []
+        topics: dict[tuple[str | None, TopicId | None], TopicInfo | ErrorCode] = {}
+        for one in wanted:
+            found = topics.get((one.name, one.topic_id))
+            if found is None:
+                found = topics[one.name, one.topic_id] = self._find_topic(context, one.name, one.topic_id)
+            result = FetchedPartition(one)
+            self._locate(context, request, result, found)
+            results.append(result)
+            if len(results) % ITEMS == 0:
+                yield
+        return results
+
+    def _find_topic(
+        self, context: RequestContext, named: str | None, topic_id: TopicId | None
+    ) -> TopicInfo | ErrorCode:
+        """The topic, or why its partitions cannot be read."""
+        found = find_topic(self._image(), named, topic_id)
+        name = named if isinstance(found, ErrorCode) else found.name
+        if name is not None and not self._authorizer.authorize(context, ((Operation.READ, topic(name)),))[0]:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return found
+
+    def _locate(
+        self, context: RequestContext, request: FetchRequest, result: FetchedPartition, found: TopicInfo | ErrorCode
+    ) -> None:
+        """Find the partition in its topic, and compare the reader's history with ours."""
         wanted = result.wanted
         if request.replica_id >= 0:
             result.fail(ErrorCode.INVALID_REQUEST)
-            return
-        found = find_topic(self._image(), wanted.name, wanted.topic_id)
-        name = wanted.name if isinstance(found, ErrorCode) else found.name
-        if name is not None and not self._authorizer.authorize(context, ((Operation.READ, topic(name)),))[0]:
-            result.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif isinstance(found, ErrorCode):
             result.fail(found)
         elif wanted.partition not in found.partitions:
