@@ -75,10 +75,11 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "interrupted-poll-counts-as-handed-out",
         "schedule 64: what was not handled comes again: records that came when their caller was interrupted",
-        "client.loop_thread:LoopThread.serve",
-        "lost(future.result())",
+        "client.loop_thread:_Call.leave",
+        "self.lost(self.results.pop())",
         "pass",
         f"{_HANDLERS}::test_64_what_an_interrupted_poll_brought_comes_again",
+        "tests/client/test_interrupts.py::test_an_interrupt_when_the_task_has_ended_and_nobody_was_told",
     ),
     one_change(
         "unchanged-offset-never-committed-again",

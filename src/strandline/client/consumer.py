@@ -78,35 +78,29 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
-        return self._serve(self.inner.poll(timeout_s, max_records), self._put_back)
+        return self._serve(self.inner.poll(timeout_s, max_records), self.inner.put_back)
 
     def poll_columns(self, timeout_s: float = 0.0, max_records: int | None = None) -> PolledRecords:
         """As `poll`, as columns: `to_arrow()` and `to_pandas()` make no object for a record. Batches come whole."""
-        return self._serve(self.inner.poll_columns(timeout_s, max_records), self._put_parts_back)
+        return self._serve(self.inner.poll_columns(timeout_s, max_records), self.inner.put_parts_back)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        return self.inner.next_polled() or self._serve(self.inner.__anext__(), self._put_one_back)
+        return self._next_polled() or self._serve(self.inner.__anext__(), self.inner.put_one_back)
 
     def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
         """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized."""
-        found = self.inner.next_polled(raw=raw)
-        return found or self._serve(self.inner.next_record(timeout_s, raw=raw), self._put_one_back)
+        found = self._next_polled(raw=raw)
+        return found or self._serve(self.inner.next_record(timeout_s, raw=raw), self.inner.put_one_back)
+
+    def _next_polled(self, *, raw: bool = False) -> ConsumerRecord | None:
+        """Not past a call that was interrupted: what it puts back comes first."""
+        thread = self._thread
+        return None if thread is not None and thread.unsettled else self.inner.next_polled(raw=raw)
 
     take_back = on_thread(AsyncConsumer.take_back)
-
-    def _put_back(self, records: list[ConsumerRecord]) -> None:
-        """The caller was interrupted (Ctrl-C) just when it was to get these."""
-        self.call(lambda: self.inner.put_back(records))
-
-    def _put_parts_back(self, polled: PolledRecords) -> None:
-        firsts = [part.first for part in polled.parts]
-        self.call(lambda: self.inner.put_back(firsts))
-
-    def _put_one_back(self, record: ConsumerRecord | None) -> None:
-        self._put_back([] if record is None else [record])
 
     deserialized = direct(AsyncConsumer.deserialized)
     stop = direct(AsyncConsumer.stop)

@@ -11,9 +11,9 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 from strandline.client.errors import ClientError, ClosedError
 
@@ -33,18 +33,54 @@ def refused(call: str) -> ClientError:
     )
 
 
+class Gate:
+    """Opens once, for the thread that waits. No interrupt leaves a lock of it held, as one may of `threading.Event`."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._opened: SimpleQueue[None] = SimpleQueue()
+
+    def open(self) -> None:
+        """Wake the one that waits."""
+        self.is_open = True
+        self._opened.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return when it is open, or after `timeout_s`; whether it is. One thread at a time."""
+        if not self.is_open:
+            try:
+                self._opened.get(timeout=None if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+            except Empty:
+                pass
+        return self.is_open
+
+
 class Calls:
     """Functions that coroutines on the loop want called by the thread that waits for them."""
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[tuple[Callable[[], object], asyncio.Future[None]] | None] = SimpleQueue()
+        self._open: dict[asyncio.Future[None], None] = {}
+        self._left = False
 
     async def ask(self, function: Callable[[], object]) -> None:
         """On the loop: have it called; raises what it raises, and CancelledError when that ends the waiting thread's
-        call (KeyboardInterrupt, SystemExit)."""
+        call (KeyboardInterrupt, SystemExit), or has."""
+        if self._left:
+            raise asyncio.CancelledError
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[done] = None
         self._asked.put((function, done))
-        await done
+        try:
+            await done
+        finally:
+            self._open.pop(done, None)
+
+    def leave(self) -> None:
+        """On the loop: the waiting thread was interrupted, and answers no more."""
+        self._left = True
+        for done in list(self._open):
+            done.cancel()
 
     def end(self) -> None:
         """Nobody asks any more."""
@@ -65,6 +101,63 @@ class Calls:
                 done.get_loop().call_soon_threadsafe(_settle, done, None)
 
 
+class _Call(Generic[T]):
+    """One coroutine on the loop, and the thread that waits for its outcome.
+
+    Invariant: the outcome is taken by the thread, or what came is given to `lost` on the loop, and never both. Only
+    the thread writes `taken` and `dropped`, only the loop the rest. CPython runs signal handlers after calls, and not
+    between plain statements: "taken" and the `return` after it are one step, and so are an exception and "dropped".
+    """
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], calls: Calls | None = None, lost: Callable[[T], None] | None = None
+    ) -> None:
+        self.coroutine = coroutine
+        self.calls = calls
+        self.lost = lost
+        self.task: asyncio.Task[None] | None = None
+        self.gate = Gate()
+        self.taken = False
+        self.dropped = False
+        self.results: list[T] = []
+        self.error: BaseException | None = None
+
+    async def run(self, before: list[_Call[Any]]) -> None:
+        """On the loop: to the end, whatever it is, once the calls that were interrupted `before` have theirs."""
+        running = [call.task for call in before if call.task is not None]
+        try:
+            if running:
+                await asyncio.wait(running)
+            self.results.append(await self.coroutine)
+        except BaseException as error:  # SystemExit too: it belongs to the caller, and would end the loop here
+            self.error = error
+        finally:
+            self.coroutine.close()
+
+    def end(self) -> None:
+        """On the loop: its task has ended."""
+        if not self.results and self.error is None:  # cancelled before it began
+            self.coroutine.close()
+            self.error = asyncio.CancelledError()
+        self.gate.open()
+        if self.calls is not None:
+            self.calls.end()
+
+    def leave(self) -> bool:
+        """On the loop: the thread may have been interrupted; whether nothing is left to be done."""
+        if self.taken or not self.dropped:
+            return self.taken
+        if not self.gate.is_open:
+            if self.calls is not None:
+                self.calls.leave()
+            if self.task is not None:
+                self.task.cancel()
+            return False
+        if self.lost is not None and self.results:
+            self.lost(self.results.pop())
+        return True
+
+
 def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
     if done.done():
         return
@@ -83,6 +176,10 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.orphaned = False
         """This process is a forked child: the thread stayed with the parent."""
+        self._calls: list[_Call[Any]] = []
+        """Those that were not seen to be over. The loop's."""
+        self.unsettled = False
+        """A call was interrupted, and none has come to its end since: what it brought may be on its way back."""
         _living.add(self)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -102,13 +199,9 @@ class LoopThread:
         return self.wait(run())
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it."""
-        future = self._begin(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it, and leaves when it
+        has ended; a second one leaves at once, and the next call begins when it has."""
+        return self._await(_Call(coroutine))
 
     @property
     def closed(self) -> bool:
@@ -119,17 +212,9 @@ class LoopThread:
         """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread.
 
         Args:
-            lost: given the result, where the caller is interrupted when the coroutine has ended already.
+            lost: given the result, on the loop, where the caller is interrupted and does not get it.
         """
-        future = self._begin(coroutine)
-        future.add_done_callback(lambda _: calls.end())
-        try:
-            calls.answer()
-            return future.result()
-        except BaseException:
-            if not future.cancel() and lost is not None and future.exception() is None:
-                lost(future.result())
-            raise
+        return self._await(_Call(coroutine, calls, lost))
 
     def stop(self, farewell: Callable[[], Awaitable[None]]) -> None:
         """Run `farewell`, cancel what is left, end the thread. Idempotent; nothing in a forked child.
@@ -159,13 +244,77 @@ class LoopThread:
             self._thread.join()
             self.loop.close()
 
-    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def _await(self, call: _Call[T]) -> T:
+        try:
+            self._check(call)
+            self.loop.call_soon_threadsafe(self._begin, call)
+            if call.calls is not None:
+                call.calls.answer()
+            call.gate.wait()
+            error = call.error
+            if error is None:
+                result = call.results[0]
+                call.taken = True
+                call.results = []
+                self.unsettled = False
+                return result  # nothing was called since: see _Call
+        except BaseException:
+            call.dropped = True
+            self.unsettled = True
+            self._leave(call)
+            raise
+        call.taken = True
+        call.error = None
+        try:
+            raise CancelledError if isinstance(error, asyncio.CancelledError) else error
+        finally:
+            del error  # its traceback has this frame
+
+    def _check(self, call: _Call[Any]) -> None:
         if self.closed or self.is_current:
-            coroutine.close()
+            call.coroutine.close()
+            call.gate.open()
             if self.orphaned:
                 raise ClosedError(OF_THE_PARENT)
             raise ClosedError("this client is closed") if self.closed else refused("this call")
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def _leave(self, call: _Call[Any]) -> None:
+        """In the waiting thread: return when the call has ended, and what it brought has gone back."""
+        if self.closed or self.is_current:
+            return
+        swept = Gate()
+
+        def cut() -> None:
+            if call.task is None:  # interrupted before it was to begin
+                call.end()
+            self._sweep()
+
+        def sweep() -> None:
+            try:
+                self._sweep()
+            finally:
+                swept.open()
+
+        self.loop.call_soon_threadsafe(cut)
+        call.gate.wait()
+        self.loop.call_soon_threadsafe(sweep)
+        swept.wait()
+
+    def _begin(self, call: _Call[Any]) -> None:
+        self._sweep()
+        interrupted = [before for before in self._calls if before.dropped]
+        call.task = self.loop.create_task(call.run(interrupted))
+        self._calls.append(call)
+        call.task.add_done_callback(lambda _: self._end(call))
+        self._sweep()
+
+    def _end(self, call: _Call[Any]) -> None:
+        call.end()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """On the loop: calls whose threads were interrupted are cut; what they brought goes back."""
+        self._calls[:] = [call for call in self._calls if not call.leave()]
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -16,7 +16,7 @@ from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
-from strandline.client.loop_thread import LoopThread, of_parents, refused
+from strandline.client.loop_thread import Gate, LoopThread, of_parents, refused
 from strandline.client.metadata import TopicView
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
@@ -39,8 +39,8 @@ class _Running:
 
     def flush(self, timeout_s: float | None) -> None:
         """Raises ClientTimeout."""
-        done = threading.Event()
-        self.core.accumulator.start_flush(done.set)
+        done = Gate()
+        self.core.accumulator.start_flush(done.open)
         if not done.wait(timeout_s):
             raise ClientTimeout(
                 f"not everything was acknowledged within {timeout_s} s", self.core.sender.current_trouble()
@@ -211,8 +211,8 @@ class Producer:
             raise BufferExhausted("buffer.memory is full, and a callback of the producer must not wait for room")
         deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
         while True:
-            room = threading.Event()
-            core.accumulator.when_memory(room.set)
+            room = Gate()
+            core.accumulator.when_memory(room.open)
             left_ms = deadline_ms - core.clock.monotonic_ms()
             if left_ms <= 0 or not room.wait(left_ms / 1000):
                 raise core.exhausted()

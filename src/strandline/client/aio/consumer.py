@@ -213,7 +213,7 @@ class Consumer(Reader):
             group.member.touched = True
         else:
             self._handed = record
-        self._ready.popleft()
+        del self._ready[0]  # no call, after which a signal's handler could raise, and the record would be lost
         return record
 
     def take_back(self, settled: ConsumerRecord | None) -> None:
@@ -231,6 +231,14 @@ class Consumer(Reader):
             if where in self._states:
                 self.seek(where, record.offset)
 
+    def put_parts_back(self, polled: PolledRecords) -> None:
+        """As `put_back`, of `poll_columns`."""
+        self.put_back(part.first for part in polled.parts)
+
+    def put_one_back(self, record: ConsumerRecord | None) -> None:
+        """As `put_back`, of an iteration."""
+        self.put_back([] if record is None else [record])
+
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
         """What a raw record means. Raises DeserializationFailed."""
         return self._deserializing.record(raw) if self._deserializing.wanted else raw
@@ -239,6 +247,8 @@ class Consumer(Reader):
         """Everything handed out is done; where nothing waits, so is what was skipped on the way (markers)."""
         if self._group is not None:
             progress = self._group.progress
+            if self._ready:
+                progress.keep(self._ready[0])
             progress.finish()
             if not self._ready:
                 for item, state in self._states.items():

@@ -34,7 +34,7 @@ class Progress:
     def step(self, record: ConsumerRecord) -> None:
         """An iteration hands this out: the one before is done."""
         one = self._one
-        if one is record:
+        if one is not None and one[:3] == record[:3]:
             return  # the caller was interrupted just when it was to get it
         if one is None:
             self.finish()
@@ -44,6 +44,12 @@ class Progress:
                 self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
             self._before = one
         self._one = record
+
+    def keep(self, record: ConsumerRecord) -> None:
+        """The iteration has this still: if it was stepped to, an interrupt kept it from the caller."""
+        one = self._one
+        if one is not None and one[:3] == record[:3]:
+            self._one = None
 
     @property
     def handed_last(self) -> ConsumerRecord | None:
