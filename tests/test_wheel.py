@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES_MAX = 123_900
+LINES_MAX = 124_000
 """Lines of Python in the wheel, without what protoc writes. The bound rises with a reason in docs/design.md only."""
 
 IMPORT_ALL = """
