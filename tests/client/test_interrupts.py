@@ -87,6 +87,33 @@ def test_what_leaves_the_interpreter_belongs_to_the_caller(thread: LoopThread) -
     assert thread.wait(asyncio.sleep(0, "alive")) == "alive"
 
 
+def test_a_deserializer_that_leaves_costs_no_record(cluster: DevCluster) -> None:
+    """`sys.exit` in it reaches the caller of `poll`; the records of that poll come with the next one."""
+    topic, leaves = "leaves-in-a-deserializer", [True]
+
+    def value(data: bytes) -> bytes:
+        if leaves and data == b"3":
+            leaves.clear()
+            raise SystemExit(3)
+        return data
+
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 3)])
+    with Producer(cluster.bootstrap) as producer:
+        for count in range(6):
+            producer.send(topic, b"%d" % count)
+    with Consumer(cluster.bootstrap, group_id=topic, auto_offset_reset="earliest", value_deserializer=value) as reader:
+        reader.subscribe(topic)
+        got: list[bytes] = []
+        for _ in range(8):  # polls until the group is there, one that leaves, one that brings the rest
+            try:
+                got += [record.value for record in reader.poll(timeout_s=1)]
+            except SystemExit:
+                reader.commit()
+    assert got == [b"%d" % count for count in range(6)]
+    assert not leaves
+
+
 class Alarm(Exception):
     """Raised by the handler of a signal."""
 

@@ -150,7 +150,11 @@ class Consumer(Reader):
         records = await self._next_records(timeout_s, partial(self._take, most))
         if self._deserializing.wanted:
             raw = records
-            records, failure = self._deserializing.records(raw)
+            try:
+                records, failure = self._deserializing.records(raw)
+            except BaseException:  # sys.exit in a deserializer, say: nobody has these records
+                self._ready.extendleft(reversed(raw))
+                raise
             self._ready.extendleft(reversed(raw[len(records) :]))
             if failure is not None and not records:
                 raise failure
