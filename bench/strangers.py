@@ -1,5 +1,6 @@
 """An honest client's acks beside an attack, by somebody without an account or with one that may do nothing:
 
+    \b
     python -m bench.strangers                  # every attack
     python -m bench.strangers before-login
 
