@@ -209,7 +209,9 @@ def test_a_node_that_dies_before_dev_first_looks_is_told(tmp_path: Path, when: s
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         assert [node["node_id"] for node in ready["nodes"]] == [1, 2]
-        until(lambda: bool(select.select([process.stdout], [], [], 0)[0]))
+        told = select.poll()  # unlike select() it takes descriptors above 1023
+        told.register(process.stdout, select.POLLIN)
+        until(lambda: bool(told.poll(0)))
         ended = json.loads(process.stdout.readline())
         assert (ended["event"], ended["node_id"], ended["exit_code"]) == ("ended", 1, -signal.SIGKILL)
         process.send_signal(signal.SIGINT)
