@@ -278,6 +278,7 @@ class KafkaNode:
             clock=clock,
             rng=random.Random(3),
         )
+        self.replicas.on_hosted(self.groups.runtime.on_hosted)  # as a node does: logs may be made some turns later
         self.authorizer = ChosenAuthorizer()
         self.broker = self.controller.broker = Broker(
             BrokerParts(
