@@ -41,6 +41,7 @@ LONG = {
     "tools/test_copy_simulated.py",
     "client/test_groups_simulated.py",
     "client/test_real_groups.py",
+    "client/test_real_tails.py",
     "client/test_worked_examples.py",
     "docs_run/test_docs_run.py",
     "chaos/live/test_run_restored.py",

@@ -416,6 +416,10 @@ class ReplicaManager:
         """The hosted partition."""
         return self._partitions.get(tp)
 
+    def waits_for_log(self, tp: TopicPartition) -> bool:
+        """It will be hosted once its log is made (rule B26)."""
+        return self._set.waits_for_log(tp)
+
     def leader_of(self, tp: TopicPartition) -> NodeId | None:
         """Who leads a hosted partition (NO_NODE: nobody); None if it is not hosted here."""
         partition = self._partitions.get(tp)

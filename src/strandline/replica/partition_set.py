@@ -125,6 +125,10 @@ class PartitionSet:
         waiting = (*self._unmade.values(), *self._awaiting_deletion.values())
         return wanted in self.by_id or any(state.topic_id_partition == wanted for state in waiting)
 
+    def waits_for_log(self, name: TopicPartition) -> bool:
+        """By the metadata it will be hosted here, and its log is not made yet."""
+        return name in self._unmade or name in self._awaiting_deletion
+
     def stop_making(self) -> list[asyncio.Task[None]]:
         """Make no more logs; the task that ends now. The next start makes what is missing."""
         self._stopped = True

@@ -14,6 +14,7 @@ from kafka_wire import KafkaClient
 
 from strandline.cluster.groups.runtime import Phase
 from strandline.proto.error_codes import ErrorCode
+from strandline.replica import partition_set
 
 PROTOCOLS = [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"}]
 UNKNOWN_ID = UUID(int=77)
@@ -418,5 +419,24 @@ def test_a_deleted_topic_takes_its_offsets_along(tmp_path: Path) -> None:
         node.create_topic("t")
         fetched = await client.ask("offset_fetch", 8, groups=[{"group_id": "g", "topics": None}], require_stable=True)
         assert fetched.groups[0].topics == ()
+
+    run(tmp_path, main)
+
+
+def test_a_coordinator_whose_log_is_being_made_is_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the coordinator already: librdkafka asks for committed offsets no more once one says that it is not."""
+    monkeypatch.setattr(partition_set, "MAKING_MS", 0.0)
+    monkeypatch.setattr(partition_set, "RESTING_MS", 100.0)
+
+    async def main(_node: KafkaNode, client: KafkaClient) -> None:
+        said = []
+        while not said or said[-1] in NOT_YET:
+            answer = await client.ask("find_coordinator", 6, key_type=0, coordinator_keys=("g",))
+            if answer.coordinators[0].error_code == 0:
+                asked = [{"group_id": "g", "topics": None}]
+                fetched = await client.ask("offset_fetch", 8, groups=asked, require_stable=True)
+                said.append(fetched.groups[0].error_code)
+            await asyncio.sleep(0.01)
+        assert set(said) == {0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
     run(tmp_path, main)

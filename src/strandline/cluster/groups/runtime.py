@@ -276,6 +276,9 @@ class CoordinatorRuntime(Generic[S]):
         """Raises KafkaError as `ask` does."""
         hosted = self._hosted.get(partition)
         if hosted is None:
+            if self._replicas.waits_for_log(TopicPartition(self.topic, partition)):
+                # Not NOT_COORDINATOR: librdkafka asks for committed offsets no more once it has had that.
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator's log is being made")
             raise not_coordinator()
         if hosted.phase is Phase.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
