@@ -62,7 +62,7 @@ def _password(user: str) -> str:
 
 @dataclass
 class Figures:
-    """Of one attack; milliseconds, and MB of the attacked node."""
+    """Figures of one attack: milliseconds, and MB of the attacked node."""
 
     alone_p50_ms: float
     alone_p99_ms: float
@@ -138,7 +138,7 @@ def _above_its_quota(address: tuple[str, int]) -> None:
 
 
 def _pipeline(address: tuple[str, int], user: str | None, request: bytes) -> None:
-    """So many connections, each of which always has requests waiting at the node, and takes its answers."""
+    """Connections that each always have requests waiting at the node, and take their answers."""
     many = request * (64 * 1024 // len(request))
     with selectors.DefaultSelector() as selector:
 

@@ -52,7 +52,7 @@ CLUSTER_ID = "simulated"
 
 
 _EARLIER_BUILD = 0.3
-"""So many starts after a stop in good order find a directory as a build would have left it that kept no lives."""
+"""Share of starts after a stop in good order that find a directory as a build without lives would have left it."""
 
 
 @dataclass

@@ -93,7 +93,7 @@ class LiveCluster(DevCluster):
         self._disk_bytes = disk_bytes if disk_bytes is not None and can_mount() else None
         self._mounted: list[Path] = []
         self._orders: dict[int, list[Path]] = {}
-        """Of nodes that have several log directories: those, in the order of log.dirs."""
+        """Log directories of each node that has several, in the order of log.dirs."""
 
     # Life
 
