@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from tests.client.conftest import eventually
 
 from strandline.cli.main import COMMANDS, main
-from strandline.client import Admin, TopicPartition
+from strandline.client import Admin, Producer, TopicPartition
 from strandline.client.errors import UnknownTopic
 
 Run = Callable[..., Result]
@@ -309,3 +309,26 @@ def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: st
         assert "! 10 behind in all, 10 records expired unread" in line
         admin.delete_groups([one, other])
         assert listed() == {}
+
+
+def test_who_produces(run: Run, cluster: Any, topic: str) -> None:
+    """Each leader's producers, the latest first; those without an id are not remembered."""
+    run("topic", "create", topic, "-p", "2")
+    assert run("topic", "producers", topic).stdout == f"no leader of {topic} remembers a producer\n"
+    with Producer(cluster.bootstrap, enable_idempotence=False) as producer:
+        producer.send(topic, b"v", partition=0).result()
+    assert json.loads(run("topic", "producers", topic, "-o", "json").stdout) == []
+    for at_ms in (1_000_000, 2_000_000, 1_500_000):
+        with Producer(cluster.bootstrap) as producer:
+            producer.send(topic, b"v", partition=1, timestamp_ms=at_ms).result()
+            producer.send(topic, b"v", partition=1, timestamp_ms=at_ms).result()
+    found = json.loads(run("topic", "producers", topic, "-o", "json").stdout)
+    assert [(one["partition"], one["last_sequence"], one["last_timestamp_ms"]) for one in found] == [
+        (1, 1, 2_000_000),
+        (1, 1, 1_500_000),
+        (1, 1, 1_000_000),
+    ]
+    assert len({one["producer_id"] for one in found}) == 3
+    first = run("topic", "producers", topic, "-p", "1").stdout.splitlines()
+    assert "1970-01-01 00:33:20 UTC" in first[3]
+    assert "has partitions 0 to 1, not 2" in run("topic", "producers", topic, "-p", "2", expect=2).stderr
