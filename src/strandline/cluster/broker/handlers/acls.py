@@ -53,10 +53,6 @@ class AclsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
         return part(error_code=ErrorCode.NONE, error_message=None, resources=_resources(self._authorizer, wanted))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, error_message=message or None, resources=())
-
     # CreateAcls
 
     async def create(self, call: Call) -> Any:
@@ -74,10 +70,6 @@ class AclsHandler:
         answers = iter(outcomes)
         return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
 
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every entry has this error."""
-        return _created([AclOutcome(error, message)] * len(call.request.creations))
-
     # DeleteAcls
 
     async def delete(self, call: Call) -> Any:
@@ -90,10 +82,6 @@ class AclsHandler:
                 await self._controller.ask(operations.DELETE_ACLS, DeleteAclsRequest(filters), self._timeout_ms)
             ).outcomes
         return _deleted(outcomes)
-
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every filter has this error."""
-        return _deleted([AclOutcome(error, message)] * len(call.request.filters))
 
     def _check(self, context: RequestContext, operation: Operation) -> None:
         if not allowed(self._authorizer, context, operation, CLUSTER):

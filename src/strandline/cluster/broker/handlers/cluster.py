@@ -162,7 +162,7 @@ class ClusterHandler:
         self._check_change(call.context, request.cluster_id)
         change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
         await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
-        return self.refuse_change(call, ErrorCode.NONE, "")
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     async def remove_voter(self, call: Call) -> Any:
         """Take the vote of a controller that lost its log. Raises as `add_voter`."""
@@ -170,11 +170,7 @@ class ClusterHandler:
         self._check_change(call.context, request.cluster_id)
         change = RemoveVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
         await self._controller.ask(operations.REMOVE_VOTER, change, self._timeout_ms)
-        return self.refuse_change(call, ErrorCode.NONE, "")
-
-    def refuse_change(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer is this error."""
-        return part(error_code=error, error_message=message or None)
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
         if not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):

@@ -80,17 +80,6 @@ class ConsumerGroupsHandler:
             assignment=None if answer.assigned is None else _assigned(answer.assigned),
         )
 
-    def refuse_heartbeat(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(
-            error_code=error,
-            error_message=message or None,
-            member_id=None,
-            member_epoch=0,
-            heartbeat_interval=0,
-            assignment=None,
-        )
-
     async def _heartbeat(self, context: RequestContext, command: ConsumerHeartbeat) -> ConsumerAnswer:
         """What the member shall be from now on.
 
@@ -131,12 +120,6 @@ class ConsumerGroupsHandler:
             return await self._describe(call.context, group_id)
 
         return self._described(call, await describe_each(call.request.group_ids, describe))
-
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return self._described(
-            call, [DescribedGroup(group_id, None, error, message) for group_id in call.request.group_ids]
-        )
 
     async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,

@@ -52,10 +52,6 @@ class CoordinatorsHandler:
         kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
         return _respond(call, await self._find(call.context, kind, _keys(call)))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every key has this error."""
-        return _respond(call, [CoordinatorAnswer(key, error, message) for key in _keys(call)])
-
     async def _find(self, context: RequestContext, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
         """One answer a key. The first question for a group creates the topic that groups are kept in.
 

@@ -93,16 +93,6 @@ class DescribeConfigsHandler:
         parts.append(NO_TAGS if flexible else b"")
         return [b"".join(parts)]
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            call,
-            [
-                DescribedResource(resource.resource_type, resource.resource_name, error, message, [])
-                for resource in call.request.resources
-            ],
-        )
-
     def _describe(
         self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
     ) -> DescribedResource:
@@ -164,20 +154,6 @@ def _config(call: Call, config: DescribedConfig) -> Any:
         config_type=config.type,
         documentation=config.doc if documented else None,
     )
-
-
-def _respond(call: Call, resources: list[DescribedResource]) -> Any:
-    results = tuple(
-        part(
-            error_code=resource.error,
-            error_message=resource.message or None,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            configs=tuple(_config(call, config) for config in resource.configs),
-        )
-        for resource in resources
-    )
-    return part(results=results)
 
 
 def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:

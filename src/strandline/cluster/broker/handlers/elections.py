@@ -57,10 +57,6 @@ class ElectionsHandler:
         ]
         return _respond(ErrorCode.NONE, results)
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer and every partition named have this error."""
-        return _respond(error, [(ref, error, message) for ref in _partitions(call)])
-
 
 def _partitions(call: Call) -> tuple[PartitionRef, ...]:
     return tuple(

@@ -81,10 +81,6 @@ class GroupAdminHandler:
 
         return self._described(call, await describe_each(list(dict.fromkeys(call.request.groups)), describe))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return self._described(call, [DescribedGroup(one, None, error, message) for one in call.request.groups])
-
     async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
@@ -138,10 +134,6 @@ class GroupAdminHandler:
         types = call.request.types_filter if version >= TYPES_SINCE else ()
         return _listed(ErrorCode.NONE, await self._list(call.context, states, types))
 
-    def refuse_list(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _listed(error, [])
-
     async def _list(self, context: RequestContext, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
         """The groups that this broker coordinates and the principal may see, by partition and age.
 
@@ -169,10 +161,6 @@ class GroupAdminHandler:
     async def delete(self, call: Call) -> Any:
         """One error a group."""
         return _deleted(call, await self._delete(call.context, _names(call)))
-
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return _deleted(call, [error] * len(_names(call)))
 
     async def _delete(self, context: RequestContext, group_ids: Sequence[str]) -> list[ErrorCode]:
         """One error a group, in order: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND,

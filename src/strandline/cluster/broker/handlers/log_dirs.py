@@ -54,10 +54,6 @@ class LogDirsHandler:
         wanted = None if topics is None else {topic.topic: topic.partitions for topic in topics}
         return _respond(ErrorCode.NONE, self._describe(call.context, wanted))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _respond(error, [])
-
     def _describe(self, context: RequestContext, wanted: Mapping[str, Sequence[int]] | None) -> list[LogDirDescription]:
         """The replicas of this broker: of the partitions named, or all of them for None.
 

@@ -106,10 +106,6 @@ class ProducersHandler:
             self._authorizer, context, Operation.IDEMPOTENT_WRITE, CLUSTER
         )
 
-    def refuse_init(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, producer_id=-1, producer_epoch=-1)
-
     def begin_to_hold_ids(self) -> None:
         """Ask for a block in the background. A broker does when it starts: new producers then need no controller, and
         data flow on while a majority of controllers is away (rows S34, S45)."""
@@ -158,10 +154,6 @@ class ProducersHandler:
         is, KAFKA_STORAGE_ERROR where it is offline.
         """
         return _respond([self._producers(call.context, name, partition) for name, partition in _wanted(call)])
-
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _respond([ProducersAnswer(name, number, error, message) for name, number in _wanted(call)])
 
     def _producers(self, context: RequestContext, name: str, number: int) -> ProducersAnswer:
         if not allowed(self._authorizer, context, Operation.READ, topic(name)):

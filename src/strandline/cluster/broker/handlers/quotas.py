@@ -60,10 +60,6 @@ class QuotasHandler:
         )
         return part(error_code=ErrorCode.NONE, error_message=None, entries=entries)
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer has this error."""
-        return part(error_code=error, error_message=message or None, entries=None)
-
     # AlterClientQuotas
 
     async def alter(self, call: Call) -> Any:

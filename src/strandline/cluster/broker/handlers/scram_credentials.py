@@ -63,10 +63,6 @@ class ScramCredentialsHandler:
             results.append(part(user=name, error_code=error, error_message=message, credential_infos=infos))
         return part(error_code=ErrorCode.NONE, error_message=None, results=tuple(results))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer has this error."""
-        return part(error_code=error, error_message=message or None, results=())
-
     async def alter(self, call: Call) -> Any:
         """One outcome a user."""
         if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):

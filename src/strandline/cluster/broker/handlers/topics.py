@@ -67,11 +67,6 @@ class TopicsHandler:
         created = await self._create(call, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return self._all_created(call, topics, created)
 
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        topics = _topics_wanted(call)
-        return self._all_created(call, topics, [CreatedTopic(one.name, error, message) for one in topics])
-
     async def _create(
         self, call: Call, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
     ) -> list[CreatedTopic]:
@@ -156,10 +151,6 @@ class TopicsHandler:
         outcomes = await self._delete(call, _refs(call), timeout_ms=call.request.timeout)
         return _deleted(call, outcomes)
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        return _deleted(call, [TopicOutcome(ref.name, ref.topic_id, error, message) for ref in _refs(call)])
-
     async def _delete(self, call: Call, topics: Sequence[TopicRef], *, timeout_ms: float) -> list[TopicOutcome]:
         """One outcome a topic, in order, with name and id as far as they are known."""
         context, image = call.context, self._image()
@@ -203,10 +194,6 @@ class TopicsHandler:
             call, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
         )
         return _added(outcomes)
-
-    def refuse_create_partitions(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        return _added([TopicOutcome(one.name, ZERO_UUID, error, message) for one in call.request.topics])
 
     async def _add(
         self, call: Call, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
