@@ -74,7 +74,7 @@ class Commits:
         *,
         holder: Holder,
         subscribed: Callable[[], bool],
-        on_callback_error: Callable[[Exception], None],
+        on_callback_error: Callable[[BaseException], None],
     ) -> None:
         self.progress = Progress()
         self._config = config
@@ -132,7 +132,7 @@ class Commits:
         if done is not None:
             try:
                 done(offsets, failed)
-            except Exception as error:
+            except BaseException as error:  # SystemExit too: it would end the loop here
                 log.exception("a callback of commit_async failed")
                 self._on_callback_error(error)
 
