@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 
 from strandline.cluster.groups.config import MigrationPolicy
@@ -64,7 +65,7 @@ def _overrides(name: str, text: str) -> Mapping[str, int]:
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
-    directories = tuple(path.rstrip("/") or "/" for path in split_list(text))
+    directories = tuple(map(os.path.abspath, split_list(text)))  # what syncs one's name takes the directory above
     if not directories or len(set(directories)) != len(directories):
         raise ConfigError(name, text, "one directory or more, each named once")
     return directories
