@@ -210,7 +210,7 @@ class Commits:
             resource = {"resource_type": _BROKER, "resource_name": str(coordinator.node_id)}
             asked = {"resources": [{**resource, "configuration_keys": (_RETENTION,)}], "include_synonyms": False}
             [answer] = (await self._coordinator.call(Api.DESCRIBE_CONFIGS, asked)).results
-            self._coordinator.check(answer.error_code)
+            self._coordinator.check(Api.DESCRIBE_CONFIGS, answer.error_code, answer.error_message)
             retention_ms = int(next(one.value for one in answer.configs if one.name == _RETENTION)) * 60_000
         except (StrandlineError, StopIteration, TypeError, ValueError) as error:
             log.debug("%s is not known: %r", _RETENTION, error)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.cluster.broker.request import Authorizer, RequestContext, require
 from strandline.controller import operations
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
 from strandline.controller.channel import ControllerChannel
@@ -84,8 +84,7 @@ class AclsHandler:
         return _deleted(outcomes)
 
     def _check(self, context: RequestContext, operation: Operation) -> None:
-        if not allowed(self._authorizer, context, operation, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, operation, CLUSTER)
         if not self._authorizer.enabled:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 

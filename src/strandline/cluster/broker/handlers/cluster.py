@@ -14,8 +14,8 @@ from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
     RequestContext,
-    allowed,
     cluster_operations_bits,
+    require,
 )
 from strandline.controller import methods, operations
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
@@ -117,8 +117,7 @@ class ClusterHandler:
 
     async def describe_quorum(self, call: Call) -> Any:
         """Leader, voters and observers of the metadata log, as its leader sees them."""
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         quorum = await described_by_leader(
             self._quorum, node_id=self._node_id, rpc=self._rpc, timeout_ms=self._timeout_ms
         )
@@ -173,8 +172,7 @@ class ClusterHandler:
         return part(error_code=ErrorCode.NONE, error_message=None)
 
     def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
-        if not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.ALTER, CLUSTER)
         ours = self._image().cluster_id
         if cluster_id not in (None, ours):
             message = f"this is cluster {ours}, not {cluster_id}"

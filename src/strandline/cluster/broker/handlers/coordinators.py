@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group, refusal
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
@@ -70,7 +70,8 @@ class CoordinatorsHandler:
 
     async def _find_group(self, context: RequestContext, group_id: str) -> CoordinatorAnswer:
         if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            return CoordinatorAnswer(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            denied = refusal(context, Operation.DESCRIBE, group(group_id))
+            return CoordinatorAnswer(group_id, denied.code, denied.message)
         try:
             await self._groups.ensure_topic()
         except KafkaError as error:

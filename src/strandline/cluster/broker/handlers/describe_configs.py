@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part, short
 from strandline.cluster.broker.config import StaticSetting
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
 from strandline.controller.metadata.config_key import ConfigType
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
@@ -116,8 +116,7 @@ class DescribeConfigsHandler:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
     def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name)):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name))
         fault = topic_name_fault(name)
         if fault:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -127,8 +126,7 @@ class DescribeConfigsHandler:
         return [_of_entry(entry) for entry in self._configs.topic_entries(image, name)]
 
     def _broker_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         image = self._image()
         if not name:
             return [_of_entry(entry) for entry in self._configs.cluster_default_entries(image)]

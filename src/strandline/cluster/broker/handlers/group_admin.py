@@ -17,6 +17,7 @@ from strandline.cluster.broker.request import (
     allowed,
     group,
     operations_bits,
+    require,
 )
 from strandline.cluster.groups.commands import DeleteGroup, DescribeGroup, GroupDescription, ListedGroup, ListGroups
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -84,8 +85,7 @@ class GroupAdminHandler:
     async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         found: GroupDescription = await self._groups.ask(group_id, DescribeGroup(group_id))
         return found
 
@@ -170,8 +170,7 @@ class GroupAdminHandler:
             if number % GROUPS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             try:
-                if not allowed(self._authorizer, context, Operation.DELETE, group(group_id)):
-                    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                require(self._authorizer, context, Operation.DELETE, group(group_id))
                 if not group_id:
                     raise KafkaError(ErrorCode.INVALID_GROUP_ID)
                 await self._groups.ask(group_id, DeleteGroup(group_id))

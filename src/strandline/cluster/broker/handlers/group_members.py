@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group
+from strandline.cluster.broker.request import Authorizer, RequestContext, group, require
 from strandline.cluster.groups.commands import (
     Heartbeat,
     JoinAnswer,
@@ -167,8 +167,7 @@ class GroupMembersHandler:
         return errors
 
     def _check_member_may(self, context: RequestContext, group_id: str) -> None:
-        if not allowed(self._authorizer, context, Operation.READ, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.READ, group(group_id))
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group with members needs a name")
 

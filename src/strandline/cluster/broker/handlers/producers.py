@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, refusal, topic
 from strandline.controller import operations
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.channel import ControllerChannel
@@ -88,7 +88,7 @@ class ProducersHandler:
         if call.request.transactional_id is not None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         if not self._may_write_somewhere(call.context):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            raise refusal(call.context, Operation.IDEMPOTENT_WRITE, CLUSTER)
         while self._left.count == 0:
             if self._next.count > 0:
                 self._left, self._next = self._next, _NO_IDS
@@ -157,7 +157,8 @@ class ProducersHandler:
 
     def _producers(self, context: RequestContext, name: str, number: int) -> ProducersAnswer:
         if not allowed(self._authorizer, context, Operation.READ, topic(name)):
-            return ProducersAnswer(name, number, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            denied = refusal(context, Operation.READ, topic(name))
+            return ProducersAnswer(name, number, denied.code, denied.message)
         if self._image().partition(name, number) is None:
             return ProducersAnswer(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = self._replicas.partition(TopicPartition(name, number))

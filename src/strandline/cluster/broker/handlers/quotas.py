@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.cluster.broker.request import Authorizer, require
 from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -47,8 +47,7 @@ class QuotasHandler:
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, UNSUPPORTED_VERSION for an unknown type.
         """
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         wanted = _filter(call.request.components)
         entries = tuple(
             part(
@@ -68,8 +67,7 @@ class QuotasHandler:
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
         """
-        if not allowed(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER)
         outcomes: list[QuotaOutcome | None] = []
         asked: list[QuotaAlteration] = []
         for entry in call.request.entries:

@@ -11,7 +11,7 @@ from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
 from strandline.cluster.broker.exchange import FREE
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, refusal, topic
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
 from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
 from strandline.cluster.broker.restored_topics import FindTiers, is_restored, without_wish
@@ -86,7 +86,8 @@ class TopicsHandler:
 
         refusals = named_twice([item.name for item in topics])
         if any(map(is_restored, topics)) and not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
-            denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
+            lacks = refusal(context, Operation.ALTER, CLUSTER)
+            denied = lacks.code, lacks.message
             refusals = [denied if is_restored(item) else fault for item, fault in zip(topics, refusals, strict=True)]
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
@@ -183,7 +184,8 @@ class TopicsHandler:
         wanted = NamedTopic(ref.name or None, ref.topic_id)
         found = find_allowed_topic(self._authorizer, context, image, wanted, Operation.DELETE)
         if isinstance(found, ErrorCode) and found is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return found, ""
+            named = ref.name and found is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return found, refusal(context, Operation.DELETE, topic(ref.name)).message if named else ""
         return None
 
     # CreatePartitions
