@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
-from strandline.controller import broker_api
+from strandline.controller import broker_api, operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -232,7 +232,7 @@ def isr_proposer(
 
     async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         request = broker_api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
-        reply = await channel.alter_partition(request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
+        reply = await channel.ask(operations.ALTER_PARTITION, request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
         return list(reply.outcomes)
 
     return propose
@@ -245,7 +245,7 @@ def tier_changer(
 
     async def change(changes: Sequence[TierChange]) -> list[TierOutcome]:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
-        reply = await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
+        reply = await channel.ask(operations.ALTER_TIERS, request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
         return list(reply.outcomes)
 
     return change
@@ -258,6 +258,6 @@ def tier_reaper(
 
     async def reaped(topic_ids: Sequence[TopicId]) -> None:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))
-        await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
+        await channel.ask(operations.ALTER_TIERS, request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
 
     return reaped

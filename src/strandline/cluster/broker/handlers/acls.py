@@ -9,6 +9,7 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.controller import operations
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.proto.acls import (
@@ -67,7 +68,9 @@ class AclsHandler:
         asked = tuple(one for one, fault in zip(bindings, faults, strict=True) if not fault)
         outcomes: Sequence[AclOutcome] = ()
         if asked:
-            outcomes = (await self._controller.create_acls(CreateAclsRequest(asked), self._timeout_ms)).outcomes
+            outcomes = (
+                await self._controller.ask(operations.CREATE_ACLS, CreateAclsRequest(asked), self._timeout_ms)
+            ).outcomes
         answers = iter(outcomes)
         return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
 
@@ -83,7 +86,9 @@ class AclsHandler:
         filters = tuple(_filter(one) for one in call.request.filters)
         outcomes: Sequence[AclOutcome] = ()
         if filters:
-            outcomes = (await self._controller.delete_acls(DeleteAclsRequest(filters), self._timeout_ms)).outcomes
+            outcomes = (
+                await self._controller.ask(operations.DELETE_ACLS, DeleteAclsRequest(filters), self._timeout_ms)
+            ).outcomes
         return _deleted(outcomes)
 
     def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:

@@ -11,6 +11,7 @@ import structlog
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
 from strandline.cluster.broker.request import Action, Authorizer, RequestContext, topic
+from strandline.controller import operations
 from strandline.controller.api import (
     AlterConfigsRequest,
     ConfigAlteration,
@@ -93,7 +94,7 @@ class AlterConfigsHandler:
         async def ask(items: tuple[ResourceAlteration, ...]) -> Sequence[ResourceOutcome]:
             request = AlterConfigsRequest(items, dry_run)
             timeout_ms = self._timeout_ms
-            return (await self._controller.incremental_alter_configs(request, timeout_ms)).resources
+            return (await self._controller.ask(operations.INCREMENTAL_ALTER_CONFIGS, request, timeout_ms)).resources
 
         refusals = named_twice([(item.resource_type, item.resource_name) for item in resources])
         deny(self._authorizer, context, refusals, [_alter_action(item) for item in resources])

@@ -17,7 +17,7 @@ from strandline.cluster.broker.request import (
     allowed,
     cluster_operations_bits,
 )
-from strandline.controller import methods
+from strandline.controller import methods, operations
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -161,7 +161,7 @@ class ClusterHandler:
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
-        await self._controller.add_voter(change, request.timeout)
+        await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
         return self.refuse_change(call, ErrorCode.NONE, "")
 
     async def remove_voter(self, call: Call) -> Any:
@@ -169,7 +169,7 @@ class ClusterHandler:
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = RemoveVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
-        await self._controller.remove_voter(change, self._timeout_ms)
+        await self._controller.ask(operations.REMOVE_VOTER, change, self._timeout_ms)
         return self.refuse_change(call, ErrorCode.NONE, "")
 
     def refuse_change(self, call: Call, error: ErrorCode, message: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.controller import operations
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
 from strandline.controller.channel import ControllerChannel
 from strandline.log.findings import LogCondition
@@ -49,7 +50,7 @@ class ElectionsHandler:
         if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         asked = ElectLeadersRequest(kind, named, dry_run)
-        outcomes = (await self._controller.elect_leaders(asked, call.request.timeout)).outcomes
+        outcomes = (await self._controller.ask(operations.ELECT_LEADERS, asked, call.request.timeout)).outcomes
         results = [
             (PartitionRef(outcome.topic, outcome.partition), outcome.error, _message(outcome, dry_run))
             for outcome in outcomes

@@ -30,6 +30,7 @@ from strandline.cluster.broker.requested_topics import (
     find_topic,
     may_see,
 )
+from strandline.controller import operations
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -363,7 +364,8 @@ class AutoCreation:
     async def _create(self, names: list[str], charge: Charge, partitions: int) -> None:
         """Each name was charged for so many partitions."""
         try:
-            reply = await self._controller.create_topics(
+            reply = await self._controller.ask(
+                operations.CREATE_TOPICS,
                 CreateTopicsRequest(topics=tuple(CreatableTopic(name=name) for name in names)),
                 self._timeout_ms,
             )

@@ -11,6 +11,7 @@ import structlog
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, topic
+from strandline.controller import operations
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -136,7 +137,8 @@ class ProducersHandler:
 
     async def _ask_for_block(self) -> None:
         try:
-            self._next = await self._controller.allocate_producer_ids(
+            self._next = await self._controller.ask(
+                operations.ALLOCATE_PRODUCER_IDS,
                 AllocateProducerIdsRequest(node_id=self._node_id, broker_epoch=self._broker_epoch()),
                 self._timeout_ms,
             )

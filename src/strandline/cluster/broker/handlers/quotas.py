@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quota_api import AlterQuotasRequest, QuotaAlteration, QuotaChange, QuotaOutcome
@@ -86,7 +87,7 @@ class QuotasHandler:
             outcomes.append(None)
         if asked:
             request = AlterQuotasRequest(tuple(asked), call.request.validate_only)
-            reply = await self._controller.alter_client_quotas(request, self._timeout_ms)
+            reply = await self._controller.ask(operations.ALTER_QUOTAS, request, self._timeout_ms)
             decided = iter(reply.outcomes)
             outcomes = [next(decided) if outcome is None else outcome for outcome in outcomes]
         return _altered(call, [outcome for outcome in outcomes if outcome is not None])

@@ -14,6 +14,7 @@ import structlog
 
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramUpsertion
@@ -74,7 +75,7 @@ class ScramCredentialsHandler:
         deletions = tuple(ScramDeletion(one.name, one.mechanism) for one in request.deletions)
         upsertions = tuple(_upsertion(one) for one in request.upsertions)
         asked = AlterScramRequest(deletions, upsertions)
-        reply = await self._controller.alter_scram_credentials(asked, self._timeout_ms)
+        reply = await self._controller.ask(operations.ALTER_SCRAM, asked, self._timeout_ms)
         for outcome in reply.users:
             if outcome.error is ErrorCode.NONE:
                 log.info("SCRAM credentials were changed", user=outcome.name, by=call.context.principal)

@@ -15,6 +15,7 @@ from strandline.cluster.broker.request import Authorizer, RequestContext, allowe
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
 from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
 from strandline.cluster.broker.restored_topics import FindTiers, is_restored, without_wish
+from strandline.controller import operations
 from strandline.controller.api import (
     CreatableTopic,
     CreatedTopic,
@@ -82,7 +83,9 @@ class TopicsHandler:
             return CreatedTopic(name=item.name, error=error, message=message)
 
         async def ask(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
-            return (await self._controller.create_topics(CreateTopicsRequest(items, dry_run), timeout_ms)).topics
+            return (
+                await self._controller.ask(operations.CREATE_TOPICS, CreateTopicsRequest(items, dry_run), timeout_ms)
+            ).topics
 
         async def ask_with_tiers(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
             return await restored_topics.create(items, self._find_tiers, ask, dry_run=dry_run)
@@ -171,7 +174,7 @@ class TopicsHandler:
             return TopicOutcome(item.name, item.topic_id, error, message)
 
         async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
-            return (await self._controller.delete_topics(DeleteTopicsRequest(items), timeout_ms)).topics
+            return (await self._controller.ask(operations.DELETE_TOPICS, DeleteTopicsRequest(items), timeout_ms)).topics
 
         twice = named_twice([(ref.name, ref.topic_id) for ref in known])
         refusals = [twice[index] if fault is None else fault for index, fault in enumerate(faults)]
@@ -217,7 +220,7 @@ class TopicsHandler:
 
         async def ask(items: tuple[PartitionsToAdd, ...]) -> Sequence[TopicOutcome]:
             request = CreatePartitionsRequest(items, dry_run)
-            return (await self._controller.create_partitions(request, timeout_ms)).topics
+            return (await self._controller.ask(operations.CREATE_PARTITIONS, request, timeout_ms)).topics
 
         refusals = named_twice([item.name for item in topics])
         deny(self._authorizer, call.context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
