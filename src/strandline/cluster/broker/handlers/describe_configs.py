@@ -15,7 +15,6 @@ from strandline.cluster.broker.api import Call, part, short
 from strandline.cluster.broker.config import StaticSetting
 from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
-from strandline.controller.metadata.config_key import ConfigType
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
 from strandline.controller.metadata.image import MetadataImage, ResourceType
 from strandline.proto.acls import CLUSTER, Operation
@@ -26,6 +25,7 @@ from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT8, INT16, NO_TAGS, array_head, nullable_string, string
 from strandline.proto.ports import Clock
+from strandline.proto.settings import ConfigType
 
 DOCUMENTATION_SINCE = 3
 FLEXIBLE_SINCE = 4
@@ -179,8 +179,8 @@ def _of_entry(entry: ConfigEntry) -> DescribedConfig:
         name=entry.name,
         value=entry.value,
         source=entry.source,
-        type=entry.key.type,
-        doc=entry.key.documentation,
+        type=entry.row.type,
+        doc=entry.row.documentation,
         read_only=False,
         sensitive=False,
         synonyms=tuple((synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms),
@@ -196,6 +196,6 @@ def _of_setting(setting: StaticSetting) -> DescribedConfig:
         type=setting.type,
         doc=setting.doc,
         read_only=True,
-        sensitive=setting.value is None,
+        sensitive=setting.sensitive,
         synonyms=((setting.name, setting.value, source),),
     )

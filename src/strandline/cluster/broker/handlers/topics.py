@@ -31,6 +31,7 @@ from strandline.controller.channel import ControllerChannel
 from strandline.controller.machine.state import MAX_PARTITIONS_PER_REQUEST
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, ResourceType, topic_resource
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
@@ -105,7 +106,7 @@ class TopicsHandler:
             return 0
         count = len(wanted.assignments) or wanted.num_partitions
         if count == -1:
-            count = int(self._configs.broker_value(image, "num.partitions"))
+            count = self._configs.broker_value(image, BrokerSettings.num_partitions)
         return _if_possible(count)
 
     def _all_created(self, call: Call, topics: list[CreatableTopic], created: list[CreatedTopic]) -> Any:
