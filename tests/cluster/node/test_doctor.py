@@ -129,7 +129,7 @@ def test_a_producers_settings_are_judged() -> None:
     """Row S30: with several requests in flight and no idempotence order may break; row S22: acks=0 loses."""
 
     def found(**settings: object) -> list[str]:
-        return [finding.setting for finding in judge_producer(ProducerConfig.of(settings))]
+        return [finding.setting for finding in judge_producer(ProducerConfig(settings))]
 
     assert found() == []
     reordering = found(enable_idempotence=False, max_in_flight_requests_per_connection=5)
@@ -145,7 +145,7 @@ def test_a_consumers_settings_are_judged() -> None:
     nothing."""
 
     def found(**settings: object) -> list[str]:
-        return [finding.setting for finding in judge_consumer(ConsumerConfig.of(settings))]
+        return [finding.setting for finding in judge_consumer(ConsumerConfig(settings))]
 
     assert found() == ["enable.auto.commit = true (the default)", "auto.offset.reset = latest (the default)"]
     assert found(enable_auto_commit=False, auto_offset_reset="earliest") == []
