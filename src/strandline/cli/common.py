@@ -107,7 +107,7 @@ class Target:
         """The settings for one kind of client: the command's `defaults`, overridden by ``-X``."""
         merged: dict[str, Any] = dict(defaults)
         merged |= {key.replace(".", "_"): value for key, value in self.settings.items()}
-        kind.of(merged)
+        kind(merged)
         return merged
 
 
@@ -327,7 +327,7 @@ def check_reachable(target: Target) -> None:
     from strandline.client.session import Session
 
     async def knock() -> None:
-        config = AdminConfig.of({key: value for key, value in target.settings.items() if _is_common(key)})
+        config = AdminConfig({key: value for key, value in target.settings.items() if _is_common(key)})
         session = Session(target.bootstrap, config)
         try:
             await session.network.to_any([])
@@ -340,7 +340,7 @@ def check_reachable(target: Target) -> None:
 def _is_common(key: str) -> bool:
     from strandline.client.config import CommonConfig
 
-    return key.replace(".", "_") in CommonConfig.__dataclass_fields__
+    return key.replace(".", "_") in CommonConfig.attributes
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Producer:
     """
 
     def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ProducerSettings]) -> None:
-        self._config = ProducerConfig.of(settings)
+        self._config = ProducerConfig(settings)
         self._bootstrap = bootstrap
         parse_bootstrap(bootstrap)
         self._start_lock = threading.Lock()

@@ -343,9 +343,11 @@ def string(name: str, default: str | None, sentence: str, **columns: Unpack[Colu
     """Any text; unset, it reads as the empty one."""
 
     def read(key: str, value: object) -> str:
-        if isinstance(value, bool) or not isinstance(value, str | int | None):
+        if value is None and default is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, str | int):
             raise ConfigError(key, value, "text")
-        return "" if value is None else str(value)
+        return str(value)
 
     columns.setdefault("type", ConfigType.PASSWORD if is_secret(name) else ConfigType.STRING)
     return Setting(name, default, sentence, read, "any text", **columns)

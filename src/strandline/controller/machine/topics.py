@@ -20,9 +20,8 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine import adoption, tiering
-from strandline.controller.machine.placement import Placer, usable_brokers
+from strandline.controller.machine.placement import Placer, default_replication_factor, usable_brokers
 from strandline.controller.machine.state import (
-    DEFAULT_REPLICATION_FACTOR_MAX,
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
     Result,
@@ -224,7 +223,7 @@ def _automatic_assignments(
         factor = state.resolver.broker_value(state.image, BrokerSettings.default_replication_factor)
         if factor < 1:
             brokers = len(placement.brokers)
-            factor = max(1, min(DEFAULT_REPLICATION_FACTOR_MAX, brokers))
+            factor = default_replication_factor(brokers)
             remark = f"Replication factor {factor} was chosen: the cluster has {brokers} broker(s)."
             if factor == 1:
                 remark += " Records exist once and are lost with that broker's disk."
