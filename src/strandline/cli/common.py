@@ -423,6 +423,14 @@ def numbers(items: Sequence[int] | None) -> str:
     return ",".join(str(item) for item in items) if items else "-"
 
 
+def shown_time(at_ms: int) -> str:
+    """``2026-11-23 10:00:00 UTC`` of milliseconds since 1970; what is no time of ours stays a number."""
+    if not 0 <= at_ms < 253_402_300_800_000:
+        return f"{at_ms} ms"
+    moment = datetime.fromtimestamp(at_ms / 1000, timezone.utc)  # noqa: UP017  # Python 3.11's datetime.UTC reads worse
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def plural(count: int, noun: str) -> str:
     """``1 record``, ``2 records``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
