@@ -74,7 +74,7 @@ def adopted(state: MachineState, topic: CreatableTopic, num_partitions: int, *, 
             )
         epochs[one.partition] = LeaderEpoch(_last_epoch(topic, one) + 1)
         next_id = state.image.next_producer_id
-        known = ProducerIds(next_id, max(next_id, one.producer_ids_end))
+        known = ProducerIds(next_id, max(next_id, one.producer_ids_end))  # rule B27/lost-producers-have-our-ids
         segments = tuple(replace(segment, producers=known) for segment in one.segments)
         tier = Tier(segments[0].base_offset, segments)
         records += tier_records(TopicIdPartition(topic.topic_id, one.partition), tier)
@@ -88,7 +88,7 @@ def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) 
     """What goes behind `records`, which create topics, so that no id is given out that they adopt."""
     segments = [record.segment for record in records if isinstance(record, TieredSegmentRecord)]
     end = max((one.producers.end for one in segments if one.producers is not None), default=0)
-    if end <= state.image.next_producer_id:
+    if end <= state.image.next_producer_id:  # rule B27/restored-producer-ids-are-given-out-again
         return []
     return [ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, ProducerId(end))]
 
@@ -96,7 +96,7 @@ def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) 
 def _check_topic(state: MachineState, topic: CreatableTopic) -> None:
     if topic.topic_id == ZERO_UUID:
         raise _refused(f"Topic {topic.name!r} is to be restored under the id that it had, and none is named.")
-    if topic.topic_id in state.image.deleted_tiers:
+    if topic.topic_id in state.image.deleted_tiers:  # rule B25/topics-are-restored-while-they-are-deleted
         raise _refused(
             f"Topic {state.image.deleted_tiers[topic.topic_id]!r} with the id {topic.topic_id} was deleted in this "
             "cluster, and its objects are being deleted from the object store."
@@ -111,6 +111,7 @@ def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
     end_offset = None
     seen: set[UUID] = set()
     for segment in one.segments:
+        # rule B25/restored-tiers-have-gaps
         fault = segment_fault(segment) or place_fault(segment, one.segments[0].base_offset, end_offset)
         if not fault and segment.segment_id in seen:
             fault = "its id stands there twice"
@@ -128,7 +129,7 @@ def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
             raise _refused(_at(topic, one, segment, fault))
     if not one.segments:
         raise _refused(f"Partition {one.partition} of topic {topic.name!r} is named without a segment.")
-    return one.segments[-1].last_epoch
+    return one.segments[-1].last_epoch  # rule B25/restored-topics-repeat-leader-epochs
 
 
 def _at(topic: CreatableTopic, one: AdoptedTier, segment: TieredSegment, fault: str) -> str:

@@ -41,7 +41,7 @@ def check_topic(state: MachineState, topic: str, after: Mapping[str, str]) -> No
         return state.resolver.synonyms(image, TOPIC_CONFIGS[name], after)[0].value
 
     policy = in_force("cleanup.policy")
-    if "compact" in split_list(policy):
+    if "compact" in split_list(policy):  # rule B21/tiered-topics-are-compacted
         raise ConfigError(
             "cleanup.policy", policy, f"delete alone with {REMOTE_STORAGE_ENABLE}=true: what is tiered is not compacted"
         )
@@ -72,7 +72,7 @@ def _check_local(name: str, text: str, whole_name: str, whole_text: str) -> None
 def _check_empty(image: MetadataImage, topic: str) -> None:
     info = image.topics[topic]
     count = sum(len(image.tier(info.topic_id, number).segments) for number in info.partitions)
-    if count:
+    if count:  # rule B21/full-tiers-are-turned-off
         raise ConfigError(
             REMOTE_STORAGE_ENABLE,
             "false",
