@@ -279,3 +279,33 @@ def test_help_teaches(path: tuple[str, ...], command: click.Command) -> None:
     assert f"strandline {' '.join(path)}" in text
     silent = [option.name for option in command.params if isinstance(option, click.Option) and not option.help]
     assert not silent
+
+
+def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: str) -> None:
+    """State, members and lag; what retention took unread, and a group whose topic is gone, are no number."""
+    run("topic", "create", topic, "-p", "2")
+    run("produce", topic, stdin=b"\n".join(b"%d" % n for n in range(10)))
+    one, other = f"{topic}-one", f"{topic}-other"
+    with Admin(cluster.bootstrap) as admin:
+        ends = admin.list_offsets({TopicPartition(topic, number): -1 for number in (0, 1)})
+        behind = {place: max(found.offset - 1, 0) for place, found in ends.items()}
+        admin.alter_group_offsets(one, behind)
+        admin.alter_group_offsets(other, dict.fromkeys(ends, 0))
+        lag = sum(1 for found in ends.values() if found.offset)
+
+        def listed() -> dict[str, Any]:
+            told = json.loads(run("group", "list", "-o", "json").stdout)
+            return {group["group"]: group for group in told if group["group"].startswith(topic)}
+
+        assert {(name, found["lag"], found["members"], found["state"]) for name, found in listed().items()} == {
+            (one, lag, 0, "Empty"),
+            (other, 10, 0, "Empty"),
+        }
+        [line] = [line for line in run("group", "list").stdout.splitlines() if f"{other} " in line]
+        assert line.split() == [other, "Empty", "0", "10", "classic"]
+        admin.delete_records({place: found.offset for place, found in ends.items()})
+        eventually(lambda: listed()[other]["expired_unread"] == 10)
+        [line] = [line for line in run("group", "list").stdout.splitlines() if f"{other} " in line]
+        assert "! 10 behind in all, 10 records expired unread" in line
+        admin.delete_groups([one, other])
+        assert listed() == {}

@@ -16,10 +16,11 @@ from strandline.controller.command_queue import Command, CommandQueue
 from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
-from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
+from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, MetadataVersionRecord
+from strandline.controller.metadata.settings import AGREED_KEYS
 from strandline.controller.methods import served
 from strandline.controller.operations import OPERATIONS, Operation
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strandline.controller.metadata.config_key import ConfigType
+from strandline.proto.settings import ConfigType
 
 MIB = 1024 * 1024
 INT_MAX = 2**31 - 1
@@ -72,7 +72,7 @@ class BrokerConfig:
 class StaticSetting:
     """A setting of the node's file that cannot change while it runs, as DescribeConfigs tells it.
 
-    `value` is None for a secret; `is_default` when the file does not name it.
+    `value` is None for a secret, and where none is set; `is_default` when the file does not name it.
     """
 
     name: str
@@ -80,3 +80,4 @@ class StaticSetting:
     type: ConfigType
     doc: str
     is_default: bool
+    sensitive: bool

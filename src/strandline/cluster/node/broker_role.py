@@ -15,9 +15,8 @@ from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
 from strandline.cluster.node.authorization import authorizer_of
-from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import listener_setting
-from strandline.cluster.node.config_settings import RACK_AWARE
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
@@ -32,6 +31,7 @@ from strandline.cluster.node.replica_feed import (
     upkeep_config,
 )
 from strandline.cluster.node.sasl import NodeSasl
+from strandline.cluster.node.settings import RACK_AWARE
 from strandline.cluster.node.tiered import NodeTier
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
@@ -364,15 +364,16 @@ def _listener_config(config: NodeConfig) -> ListenerConfig:
 
 def _static_settings(config: NodeConfig) -> list[StaticSetting]:
     """What DescribeConfigs tells of settings that cannot change while the node runs."""
-    settings = dict(NODE_SETTINGS)
-    settings |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
+    rows = dict(config.rows)
+    rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
     return [
         StaticSetting(
             name=name,
-            value=None if is_secret(name) else config.given.get(name, setting.default),
-            type=setting.type,
-            doc=setting.doc,
+            value=None if row.secret or is_secret(name) else config.given.get(name, row.default),
+            type=row.type,
+            doc=row.documentation,
             is_default=name not in config.given,
+            sensitive=row.secret or is_secret(name),
         )
-        for name, setting in settings.items()
+        for name, row in rows.items()
     ]

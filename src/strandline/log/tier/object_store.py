@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from strandline.log.tier.store import StoredObject
-from strandline.proto.errors import ConfigError, ObjectMissing, StoreError
+from strandline.proto.errors import ConfigError, MissingExtra, ObjectMissing, StoreError
 from strandline.proto.secrets import HIDDEN
 from strandline.proto.tasks import shared
 
@@ -65,7 +65,8 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float, make:
             made a store, would be written to by the nodes.
 
     Raises:
-        ConfigError: the URL or an option cannot stand, or `obstore` is not installed. No option's value is shown.
+        ConfigError: the URL or an option cannot stand. No option's value is shown.
+        MissingExtra: `obstore` is not installed.
     """
     obstore = _library()
     parts = urlsplit(url)
@@ -103,10 +104,8 @@ def _library() -> ModuleType:
         import obstore
         import obstore.exceptions
         import obstore.store
-    except ImportError:
-        raise ConfigError(
-            URL_KEY, "set", "pip install obstore (the extra `tier`): object stores are reached by it"
-        ) from None
+    except ImportError as error:
+        raise MissingExtra.of(URL_KEY, "tier", error) from None
     return obstore
 
 

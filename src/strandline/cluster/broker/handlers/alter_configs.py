@@ -21,7 +21,7 @@ from strandline.controller.api import (
 )
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage, ResourceType
-from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.controller.metadata.settings import settings_without_effect
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 
@@ -62,12 +62,6 @@ class AlterConfigsHandler:
     async def alter_altogether(self, call: Call) -> Any:
         """One outcome a resource, in order."""
         return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            [Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources]
-        )
 
     async def _outcomes(self, call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
         """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be."""

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part, short
 from strandline.cluster.broker.config import StaticSetting
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
-from strandline.controller.metadata.config_key import ConfigType
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
 from strandline.controller.metadata.image import MetadataImage, ResourceType
 from strandline.proto.acls import CLUSTER, Operation
@@ -26,6 +25,7 @@ from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT8, INT16, NO_TAGS, array_head, nullable_string, string
 from strandline.proto.ports import Clock
+from strandline.proto.settings import ConfigType
 
 DOCUMENTATION_SINCE = 3
 FLEXIBLE_SINCE = 4
@@ -93,16 +93,6 @@ class DescribeConfigsHandler:
         parts.append(NO_TAGS if flexible else b"")
         return [b"".join(parts)]
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            call,
-            [
-                DescribedResource(resource.resource_type, resource.resource_name, error, message, [])
-                for resource in call.request.resources
-            ],
-        )
-
     def _describe(
         self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
     ) -> DescribedResource:
@@ -126,8 +116,7 @@ class DescribeConfigsHandler:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
     def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name)):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name))
         fault = topic_name_fault(name)
         if fault:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -137,8 +126,7 @@ class DescribeConfigsHandler:
         return [_of_entry(entry) for entry in self._configs.topic_entries(image, name)]
 
     def _broker_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         image = self._image()
         if not name:
             return [_of_entry(entry) for entry in self._configs.cluster_default_entries(image)]
@@ -166,20 +154,6 @@ def _config(call: Call, config: DescribedConfig) -> Any:
     )
 
 
-def _respond(call: Call, resources: list[DescribedResource]) -> Any:
-    results = tuple(
-        part(
-            error_code=resource.error,
-            error_message=resource.message or None,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            configs=tuple(_config(call, config) for config in resource.configs),
-        )
-        for resource in resources
-    )
-    return part(results=results)
-
-
 def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:
     """A DescribeConfigsResult; `known` are the configs that were written before."""
     flexible = call.context.version >= FLEXIBLE_SINCE
@@ -205,8 +179,8 @@ def _of_entry(entry: ConfigEntry) -> DescribedConfig:
         name=entry.name,
         value=entry.value,
         source=entry.source,
-        type=entry.key.type,
-        doc=entry.key.documentation,
+        type=entry.row.type,
+        doc=entry.row.documentation,
         read_only=False,
         sensitive=False,
         synonyms=tuple((synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms),
@@ -222,6 +196,6 @@ def _of_setting(setting: StaticSetting) -> DescribedConfig:
         type=setting.type,
         doc=setting.doc,
         read_only=True,
-        sensitive=setting.value is None,
+        sensitive=setting.sensitive,
         synonyms=((setting.name, setting.value, source),),
     )

@@ -35,6 +35,7 @@ from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -344,12 +345,12 @@ class AutoCreation:
     @property
     def is_on(self) -> bool:
         """Whether the cluster creates topics on their first use."""
-        return self._configs.broker_value(self._image(), "auto.create.topics.enable") == "true"
+        return self._configs.broker_value(self._image(), BrokerSettings.auto_create_topics_enable)
 
     def create(self, names: Sequence[str], charge: Charge) -> None:
         """Begin to create those of `names` that are not being created yet, and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
-        partitions = int(self._configs.broker_value(self._image(), "num.partitions")) if fresh else 0
+        partitions = self._configs.broker_value(self._image(), BrokerSettings.num_partitions) if fresh else 0
         fresh = [name for name in fresh if charge.admits(partitions)]  # rule A21/first-uses-are-free
         if fresh:
             self._being_created.update(dict.fromkeys(fresh))
