@@ -247,7 +247,7 @@ def milliseconds(
 
 
 def size(
-    name: str, default: int, sentence: str, *, low: int = 1, high: int = INT64_MAX, **columns: Unpack[Columns]
+    name: str, default: int | None, sentence: str, *, low: int = 1, high: int = INT64_MAX, **columns: Unpack[Columns]
 ) -> Setting[int]:
     """A size."""
     columns.setdefault("unit", "bytes")
