@@ -7,6 +7,7 @@ Other settings may stand in a node's file, too, and change while the cluster run
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -84,7 +85,7 @@ def _overrides(name: str, text: str) -> Mapping[str, int]:
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
-    directories = tuple(path.rstrip("/") or "/" for path in split_list(text))
+    directories = tuple(map(os.path.abspath, split_list(text)))  # what syncs one's name takes the directory above
     if not directories or len(set(directories)) != len(directories):
         raise ConfigError(name, text, _DIRECTORIES)
     return directories

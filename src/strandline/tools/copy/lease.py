@@ -124,7 +124,8 @@ class Lease:
         }
 
         async def beat() -> None:
-            self._coordinator.check((await self._coordinator.call(Api.HEARTBEAT, values)).error_code)
+            answer = await self._coordinator.call(Api.HEARTBEAT, values)
+            self._coordinator.check(Api.HEARTBEAT, answer.error_code)
 
         await self._as_member(beat)
 

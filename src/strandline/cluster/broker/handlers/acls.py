@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.cluster.broker.request import Authorizer, RequestContext, require
 from strandline.controller import operations
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
 from strandline.controller.channel import ControllerChannel
@@ -53,10 +53,6 @@ class AclsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
         return part(error_code=ErrorCode.NONE, error_message=None, resources=_resources(self._authorizer, wanted))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, error_message=message or None, resources=())
-
     # CreateAcls
 
     async def create(self, call: Call) -> Any:
@@ -74,10 +70,6 @@ class AclsHandler:
         answers = iter(outcomes)
         return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
 
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every entry has this error."""
-        return _created([AclOutcome(error, message)] * len(call.request.creations))
-
     # DeleteAcls
 
     async def delete(self, call: Call) -> Any:
@@ -91,13 +83,8 @@ class AclsHandler:
             ).outcomes
         return _deleted(outcomes)
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every filter has this error."""
-        return _deleted([AclOutcome(error, message)] * len(call.request.filters))
-
     def _check(self, context: RequestContext, operation: Operation) -> None:
-        if not allowed(self._authorizer, context, operation, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, operation, CLUSTER)
         if not self._authorizer.enabled:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 

@@ -63,12 +63,6 @@ class AlterConfigsHandler:
         """One outcome a resource, in order."""
         return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            [Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources]
-        )
-
     async def _outcomes(self, call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
         """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be."""
         asked = [one for one in wanted if isinstance(one, ResourceAlteration)]

@@ -57,10 +57,6 @@ class DeleteRecordsHandler:
         timeout_ms = max(call.request.timeout, 0.0)
         return _respond(await self._delete(call.context, _wanted(call), timeout_ms))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _respond([Deleted(one.topic, one.partition, error) for one in _wanted(call)])
-
     async def _delete(self, context: RequestContext, wanted: Sequence[Deletion], timeout_ms: float) -> list[Deleted]:
         """One outcome a deletion, in order. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION for one that is compacted alone,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, part, short
 from strandline.cluster.broker.config import DerivedSetting, StaticSetting
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
 from strandline.controller.machine.placement import default_replication_factor, usable_brokers
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
@@ -94,16 +94,6 @@ class DescribeConfigsHandler:
         parts.append(NO_TAGS if flexible else b"")
         return [b"".join(parts)]
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            call,
-            [
-                DescribedResource(resource.resource_type, resource.resource_name, error, message, [])
-                for resource in call.request.resources
-            ],
-        )
-
     def _describe(
         self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
     ) -> DescribedResource:
@@ -127,8 +117,7 @@ class DescribeConfigsHandler:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
     def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name)):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name))
         fault = topic_name_fault(name)
         if fault:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -138,8 +127,7 @@ class DescribeConfigsHandler:
         return [_of_entry(entry) for entry in self._configs.topic_entries(image, name)]
 
     def _broker_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         image = self._image()
         if not name:
             return [_of_entry(entry) for entry in self._configs.cluster_default_entries(image)]
@@ -168,20 +156,6 @@ def _config(call: Call, config: DescribedConfig) -> Any:
         config_type=config.row.type,
         documentation=config.row.documentation if documented else None,
     )
-
-
-def _respond(call: Call, resources: list[DescribedResource]) -> Any:
-    results = tuple(
-        part(
-            error_code=resource.error,
-            error_message=resource.message or None,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            configs=tuple(_config(call, config) for config in resource.configs),
-        )
-        for resource in resources
-    )
-    return part(results=results)
 
 
 def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:

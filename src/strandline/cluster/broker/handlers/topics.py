@@ -11,7 +11,7 @@ from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
 from strandline.cluster.broker.exchange import FREE
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, refusal, topic
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
 from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
 from strandline.cluster.broker.restored_topics import FindTiers, is_restored, without_wish
@@ -68,11 +68,6 @@ class TopicsHandler:
         created = await self._create(call, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return self._all_created(call, topics, created)
 
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        topics = _topics_wanted(call)
-        return self._all_created(call, topics, [CreatedTopic(one.name, error, message) for one in topics])
-
     async def _create(
         self, call: Call, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
     ) -> list[CreatedTopic]:
@@ -92,7 +87,8 @@ class TopicsHandler:
 
         refusals = named_twice([item.name for item in topics])
         if any(map(is_restored, topics)) and not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
-            denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
+            lacks = refusal(context, Operation.ALTER, CLUSTER)
+            denied = lacks.code, lacks.message
             refusals = [denied if is_restored(item) else fault for item, fault in zip(topics, refusals, strict=True)]
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
@@ -157,10 +153,6 @@ class TopicsHandler:
         outcomes = await self._delete(call, _refs(call), timeout_ms=call.request.timeout)
         return _deleted(call, outcomes)
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        return _deleted(call, [TopicOutcome(ref.name, ref.topic_id, error, message) for ref in _refs(call)])
-
     async def _delete(self, call: Call, topics: Sequence[TopicRef], *, timeout_ms: float) -> list[TopicOutcome]:
         """One outcome a topic, in order, with name and id as far as they are known."""
         context, image = call.context, self._image()
@@ -193,7 +185,8 @@ class TopicsHandler:
         wanted = NamedTopic(ref.name or None, ref.topic_id)
         found = find_allowed_topic(self._authorizer, context, image, wanted, Operation.DELETE)
         if isinstance(found, ErrorCode) and found is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return found, ""
+            named = ref.name and found is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return found, refusal(context, Operation.DELETE, topic(ref.name)).message if named else ""
         return None
 
     # CreatePartitions
@@ -204,10 +197,6 @@ class TopicsHandler:
             call, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
         )
         return _added(outcomes)
-
-    def refuse_create_partitions(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        return _added([TopicOutcome(one.name, ZERO_UUID, error, message) for one in call.request.topics])
 
     async def _add(
         self, call: Call, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
