@@ -110,6 +110,24 @@ def test_polls_of_both_kinds_mix() -> None:
     play(scenario, {"t": 2})
 
 
+def test_columns_follow_a_poll_that_took_everything() -> None:
+    """The last batch of an answer became records, and all were handed out: columns of what comes next, or none."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports)
+        async with consumer(ports) as one:
+            seen: list[tuple[Any, ...]] = []
+            while len(seen) < 60:
+                seen += plain(await one.poll(1.0, max_records=1))
+            assert rows(await one.poll_columns(0.1)) == []
+            await fill(ports, count=2)
+            seen += await drain(one)
+        for partition in (0, 1):
+            assert [row[2] for row in of_partition(seen, partition)] == list(range(31))
+
+    play(scenario, {"t": 2})
+
+
 def test_what_came_to_nobody_comes_again() -> None:
     """The blocking consumer's caller was interrupted (Ctrl-C) just when it was to get them."""
 

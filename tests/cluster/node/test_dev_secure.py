@@ -18,9 +18,9 @@ import pytest
 
 from strandline.client import Consumer, Producer
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_security import STANDARD_AUTHORIZER
 from strandline.cluster.node.config_values import read_file
 from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.settings import STANDARD_AUTHORIZER
 from strandline.proto.errors import ConfigError
 
 STRANDLINE = (sys.executable, "-m", "strandline.cli.main")

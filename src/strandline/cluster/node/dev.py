@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Self
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.dev_layout import CLIENT_FILE, HOST, Layout
 from strandline.cluster.node.dev_login import for_owner, with_rights, write_secret
 from strandline.cluster.node.run_node import END_WITH_INPUT
+from strandline.cluster.node.settings import BROKER, CONTROLLER
 from strandline.proto.errors import ConfigError, StrandlineError
 
 FIRST_CONTROLLER = 101

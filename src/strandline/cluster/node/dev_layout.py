@@ -9,11 +9,11 @@ from pathlib import Path
 from uuid import UUID
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import CONTROLLER
 from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.dev_login import KCAT_FILE, USER, DevLogin, write_secret
 from strandline.cluster.node.format import format_directory, random_cluster_id, random_id
 from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
+from strandline.cluster.node.settings import CONTROLLER
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_sasl import ENABLED
-from strandline.cluster.node.config_security import SSL
+from strandline.cluster.node.settings import ENABLED, SSL
 from strandline.cluster.security.principal import ANONYMOUS, PrincipalRules
-from strandline.controller.metadata.config_key import split_list
 from strandline.proto.errors import ConfigError
+from strandline.proto.settings import split_list
 
 USER = "dev"
 """Of SCRAM with SASL, else the common name of its certificate."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.handlers.group_admin import DescribedGroup, describe_each
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
@@ -33,6 +33,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_group_records import Assignment
 
 OWN_ID_SINCE = 1
@@ -81,17 +82,6 @@ class ConsumerGroupsHandler:
             assignment=None if answer.assigned is None else _assigned(answer.assigned),
         )
 
-    def refuse_heartbeat(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(
-            error_code=error,
-            error_message=message or None,
-            member_id=None,
-            member_epoch=0,
-            heartbeat_interval=0,
-            assignment=None,
-        )
-
     async def _heartbeat(self, context: RequestContext, command: ConsumerHeartbeat) -> ConsumerAnswer:
         """What the member shall be from now on.
 
@@ -117,6 +107,7 @@ class ConsumerGroupsHandler:
         """What a member may be told of its assignment. A pattern is held against all topics that there are, and one
         that was named may have been forbidden since."""
         known = self._image().topic_by_id
+        # rule A20/patterns-show-every-topic
         return {
             topic_id: partitions
             for topic_id, partitions in assigned.items()
@@ -132,12 +123,6 @@ class ConsumerGroupsHandler:
             return await self._describe(call.context, group_id)
 
         return self._described(call, await describe_each(call.request.group_ids, describe))
-
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return self._described(
-            call, [DescribedGroup(group_id, None, error, message) for group_id in call.request.group_ids]
-        )
 
     async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
@@ -223,3 +208,9 @@ def _assigned(assigned: Assignment) -> Any:
             part(topic_id=topic_id, partitions=partitions) for topic_id, partitions in assigned.items()
         ),
     )
+
+
+ROWS = (
+    by_schema(Api.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupsHandler, ConsumerGroupsHandler.heartbeat),
+    by_schema(Api.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupsHandler, ConsumerGroupsHandler.describe),
+)
