@@ -44,10 +44,10 @@ from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFenced
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.config_fields import kafka_name
-from strandline.cluster.node.config import NODE_SETTINGS
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import listener_setting
 from strandline.cluster.node.config_values import parse_properties
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
+from strandline.controller.metadata.settings import BROKER_SETTINGS
 from tests.docs_run.session import Session, WentWrong
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ def _check_settings(example: Example) -> None:
     """A block is a part of a file, so its values are not judged together."""
     of_clients = {kafka_name(item.name) for config in (ProducerConfig, ConsumerConfig) for item in fields(config)}
     for name in parse_properties(example.parsed, str(example.path)):
-        if not (name in NODE_SETTINGS or name in BROKER_CONFIGS or name in of_clients or listener_setting(name)):
+        if not (name in NodeConfig.rows or name in BROKER_SETTINGS or name in of_clients or listener_setting(name)):
             raise AssertionError(f"no setting is called {name}")
 
 

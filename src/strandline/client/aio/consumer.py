@@ -418,6 +418,9 @@ class Consumer(Reader):
                 self._fetcher.close()
             await self._tasks.close()
             await self.session.close()
+        left = None if self._group is None else self._group.callback_error
+        if left is not None and not isinstance(left, Exception):
+            raise left
 
     async def __aenter__(self) -> Self:
         return self

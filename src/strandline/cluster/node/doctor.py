@@ -12,8 +12,8 @@ from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_tier import URL as STORE_URL
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
+from strandline.cluster.node.settings import STORE_URL
+from strandline.controller.metadata.settings import BROKER_SETTINGS, settings_without_effect
 from strandline.log.compiled import CONSEQUENCE, REMEDY
 
 PARTITIONS_A_BROKER_MAX = 2000
@@ -74,7 +74,7 @@ def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None
     Args:
         brokers: how many brokers there are, where that is known.
     """
-    if values.get("default.replication.factor") == "1":
+    if values.get("default.replication.factor") == "1" and brokers != 1:
         yield Finding(
             where,
             "default.replication.factor = 1",
@@ -124,7 +124,7 @@ def _judge_durability(where: str, values: Mapping[str, str], *, factor: int | No
 def judge_config(config: NodeConfig) -> Iterator[Finding]:
     """One node's file."""
     where = config.path or f"node {config.node_id}"
-    values = {name: key.default for name, key in BROKER_CONFIGS.items()} | config.dynamic
+    values = {name: row.default or "" for name, row in BROKER_SETTINGS.items()} | config.dynamic
     yield from judge_settings(where, values)
     yield from judge_effects(where, config.dynamic, topic=False)
     voters = len(config.quorum_voters)
