@@ -224,7 +224,7 @@ class _SchemaApi:
         )
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
-        throttle_ms = exchange.throttle_ms()
+        throttle_ms = exchange.throttle_ms()  # rule A21/answers-say-nothing-of-quotas
         if isinstance(message, list):
             exchange.respond([INT32.pack(throttle_ms), *message])
         else:

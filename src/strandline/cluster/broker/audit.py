@@ -83,6 +83,7 @@ def _records_deleted(request: Any, answer: Any) -> Iterator[Change]:
 def _configs_altered(request: Any, answer: Any) -> Iterator[Change]:
     for one, outcome in zip(request.resources, answer.responses, strict=True):
         kind = {2: "topic", 4: "broker"}.get(one.resource_type, f"type {one.resource_type}")
+        # rule A20/secrets-in-the-audit
         changes = ", ".join(f"{config.name}={shown(config.name, config.value)}" for config in one.configs)
         yield f"{kind} {one.resource_name or '(all)'}: {changes}", outcome.error_code
 
@@ -195,8 +196,9 @@ class Audit:
     def login(self, context: RequestContext, mechanism: str, user: str, result: ErrorCode) -> None:
         """A client has authenticated, or failed to."""
         if result is ErrorCode.NONE:
-            admitted = self._logins.admits(context.principal, context.received_ms)
+            admitted = self._logins.admits(context.principal, context.received_ms)  # rule A28/logins-fill-the-audit
         else:
+            # rule A19/failed-logins-fill-the-audit
             admitted = self._failed_logins.admits(context.peer.host, context.received_ms)
         if admitted:
             what = f"{mechanism or 'no mechanism'} of {user!r}" if user else mechanism or "no mechanism"
@@ -231,7 +233,7 @@ class Audit:
 
             served.handle(watched, memoryview(asked))
             if not exchange.ready:  # it was read: whoever leaves now has asked for something
-                exchange.when_gone = gone
+                exchange.when_gone = gone  # rule A20/whoever-leaves-is-unseen
 
         return replace(served, handle=handle)
 
@@ -243,6 +245,7 @@ class Audit:
             if _is_rehearsal(request):
                 return
             said = schema.response(served.api, context.version).decode(b"".join(answer))
+            # rule A20/strangers-fill-the-audit
             changes = (one for one in CHANGES[served.api](request, said) if one[1] not in DENIED)
             for line in lines_of(self._admitted(context, changes, result)):
                 self._write(context, "change", line)
@@ -253,6 +256,7 @@ class Audit:
         """Those that have a line: all that were made, or may have been."""
         for what, error in changes:
             name = result or error.name
+            # rule A28/failures-without-number
             if may_be_made(name) or self._failed_changes.admits(context.principal, context.received_ms):
                 yield what, name
 
@@ -293,7 +297,7 @@ class _Watched(Exchange):
         return self._inner.throttle_ms() if self.answers else 0
 
     def charge(self) -> Charge:
-        return self._inner.charge() if self.answers else FREE
+        return self._inner.charge() if self.answers else FREE  # rule A21/audited-changes-are-free
 
     @property
     def runs_alone(self) -> bool:

@@ -84,7 +84,7 @@ class AclsHandler:
         return _deleted(outcomes)
 
     def _check(self, context: RequestContext, operation: Operation) -> None:
-        require(self._authorizer, context, operation, CLUSTER)
+        require(self._authorizer, context, operation, CLUSTER)  # rule A20/acls-changed-by-anybody
         if not self._authorizer.enabled:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 
@@ -96,6 +96,7 @@ def _of(kind: type[Any], number: int) -> Any:
 
 def binding_of(one: Any, pattern: int) -> AclBinding:
     """An entry as messages have it; the field of its pattern has several names."""
+    # rule A25/hosts-are-stored-as-written
     return AclBinding(
         kind=_of(ResourceKind, one.resource_type),
         name=one.resource_name,

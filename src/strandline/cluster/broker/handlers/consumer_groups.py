@@ -106,6 +106,7 @@ class ConsumerGroupsHandler:
         """What a member may be told of its assignment. A pattern is held against all topics that there are, and one
         that was named may have been forbidden since."""
         known = self._image().topic_by_id
+        # rule A20/patterns-show-every-topic
         return {
             topic_id: partitions
             for topic_id, partitions in assigned.items()

@@ -214,6 +214,7 @@ class FetchSessions:
     def drop(self, session: FetchSession) -> None:
         """Nobody was told of it, or nobody uses it any more."""
         if self._sessions.pop(session.session_id, None) is not None:
+            # rule A27/ended-sessions-keep-their-room
             self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))
 
     def drop_all_of(self, owner: object) -> None:
@@ -231,6 +232,7 @@ class FetchSessions:
             if not self._is_there(session):
                 return False
             new = {key_of(partition) for partition in part} - session.partitions.keys()
+            # rule A27/sessions-grow-without-bound
             if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):
                 return False
             session.update(part, ())
@@ -246,7 +248,7 @@ class FetchSessions:
 
     def _is_there(self, session: FetchSession) -> bool:
         """It has not ended between two steps, as with its connection."""
-        return self._sessions.get(session.session_id) is session
+        return self._sessions.get(session.session_id) is session  # rule A27/sessions-without-a-connection
 
     def _create(
         self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
@@ -345,6 +347,7 @@ class FetchHandler:
         """At once where it is one step, as it is of most requests; else in turns, with nothing behind it on its
         connection meanwhile. Raises ProtocolError."""
         for _ in steps:
+            # rule A26/long-fetches-hold-the-loop
             exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))
             return
 
@@ -365,7 +368,7 @@ class FetchHandler:
         begins = message.session_epoch == INITIAL_EPOCH
         if begins:
             results = yield from self._locate_all(context, message, message.partitions)
-            begins = not any(map(_is_nothing_to_it, results))
+            begins = not any(map(_is_nothing_to_it, results))  # rule A27/sessions-of-what-may-not-be-read
         opened = yield from self._open(exchange, message, begins=begins)
         if opened.error is not ErrorCode.NONE:
             exchange.respond(
@@ -446,7 +449,7 @@ class FetchHandler:
         if not sends:
             self._respond_without(exchange, message, opened, throttle_ms)
             return
-        if self._authorizer.generation is not asked:
+        if self._authorizer.generation is not asked:  # rule A20/parked-fetch-keeps-its-right
             results = yield from self._unless_revoked(context, results)
         sent = results
         if session is not None:
@@ -474,7 +477,7 @@ class FetchHandler:
         if opened.session is not None and opened.incremental:
             session_id = opened.session.session_id
         elif opened.session is not None:
-            self.sessions.drop(opened.session)
+            self.sessions.drop(opened.session)  # rule A21/throttled-sessions-begin
         exchange.respond(
             write_response(
                 exchange.context.version,
@@ -543,6 +546,7 @@ class FetchHandler:
             result.fail(found)
         elif wanted.partition not in found.partitions:
             result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        # rule B16/zstd-for-who-cannot-read-it
         elif context.version < ZSTD_SINCE and self._is_stored_in_zstd(found.name, wanted.partition):
             result.fail(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         else:

@@ -154,7 +154,7 @@ class GroupAdminHandler:
             return listed
         actions = [(Operation.DESCRIBE, group(one.group_id)) for one in listed]
         answers = self._authorizer.authorize(context, actions, noted=False)
-        return [one for one, answer in zip(listed, answers, strict=True) if answer]
+        return [one for one, answer in zip(listed, answers, strict=True) if answer]  # rule A20/groups-are-listed-to-all
 
     # DeleteGroups
 

@@ -217,6 +217,7 @@ class MetadataHandler:
 
     def _create_unknown(self, exchange: Exchange, described: list[DescribedTopic]) -> list[DescribedTopic]:
         context = exchange.context
+        # rule A20/clients-make-the-topic-of-the-audit
         unknown = [
             one.ref.name
             for one in described
@@ -350,7 +351,7 @@ class AutoCreation:
         """Begin to create those of `names` that are not being created yet, and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
         partitions = self._configs.broker_value(self._image(), BrokerSettings.num_partitions) if fresh else 0
-        fresh = [name for name in fresh if charge.admits(partitions)]
+        fresh = [name for name in fresh if charge.admits(partitions)]  # rule A21/first-uses-are-free
         if fresh:
             self._being_created.update(dict.fromkeys(fresh))
             task = spawn(self._create(fresh, charge, partitions), _log_failure)

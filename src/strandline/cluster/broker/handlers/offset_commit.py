@@ -96,6 +96,7 @@ class OffsetCommitHandler:
                 else:
                     own.append(ErrorCode.NONE)
                     what = (one.partition, one.offset, one.leader_epoch, one.metadata or "")
+                    # schedule 63/offset-committed-without-its-topic
                     accepted.append(OffsetToCommit(found.name, *what, topic_id=found.topic_id))
             errors.append(own)
         if request.topics and not accepted:

@@ -96,7 +96,7 @@ class _Pending:
 
     def one_ended(self) -> None:
         self.left -= 1
-        if self.left == 0:
+        if self.left == 0:  # rule B9/one-answer-for-two-partitions
             if self.ticket is not None:
                 self.ticket.cancel()
             self.appends.clear()
@@ -105,7 +105,7 @@ class _Pending:
     def expire(self) -> None:
         """The request's time is over: what has not ended ends now; the batches may be committed all the same."""
         for append in list(self.appends):
-            append.cancel(ErrorCode.REQUEST_TIMED_OUT)
+            append.cancel(ErrorCode.REQUEST_TIMED_OUT)  # rule B9/timeout-unsaid
 
 
 class _PartitionAppend:
@@ -168,8 +168,9 @@ class ProduceHandler:
         request = read_request(body, exchange.context.version)
 
         def done(result: ProduceResult) -> None:
-            if request.acks != 0:
+            if request.acks != 0:  # rule B9/acks-0-is-answered
                 self._respond(exchange, result)
+            # rule B9/acks-0-fails-silently
             elif result.failed:
                 # Kafka's rule: with acks=0 a closed connection is the only way to tell the producer to look again.
                 exchange.drop_connection(f"a write with acks=0 failed: {_first_fault(result)}")
@@ -210,7 +211,7 @@ class ProduceHandler:
             for index, records in wanted.partitions:
                 tp = TopicPartition(name, index)
                 partition = self._replicas.partition(tp) if tp not in seen else None
-                seen.add(tp)
+                seen.add(tp)  # rule C1/one-partitions-batch-is-written-for-another-of-its-name
                 if partition is None or partition.leader is None or partition.log is None or records is None:
                     continue
                 config = partition.log.config
@@ -299,7 +300,7 @@ class ProduceHandler:
             # By its id a topic may be one that the principal must not know the name of.
             denied = refusal(context, Operation.WRITE, topic(name))
             return "", denied.code, denied.message if wanted.name else f"{context.principal} may not WRITE that topic"
-        if name in INTERNAL_TOPICS:
+        if name in INTERNAL_TOPICS:  # rule A20/clients-write-the-audit
             return "", ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the cluster itself writes to {name}"
         if not isinstance(found, ErrorCode):
             return found.name, ErrorCode.NONE, ""

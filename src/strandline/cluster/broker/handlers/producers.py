@@ -95,6 +95,7 @@ class ProducersHandler:
             else:
                 await self._lease_block()
         producer_id = self._left.first_producer_id
+        # rule C3/producer-id-is-given-twice
         self._left = ProducerIdBlock(ProducerId(producer_id + 1), self._left.count - 1)
         if self._left.count < PREFETCH_BELOW and self._next.count == 0:
             self._start_lease()

@@ -51,7 +51,7 @@ class ScramCredentialsHandler:
         results = []
         for name in asked or found:
             error, message = ErrorCode.NONE, None
-            if asked[name] > 1:
+            if asked[name] > 1:  # rule A24/users-are-counted-one-by-one
                 error = ErrorCode.DUPLICATE_RESOURCE
                 message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
             elif name not in found:

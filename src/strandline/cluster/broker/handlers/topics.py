@@ -251,7 +251,7 @@ def _if_possible(partitions: int) -> int:
 
 def _paid(error: ErrorCode, expected: int) -> int:
     """What an outcome costs: of a timeout nobody knows whether it was carried out."""
-    return expected if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) else 0
+    return expected if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) else 0  # rule A21/timeouts-are-free
 
 
 def _paid_for(outcome: TopicOutcome, expected: int) -> int:
