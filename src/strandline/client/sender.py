@@ -200,6 +200,7 @@ class Sender:
             else:
                 self._accumulator.release(batch)
                 batch.finish(-1, -1, ())
+                self._accumulator.answered(batch)
 
     def _connect(self, node: NodeInfo) -> float:
         if self._acks == 0 and node.node_id in self._reached:
@@ -347,6 +348,7 @@ class Sender:
         if not batch.done:
             self._accumulator.release(batch)
             batch.finish(base_offset, told.log_append_time_ms, replicas)
+            self._accumulator.answered(batch)
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException, now: float, *, at_once: bool = False
@@ -371,6 +373,7 @@ class Sender:
         self._accumulator.release(batch)
         logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
         batch.fail(error)
+        self._accumulator.answered(batch)
 
     # -- ends -------------------------------------------------------------------------------------------------------
 
