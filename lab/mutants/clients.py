@@ -64,6 +64,22 @@ TABLE: tuple[Mutant, ...] = (
         f"{_ANEW}::test_63_a_living_consumer_begins_anew[holds-assigned]",
     ),
     one_change(
+        "begins-while-its-group-is-asked",
+        "schedule 106: a group's consumer begins where the group has committed, whoever else is asked meanwhile",
+        "client.positions:PartitionState.is_sought_for",
+        "return self.resolving or self.placing",
+        "return self.resolving",
+        f"{_ANEW}::test_106_a_topic_is_made_anew_while_a_leader_is_asked_about_it[holds]",
+    ),
+    one_change(
+        "reset-drops-what-was-fetched",
+        "schedule 107: what was fetched is handed out before a reset",
+        "client.fetcher:Fetcher._take",
+        "state.refused = True",
+        "self._lookups.out_of_range(state)",
+        f"{_TRUNCATIONS}::test_107_retention_takes_what_lies_behind_the_records_fetched_ahead[holds-earliest]",
+    ),
+    one_change(
         "unsettled-record-counts-as-done",
         "schedule 64: what was not handled comes again: a run that ends in the middle of a record goes back to it",
         "client.aio.consumer:Consumer.take_back",

@@ -109,7 +109,9 @@ class ProducerConfig(CommonConfig):
     buffer_memory: int = setting(
         33_554_432, "Bytes of records that may wait or be under way; above it send blocks.", low=1
     )
-    max_block_ms: int = setting(60_000, "How long send blocks for metadata or memory before it raises.", low=0)
+    max_block_ms: int = setting(
+        60_000, "How long send blocks for metadata and memory, all in all, before it raises.", low=0
+    )
     max_in_flight_requests_per_connection: int = setting(
         5, "Produce requests out at once per broker; at most 5 with idempotence, which keeps order.", low=1
     )
@@ -240,7 +242,11 @@ class ConsumerConfig(CommonConfig):
     value_deserializer: Deserializer | None = setting(  # noqa: RUF009
         None, "Own function bytes -> value; what it raises, poll raises as DeserializationFailed. None stays None."
     )
-    default_api_timeout_ms: int = setting(60_000, "How long a question to the leaders goes on retrying.", low=1)
+    default_api_timeout_ms: int = setting(
+        60_000,
+        "How long a call without a limit of its own may take, all in all, before it raises ClientTimeout.",
+        low=1,
+    )
 
     def __post_init__(self) -> None:
         if self.group_id == "":
@@ -282,7 +288,7 @@ class AdminConfig(CommonConfig):
     title: ClassVar[str] = "an admin client"
 
     default_api_timeout_ms: int = setting(
-        60_000, "How long a call goes on retrying before it raises ClientTimeout.", low=1
+        60_000, "How long a call may take, all in all, before it raises ClientTimeout.", low=1
     )
 
 

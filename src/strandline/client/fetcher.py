@@ -158,7 +158,11 @@ class Fetcher:
                 self.replaced = True
                 self._changed.set()
                 continue
-            if state.position is None or state.paused or state.error is not None or state.resolving:
+            if state.position is None or state.paused or state.error is not None or state.is_sought_for:
+                continue
+            if state.refused:
+                if not state.has_records:
+                    self._lookups.out_of_range(state)
                 continue
             if state.retry_at_ms > now:
                 wait = min(wait, state.retry_at_ms - now)
@@ -353,7 +357,7 @@ class Fetcher:
         state.preferred_replica = -1
         error = KafkaError(code, "", partition=str(state.partition), broker=node.node_id)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
-            self._lookups.out_of_range(state)
+            state.refused = True
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable and not self._is_rotten_for_long(state, code, now):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.limits import limited
 from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -21,6 +22,7 @@ class AclAdmin(AdminBase):
     SECURITY_DISABLED where no authorizer is configured.
     """
 
+    @limited
     async def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[AclBinding]:
         """The entries that fit the filter, sorted.
 
@@ -36,6 +38,7 @@ class AclAdmin(AdminBase):
             for entry in resource.acls
         )
 
+    @limited
     async def create_acls(self, bindings: Iterable[AclBinding]) -> list[AclBinding]:
         """Add entries; one that is there already stays. Those asked for, each once.
 
@@ -53,6 +56,7 @@ class AclAdmin(AdminBase):
                 errors[one] = KafkaError(entry.error_code, entry.error_message or "", acl=str(one))
         return list(results_of({one: one for one in wanted if one not in errors}, errors))
 
+    @limited
     async def delete_acls(self, filters: Iterable[AclFilter]) -> dict[AclFilter, list[AclBinding]]:
         """Remove the entries that fit any of the filters; those that each filter found. A call that had to be sent
         again may find nothing any more.
