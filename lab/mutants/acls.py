@@ -1,4 +1,4 @@
-"""Mutants of the rules A20 and A28: the authorizer is asked about everything and decides as Kafka's does; the audit."""
+"""Mutants of the rules A20, A28, A31: the authorizer is asked for everything and decides as in Kafka; the audit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _TOPIC = "tests/cluster/node/test_audit_topic.py"
 _FILE = "tests/cluster/node/test_audit_file.py"
 _TAIL = "tests/cli/test_audit_tail.py"
 _MACHINE = "tests/controller/machine/test_acls.py"
+_RIGHTS = "tests/cluster/node/test_missing_rights.py"
 _SECURED = "seed:cluster:8"
 
 TABLE: tuple[Mutant, ...] = (
@@ -119,8 +120,8 @@ TABLE: tuple[Mutant, ...] = (
         "acls-changed-by-anybody",
         "A20: ACLs are changed by who may ALTER the cluster",
         "cluster.broker.handlers.acls:AclsHandler._check",
-        "if not allowed(self._authorizer, context, operation, CLUSTER):",
-        "if False:",
+        "require(self._authorizer, context, operation, CLUSTER)",
+        "pass",
         _NOTHING,
     ),
     one_change(
@@ -308,5 +309,30 @@ TABLE: tuple[Mutant, ...] = (
         "host_of(one.host)",
         "one.host",
         f"{_WIRE}::test_an_address_is_stored_in_one_way_and_found_in_any",
+    ),
+    one_change(
+        "refusals-say-no-words",
+        "A31: a broker says who lacks which right on what",
+        "cluster.broker.request:refusal",
+        "lacking(context.principal, operation, resource)",
+        '""',
+        f"{_RIGHTS}::test_every_call_of_the_admin_says_who_lacks_what",
+    ),
+    one_change(
+        "answers-without-words-stay-so",
+        "A31: where an answer has no place for words, the client has them",
+        "client.rights:answered",
+        "if asked and resource.name:",
+        "if False:",
+        f"{_RIGHTS}::test_every_call_of_the_admin_says_who_lacks_what",
+        f"{_RIGHTS}::test_producers_and_consumers_say_it_too",
+    ),
+    one_change(
+        "log-dirs-that-are-denied-are-none",
+        "A31: what is denied is no empty answer",
+        "client.aio.admin_cluster:ClusterAdmin.describe_log_dirs",
+        "if code is not ErrorCode.NONE:",
+        "if False:",
+        f"{_RIGHTS}::test_every_call_of_the_admin_says_who_lacks_what",
     ),
 )

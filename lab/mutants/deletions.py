@@ -245,6 +245,14 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_strays.py::test_100_a_clock_set_ahead_removes_no_stray",
     ),
     one_change(
+        "the-future-by-a-clock-set-back",
+        "B32: a record is of the future by the latest time that may be right",
+        "log.retention:find_expired",
+        "newest_ms(log, segment, latest_ms, pread)",
+        "newest_ms(log, segment, now_ms, pread)",
+        "tests/log/test_retention.py::test_a_record_is_none_of_the_future_by_a_clock_set_back",
+    ),
+    one_change(
         "stamps-of-a-clock-set-back",
         "B32: a stamp goes on from before when time is set back by days",
         "proto.believed:BelievedClock._look",

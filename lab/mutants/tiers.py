@@ -155,7 +155,7 @@ TABLE: tuple[Mutant, ...] = (
         "tiered-topics-are-compacted",
         "B21: what is tiered is not compacted",
         "controller.machine.tiering:check_topic",
-        'if "compact" in split_list(policy):',
+        'if "compact" in policy:',
         "if False:",
         f"{_SETTINGS}::test_what_cannot_be_together_is_refused",
     ),

@@ -27,7 +27,7 @@ from tests.ports import free_port
 
 async def refusal(bootstrap: str) -> str:
     """What is told when no address of the list answers."""
-    session = Session(bootstrap, AdminConfig.of({}))
+    session = Session(bootstrap, AdminConfig({}))
     with pytest.raises(BrokerUnreachable) as refused:
         await session.network.to_any([])
     await session.close()

@@ -433,22 +433,26 @@ class Accumulator:
                 queue.requeue(half)
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory or
-        a flush."""
+        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for it. The
+        callbacks of its futures may send."""
         with self.lock:
             self.memory.give_back(batch.reserved_bytes)
+            waiters, self._memory_waiters = self._memory_waiters, deque()
+        for notify in waiters:
+            notify()
+
+    def complete(self, batch: ProducerBatch) -> None:
+        """A batch was released, and its futures are done: wake those who wait for a flush."""
+        with self.lock:
             left = self._incomplete[batch.id] - 1
             if left:
                 self._incomplete[batch.id] = left
             else:
                 del self._incomplete[batch.id]
-            waiters, self._memory_waiters = self._memory_waiters, deque()
             oldest = next(iter(self._incomplete), self._last_number + 1) if self._flushes else 0
             finished = [done for upto, done in self._flushes if oldest > upto]
             if finished:
                 self._flushes = [item for item in self._flushes if oldest <= item[0]]
-        for notify in waiters:
-            notify()
         for done in finished:
             done()
 

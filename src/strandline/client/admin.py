@@ -67,6 +67,7 @@ class Admin:
         if self._thread is not None:
             self._watched()
             self._thread.stop(self.inner.close)
+            self._thread.raise_left()
 
     def __enter__(self) -> Self:
         return self

@@ -145,6 +145,7 @@ class Consumer:
             finally:
                 self._watched()
                 running.stop(self.inner.close)
+            running.raise_left()
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from strandline.client.lanes import RecordSlot
 from strandline.client.loop_thread import refused
+from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.proto.ids import TopicPartition
 
@@ -136,10 +137,15 @@ class RecordFuture(RecordSlot, Future[Ack]):
         for lock in self.__dict__.pop("locks", ()):
             lock.release()
 
-    def call_back(self) -> None:
-        """Run the callbacks."""
-        if self.__dict__.get("callbacks"):
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+    def call_back(self, leave: Callable[[BaseException], None]) -> None:
+        """Run the callbacks. What one raises is told in the log, and to `leave` where it is SystemExit or alike."""
+        for callback in self.__dict__.get("callbacks", ()):
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a callback of a record's future failed")
+            except BaseException as error:
+                leave(error)
 
 
 class ThreadResults:
@@ -217,7 +223,7 @@ class ThreadResults:
             for future in told:
                 future.wake(answer)
         for future in told:
-            future.call_back()
+            future.call_back(self._kind.leave)
 
     def disown(self, answer: Answer) -> None:
         """In the child of a fork: these records are the parent's, and nobody is told."""
@@ -242,10 +248,14 @@ class ThreadFutures:
 
     Args:
         on_sender: whether the caller runs on the thread that completes them, which must not wait for itself.
+        leave: told of a callback's SystemExit, KeyboardInterrupt and alike, which are not that thread's to end on.
     """
 
-    def __init__(self, on_sender: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, on_sender: Callable[[], bool] = lambda: False, leave: Callable[[BaseException], None] = log.critical
+    ) -> None:
         self.on_sender = on_sender
+        self.leave = leave
         self.lock = threading.RLock()
         """One for all: concurrent.futures takes those of several futures at once, and may run callbacks within."""
 

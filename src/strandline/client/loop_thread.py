@@ -10,12 +10,14 @@ import asyncio
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from strandline.client.errors import ClientError, ClosedError
+from strandline.client.tasks import log
 
 T = TypeVar("T")
 
@@ -110,11 +112,18 @@ class _Call(Generic[T]):
     """
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], calls: Calls | None = None, lost: Callable[[T], None] | None = None
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        calls: Calls | None = None,
+        lost: Callable[[T], None] | None = None,
+        *,
+        is_last: bool = False,
     ) -> None:
         self.coroutine = coroutine
         self.calls = calls
         self.lost = lost
+        self.is_last = is_last
+        """It ends the thread."""
         self.task: asyncio.Task[None] | None = None
         self.gate = Gate()
         self.taken = False
@@ -180,6 +189,8 @@ class LoopThread:
         """Those that were not seen to be over. The loop's."""
         self.unsettled = False
         """A call was interrupted, and none has come to its end since: what it brought may be on its way back."""
+        self._left: deque[BaseException] = deque()
+        self._ending = False
         _living.add(self)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -197,6 +208,17 @@ class LoopThread:
             return function()
 
         return self.wait(run())
+
+    def leave(self, error: BaseException) -> None:
+        """On the loop: code of the caller's raised SystemExit or alike, which would end the thread and not the program;
+        the next call raises it."""
+        log.critical("%r was raised on the client's thread: the next call raises it", error, exc_info=error)
+        self._left.append(error)
+
+    def raise_left(self) -> None:
+        """Raise what was left with, once."""
+        if self._left:
+            raise self._left.popleft()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it, and leaves when it
@@ -237,10 +259,14 @@ class LoopThread:
                 if rest:
                     await asyncio.wait(rest)
 
+        def end() -> None:
+            self._ending = True
+            self.loop.stop()
+
         try:
-            self.wait(leave())
+            self._await(_Call(leave(), is_last=True))
         finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.loop.call_soon_threadsafe(end)
             self._thread.join()
             self.loop.close()
 
@@ -277,6 +303,8 @@ class LoopThread:
             if self.orphaned:
                 raise ClosedError(OF_THE_PARENT)
             raise ClosedError("this client is closed") if self.closed else refused("this call")
+        if not call.is_last:
+            self.raise_left()
 
     def _leave(self, call: _Call[Any]) -> None:
         """In the waiting thread: return when the call has ended, and what it brought has gone back."""
@@ -318,7 +346,11 @@ class LoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._ending:
+            try:
+                self.loop.run_forever()
+            except BaseException as error:
+                self.leave(error)
 
 
 _living: weakref.WeakSet[LoopThread] = weakref.WeakSet()

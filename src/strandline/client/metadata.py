@@ -18,6 +18,7 @@ from strandline.client.config import CommonConfig
 from strandline.client.errors import AuthenticationFailed, ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.limits import note
 from strandline.client.network import Network
+from strandline.client.rights import answered
 from strandline.client.types import NodeInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -277,7 +278,7 @@ class Metadata:
                 if waited >= min(timeout_ms, UNKNOWN_TOPIC_GRACE_MS):
                     raise UnknownTopic(name)
             elif error is not None and not error.retriable:
-                raise KafkaError(error, f"so the brokers answer for topic {name!r}")
+                raise answered(self._config, Api.METADATA, error, of=name, topic=name)
             failures += 1
             config = self._config
             wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)

@@ -330,6 +330,8 @@ class PartitionState:
         rows = size = 0
         while self.chunks and rows < most and size < PART_BYTES_MAX:
             chunk = self.chunks[0]
+            if self._drop_if_empty(chunk):  # `take` had the last of it, and has handed all of that out
+                continue
             header, batch = chunk.batches[0]
             assert self.position is not None
             if not chunk.hides(header, batch) and header.last_offset >= self.position:
@@ -346,9 +348,7 @@ class PartitionState:
                 size += columns.size_bytes
             chunk.batches.popleft()
             self.position = max(self.position, header.next_offset)
-            if not chunk.batches:
-                self.chunks.popleft()
-                self.buffered_bytes -= chunk.size_bytes
+            self._drop_if_empty(chunk)
         self._reach_end()
         return [part for part in parts if part.columns.rows]
 
@@ -415,6 +415,13 @@ class PartitionState:
                     self.decoded_pos = 0
                     return True
                 self.position = max(self.position, header.next_offset)
-            self.chunks.popleft()
-            self.buffered_bytes -= chunk.size_bytes
+            self._drop_if_empty(chunk)
         return False
+
+    def _drop_if_empty(self, chunk: Chunk) -> bool:
+        """The first chunk, if all of its batches are gone; whether they are."""
+        if chunk.batches:
+            return False
+        self.chunks.popleft()
+        self.buffered_bytes -= chunk.size_bytes
+        return True

@@ -30,12 +30,17 @@ class _Running:
 
     def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
         self.thread = LoopThread("strandline-producer")
-        self.futures = ThreadFutures(lambda: self.thread.is_current)
+        self.futures = ThreadFutures(lambda: self.thread.is_current, self._leave)
         self.core = self.thread.call(
             lambda: ProducerCore(
                 config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
             )
         )
+
+    def _leave(self, error: BaseException) -> None:
+        """On the thread: no record goes the short way, which does not look, until a `send` has raised it."""
+        self.thread.leave(error)
+        self.core.lanes.clear()
 
     def flush(self, timeout_s: float | None) -> None:
         """Raises ClientTimeout."""
@@ -69,7 +74,7 @@ class Producer:
     """
 
     def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ProducerSettings]) -> None:
-        self._config = ProducerConfig.of(settings)
+        self._config = ProducerConfig(settings)
         self._bootstrap = bootstrap
         parse_bootstrap(bootstrap)
         self._start_lock = threading.Lock()
@@ -101,6 +106,7 @@ class Producer:
             KafkaError: MESSAGE_TOO_LARGE, or a partition that the topic does not have.
             ClosedError: the producer was closed.
             TypeError: key, value or a header is not bytes.
+            BaseException: SystemExit and alike that a callback of a future has raised (`flush` and `close`, too).
         """
         lanes = self._lanes.get(topic)
         if lanes is not None:
@@ -108,6 +114,7 @@ class Producer:
             if short is not None:
                 return short
         running = self._running or self._start()
+        running.thread.raise_left()
         core = running.core
         deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
         view = core.metadata.topics.get(topic)
@@ -134,6 +141,7 @@ class Producer:
         if running.thread.is_current:
             raise refused("flush")
         running.flush(timeout_s)
+        running.thread.raise_left()
 
     def producer_id(self) -> int:
         """The id that stands in the batches of this producer in the log (KIP-98); -1 when it is not idempotent.
@@ -150,6 +158,7 @@ class Producer:
     def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has. Raises as `send` does."""
         running = self._running or self._start()
+        running.thread.raise_left()
         deadline_ms = running.core.clock.monotonic_ms() + self._config.max_block_ms
         return self._view(running, topic, None, deadline_ms).partition_count
 
@@ -172,6 +181,7 @@ class Producer:
         finally:
             self._watched()
             running.thread.stop(running.core.close)
+        running.thread.raise_left()
 
     def __enter__(self) -> Self:
         return self

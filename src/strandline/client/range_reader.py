@@ -22,6 +22,7 @@ from strandline.client.limits import Limit, note
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
 from strandline.client.positions import AbortedTransactions, consumer_records, good_batches, located, whole_batches
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
@@ -70,7 +71,7 @@ class AsyncRangeReader:
         rng: Rng | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._config = ConsumerConfig.of(settings)
+        self._config = ConsumerConfig(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._metadata = self._session.metadata
         self._clock = self._session.clock
@@ -209,7 +210,8 @@ class AsyncRangeReader:
         if told.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             if told.leader_id >= 0:
                 self._metadata.apply_leader(partition, told.leader_id, told.leader_epoch)
-            raise KafkaError(told.error, "", partition=str(partition), broker=node.node_id)
+            topic, where = partition.topic, str(partition)
+            raise answered(config, Api.FETCH, told.error, of=topic, partition=where, broker=node.node_id)
         return told
 
     def _refresh(self, partition: TopicPartition, error: KafkaError) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from strandline.controller import methods
+from strandline.controller import methods, operations
 from strandline.controller.broker_api import (
     Heartbeat,
     HeartbeatReply,
@@ -203,7 +203,9 @@ class BrokerSession:
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
-                reply = await self._channel.register_broker(self._registration, timeout_ms=max(left_ms, 1.0))
+                reply = await self._channel.ask(
+                    operations.REGISTER_BROKER, self._registration, timeout_ms=max(left_ms, 1.0)
+                )
             except KafkaError as error:
                 if error.code in _FINAL or left_ms <= 0:
                     raise FatalError(f"Broker {self.node_id} cannot join the cluster: {error.message}") from error

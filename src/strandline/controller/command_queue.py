@@ -34,7 +34,7 @@ _RECORD_OVERHEAD_BYTES = 32
 _NOT_YET = 2**63
 """Beyond every offset."""
 
-Operation = Callable[[MachineState, int], Result[T]]
+Command = Callable[[MachineState, int], Result[T]]
 """A command: (state, offset that its first record would have) -> result; raises KafkaError to refuse."""
 
 
@@ -96,7 +96,7 @@ class CommandQueue:
         self._state: MachineState | None = None
         self._epoch = -1
         self._committed = -1
-        self._commands: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
+        self._commands: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self._deferred: deque[_Deferred[Any]] = deque()
         self._scheduled = False
         self._batch: list[bytes] = []
@@ -128,13 +128,13 @@ class CommandQueue:
         for answer in deferred:
             _fail(answer.future)
 
-    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit(self, command: Command[T]) -> asyncio.Future[T]:
         """Queue a command; the future gives its reply, or KafkaError."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._state is None:
             future.set_exception(not_controller())
         else:
-            self._commands.append((operation, future))
+            self._commands.append((command, future))
             self.schedule()
         return future
 
@@ -150,14 +150,14 @@ class CommandQueue:
         while self._deferred and self._deferred[0].offset <= offset:
             self._deferred.popleft().resolve()
 
-    def run_now(self, operation: Operation[T]) -> T:
+    def run_now(self, command: Command[T]) -> T:
         """Run a command of the controller's own inside a turn; no caller waits for its commit.
 
         Raises:
             KafkaError: its records cannot be replayed; nothing was changed.
         """
         state = self._active()
-        result = operation(state, self._next_offset())
+        result = command(state, self._next_offset())
         replayed = self._replayed(state, result.records)
         self.decided(state, result.records)
         self._append(state, replayed)
@@ -186,7 +186,7 @@ class CommandQueue:
         self.committed(self._committed)
         self.after_turn()
 
-    def _run(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+    def _run(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         state = self._active()
         if future.done():
             return
@@ -195,7 +195,7 @@ class CommandQueue:
         self._deferred.append(answer)
         replayed = _NOTHING
         try:
-            result = operation(state, self._next_offset())
+            result = command(state, self._next_offset())
             replayed = self._replayed(state, result.records)
         except KafkaError as error:
             answer.error = error

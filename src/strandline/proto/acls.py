@@ -210,6 +210,11 @@ def described(kind: ResourceKind, pattern: PatternType, name: str) -> str:
     return f"every {words}" if name == WILDCARD else f"{words} {name}"
 
 
+def lacking(who: str, operation: Operation, resource: Resource) -> str:
+    """Who lacks which right on what: `User:alice may not READ topic orders`."""
+    return f"{who} may not {operation.name} {described(resource.kind, PatternType.LITERAL, resource.name)}"
+
+
 def binding_fault(binding: AclBinding) -> str:
     """Why this cannot be an access control entry, as a sentence; "" if it can."""
     if binding.kind in (ResourceKind.UNKNOWN, ResourceKind.ANY):

@@ -18,9 +18,9 @@ from strandline.client.descriptions import (
 )
 from strandline.client.limits import limited
 from strandline.client.metadata import topic_view
+from strandline.client.rights import answered
 from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
@@ -57,8 +57,13 @@ class TopicAdmin(AdminBase):
                     configs,
                 )
             else:
-                errors[entry.name] = KafkaError(
-                    entry.error_code, getattr(entry, "error_message", None) or "", topic=entry.name
+                errors[entry.name] = answered(
+                    self.config,
+                    Api.CREATE_TOPICS,
+                    entry.error_code,
+                    getattr(entry, "error_message", None),
+                    of=entry.name,
+                    topic=entry.name,
                 )
         return results_of(results, errors)
 
@@ -92,7 +97,9 @@ class TopicAdmin(AdminBase):
             if entry.error_code is ErrorCode.NONE:
                 deleted[name] = name
             else:
-                errors[name] = topic_error(name, entry.error_code, getattr(entry, "error_message", None))
+                errors[name] = topic_error(
+                    self.config, Api.DELETE_TOPICS, name, entry.error_code, getattr(entry, "error_message", None)
+                )
         return list(results_of(deleted, errors))
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
@@ -119,7 +126,9 @@ class TopicAdmin(AdminBase):
         results_of(
             {entry.name: entry for entry in answer.results if entry.error_code is ErrorCode.NONE},
             {
-                entry.name: topic_error(entry.name, entry.error_code, entry.error_message)
+                entry.name: topic_error(
+                    self.config, Api.CREATE_PARTITIONS, entry.name, entry.error_code, entry.error_message
+                )
                 for entry in answer.results
                 if entry.error_code is not ErrorCode.NONE
             },
@@ -149,7 +158,7 @@ class TopicAdmin(AdminBase):
             for one in topic.partition_result
         ]
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, found[0].message if found else "")
+            raise answered(self.config, Api.ELECT_LEADERS, answer.error_code, found[0].message if found else "")
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
     @limited
@@ -193,7 +202,9 @@ class TopicAdmin(AdminBase):
             return bool(asked)
 
         await self._while_unknown(ask)
-        results_of(results, {name: topic_error(name, code, None) for name, code in errors.items()})
+        results_of(
+            results, {name: topic_error(self.config, Api.METADATA, name, code, None) for name, code in errors.items()}
+        )
         return [results[name] for name in wanted]
 
     @limited

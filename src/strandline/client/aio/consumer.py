@@ -440,6 +440,9 @@ class Consumer(Reader):
                 await self._tasks.close()
             finally:
                 await self.session.close()
+        left = None if self._group is None else self._group.callback_error
+        if left is not None and not isinstance(left, Exception):
+            raise left
 
     async def _parting(self, work: Callable[[float], Awaitable[None]], timeout_ms: float) -> None:
         """Within the limit, which is that of all calls that listeners make of this consumer meanwhile."""

@@ -48,6 +48,7 @@ class ProducerCore:
         before: SequencesBefore | None = None,
     ) -> None:
         self.config = config
+        self._partitioner = config.partitioner
         self.clock = session.clock
         self.metadata = session.metadata
         self.metadata.drop_idle_topics_after(config.metadata_max_idle_ms)
@@ -87,13 +88,13 @@ class ProducerCore:
             key = _as_bytes("key", key)
         pairs = _as_headers(headers) if headers else ()
         size = self.accumulator.record_size(key, value, pairs)
-        lanes = None if self.config.partitioner is not None else self._lanes_of(view)
+        lanes = None if self._partitioner is not None else self._lanes_of(view)
         sticks = False
         target: TopicPartition | Callable[[], TopicPartition]
         if partition is not None:
             target = self._checked(view, partition, None)
         elif lanes is None:  # a partitioner is asked for every record
-            target = self._checked(view, self._chosen(view, key, value), self.config.partitioner)
+            target = self._checked(view, self._chosen(view, key, value), self._partitioner)
         elif key is not None:
             target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
         else:
@@ -109,8 +110,8 @@ class ProducerCore:
         return future
 
     def _chosen(self, view: TopicView, key: bytes | None, value: bytes | None) -> int:
-        assert self.config.partitioner is not None
-        return self.config.partitioner(view.name, key, value, view.partition_count)
+        assert self._partitioner is not None
+        return self._partitioner(view.name, key, value, view.partition_count)
 
     def _lanes_of(self, view: TopicView) -> Lanes:
         lanes = self.lanes.get(view.name)
@@ -245,7 +246,7 @@ class Producer:
         rng: Rng | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._config = ProducerConfig.of(settings)
+        self._config = ProducerConfig(settings)
         self.session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
         self._core: ProducerCore | None = None
         self._closed = False

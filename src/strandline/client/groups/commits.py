@@ -75,7 +75,7 @@ class Commits:
         *,
         holder: Holder,
         subscribed: Callable[[], bool],
-        on_callback_error: Callable[[Exception], None],
+        on_callback_error: Callable[[BaseException], None],
     ) -> None:
         self.progress = Progress()
         self._config = config
@@ -133,7 +133,7 @@ class Commits:
         if done is not None:
             try:
                 done(offsets, failed)
-            except Exception as error:
+            except BaseException as error:  # SystemExit too: it would end the loop here
                 log.exception("a callback of commit_async failed")
                 self._on_callback_error(error)
 
@@ -214,7 +214,7 @@ class Commits:
             resource = {"resource_type": _BROKER, "resource_name": str(coordinator.node_id)}
             asked = {"resources": [{**resource, "configuration_keys": (_RETENTION,)}], "include_synonyms": False}
             [answer] = (await self._coordinator.call(Api.DESCRIBE_CONFIGS, asked)).results
-            self._coordinator.check(answer.error_code)
+            self._coordinator.check(Api.DESCRIBE_CONFIGS, answer.error_code, answer.error_message)
             retention_ms = int(next(one.value for one in answer.configs if one.name == _RETENTION)) * 60_000
         except (StrandlineError, StopIteration, TypeError, ValueError) as error:
             log.debug("%s is not known: %r", _RETENTION, error)

@@ -13,6 +13,7 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from strandline.cluster.broker.exchange import Charge, Exchange
+from strandline.cluster.broker.refusal import refused
 from strandline.cluster.broker.request import RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -109,6 +110,7 @@ class Call(NamedTuple):
         charge: what its changes of the metadata cost (`Exchange.charge`).
     """
 
+    api: Api
     context: RequestContext
     request: Any
     charge: Callable[[], Charge]
@@ -137,17 +139,26 @@ Refuse = Callable[[H, Call, ErrorCode, str], Any]
 """Makes an answer that says one error for everything asked."""
 
 
-def by_schema(api: Api, versions: tuple[int, int], kind: type[H], answer: Answer[H], refuse: Refuse[H]) -> ApiRow:
-    """An API whose messages are read and written by the schema; `answer` and `refuse` are methods of `kind`."""
+def by_schema(
+    api: Api, versions: tuple[int, int], kind: type[H], answer: Answer[H], refuse: Refuse[H] | None = None
+) -> ApiRow:
+    """An API whose messages are read and written by the schema; `answer` is a method of `kind`. So is `refuse`, where
+    `strandline.cluster.broker.refusal` cannot derive it."""
     first, last = versions
 
     def bind(handlers: Handlers) -> ServedApi:
         handler = handlers.of(kind)
-        bound = _SchemaApi(api, first, last, partial(answer, handler), partial(refuse, handler))
+        refuses = _refused if refuse is None else partial(refuse, handler)
+        bound = _SchemaApi(api, first, last, partial(answer, handler), refuses)
         bound.is_async = iscoroutinefunction(answer)
         return ServedApi(api, first, last, bound.handle, bound.refuse_all, by_schema=True)
 
     return ApiRow(api, first, last, bind)
+
+
+def _refused(call: Call, error: ErrorCode, message: str) -> Any:
+    """The refusal that the schemas give."""
+    return refused(call.api, call.context.version, call.request, error, short(message) or "")
 
 
 def read_request(api: Api, version: int, body: Buffer) -> Any:
@@ -208,7 +219,9 @@ class _SchemaApi:
         return True
 
     def _read(self, exchange: Exchange, body: memoryview) -> Call:
-        return Call(exchange.context, read_request(self._api, exchange.context.version, body), exchange.charge)
+        return Call(
+            self._api, exchange.context, read_request(self._api, exchange.context.version, body), exchange.charge
+        )
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
         throttle_ms = exchange.throttle_ms()

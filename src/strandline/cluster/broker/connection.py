@@ -8,7 +8,6 @@ many requests open, the node's memory budget is used up, or others have their tu
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, cast
@@ -130,9 +129,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peername = transport.get_extra_info("peername")
         if peername:
             self.peer.host, self.port = address_of(str(peername[0])), int(peername[1])
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.listener.opened(self)
         if self.listener.sasl is not None:
             self.peer.sasl = self.listener.sasl.opened(self)

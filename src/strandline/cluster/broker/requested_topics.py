@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group, require, topic
 from strandline.controller.machine.topic_names import check_topic_name
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.proto.acls import Operation
@@ -109,8 +109,7 @@ class OffsetAccess:
     def check_group(self, context: RequestContext, operation: Operation, group_id: str) -> None:
         """Raises KafkaError GROUP_AUTHORIZATION_FAILED. An empty name is fine: offsets were committed under it long
         ago."""
-        if not allowed(self._authorizer, context, operation, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, operation, group(group_id))
 
     def find_topic(
         self,

@@ -20,11 +20,12 @@ from typing import Any, cast
 import structlog
 
 from strandline.cluster.groups.group_coordinator import CREATE_TIMEOUT_MS
-from strandline.cluster.groups.internal_topic import CreatesTopics, InternalTopic, InternalTopicConfig
+from strandline.cluster.groups.internal_topic import InternalTopic, InternalTopicConfig
 from strandline.cluster.node.audit_partitions import AuditPartitions
 from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.parts import NodeParts
+from strandline.controller.channel import ControllerChannel
 from strandline.proto.audit import ATTEMPTS_SUFFIX, AUDIT_TOPIC, audit_line, may_be_made
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError
@@ -171,7 +172,7 @@ def audit_trail_of(
     return AuditTrail(believed, changes, attempts, topic)
 
 
-def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: CreatesTopics) -> AuditPartitions:
+def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: ControllerChannel) -> AuditPartitions:
     """Where a broker's lines go, and those of brokers that lead no partition of the topic."""
     config = node.config
     topic = InternalTopic(

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.proto.believed import BelievedClock
-from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.errors import MissingExtra, StrandlineError
 from strandline.proto.json_text import read_json
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def parse_keys(text: str) -> KeySet:
 
     Raises:
         ValueError: it is none, or has no key.
-        ConfigError: `joserfc` is not installed.
+        MissingExtra: `joserfc` is not installed.
     """
     require_joserfc()
     from joserfc.errors import JoseError
@@ -174,10 +174,9 @@ def parse_keys(text: str) -> KeySet:
 
 
 def require_joserfc() -> None:
-    """Raises ConfigError: the library is not installed."""
+    """Raises MissingExtra."""
     if find_spec("joserfc") is None:
-        allowed = "pip install joserfc (the extra `oauth`): signatures of tokens need it"
-        raise ConfigError("joserfc", "not installed", allowed)
+        raise MissingExtra.of("OAUTHBEARER", "oauth", ModuleNotFoundError("No module named 'joserfc'"))
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float | None:

@@ -17,7 +17,6 @@ from uuid import UUID
 
 from strandline.controller.api import CreatableTopic
 from strandline.controller.machine.state import MachineState
-from strandline.controller.metadata.config_key import INT32_MAX
 from strandline.controller.metadata.records import MetadataRecord, ProducerIdsRecord
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
@@ -29,6 +28,7 @@ from strandline.controller.metadata.tiers import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, LeaderEpoch, ProducerId, TopicIdPartition
+from strandline.proto.settings import INT32_MAX
 from strandline.proto.tier import AdoptedTier, ProducerIds, Tier, TieredSegment
 
 SEGMENTS_MAX = 100_000

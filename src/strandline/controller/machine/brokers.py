@@ -39,6 +39,7 @@ from strandline.controller.metadata.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, Offset, ProducerId, TopicIdPartition
@@ -136,7 +137,7 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
 def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
     """The broker's flush.policy: what is set in the metadata, else what its file says."""
     static = {"flush.policy": request.flush_policy} if request.flush_policy else {}
-    return ConfigResolver(static, request.node_id).broker_value(image, "flush.policy") == "replicate"
+    return ConfigResolver(static, request.node_id).broker_value(image, BrokerSettings.flush_policy) == "replicate"
 
 
 def _registration(

@@ -19,9 +19,6 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
 from strandline.proto.ports import Rng
 
-DEFAULT_REPLICATION_FACTOR_MAX = 3
-"""The default replication factor is this, or as many as there are brokers (design: safe by default)."""
-
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
 

@@ -11,6 +11,7 @@ from strandline.controller.machine.isr import check_leader, once
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.settings import TopicSettings
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
     TieredSegmentRecord,
@@ -86,7 +87,7 @@ def _is_in(tier: Tier, add: tuple[TieredSegment, ...]) -> bool:
 
 
 def _check_enabled(state: MachineState, topic: TopicInfo) -> None:
-    if state.resolver.topic_value(state.image, topic.name, REMOTE_STORAGE_ENABLE) != "true":
+    if not state.resolver.topic_value(state.image, topic.name, TopicSettings.remote_storage_enable):
         words = f"Topic {topic.name!r} has {REMOTE_STORAGE_ENABLE}=false: no segment of it goes to the object store."
         raise KafkaError(ErrorCode.INVALID_REQUEST, words)
 

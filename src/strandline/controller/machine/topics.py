@@ -20,9 +20,8 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine import adoption, tiering
-from strandline.controller.machine.placement import Placer, usable_brokers
+from strandline.controller.machine.placement import Placer, default_replication_factor, usable_brokers
 from strandline.controller.machine.state import (
-    DEFAULT_REPLICATION_FACTOR_MAX,
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
     Result,
@@ -36,7 +35,7 @@ from strandline.controller.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from strandline.controller.metadata.topic_configs import validate_topic_configs
+from strandline.controller.metadata.settings import BrokerSettings, validate_topic_settings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, NodeId, PartitionEpoch, TopicId
@@ -195,7 +194,7 @@ def _checked_configs(state: MachineState, topic: CreatableTopic) -> dict[str, st
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic config {name}.")
         configs[name] = value
     try:
-        validate_topic_configs(configs)
+        validate_topic_settings(configs)
         tiering.check_topic(state, topic.name, configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
@@ -219,12 +218,12 @@ def _automatic_assignments(
             "Number of partitions must be larger than 0, or -1 to use the default value.",
         )
     if count == -1:
-        count = int(state.resolver.broker_value(state.image, "num.partitions"))
+        count = state.resolver.broker_value(state.image, BrokerSettings.num_partitions)
     if factor == -1:
-        factor = int(state.resolver.broker_value(state.image, "default.replication.factor"))
+        factor = state.resolver.broker_value(state.image, BrokerSettings.default_replication_factor)
         if factor < 1:
             brokers = len(placement.brokers)
-            factor = max(1, min(DEFAULT_REPLICATION_FACTOR_MAX, brokers))
+            factor = default_replication_factor(brokers)
             remark = f"Replication factor {factor} was chosen: the cluster has {brokers} broker(s)."
             if factor == 1:
                 remark += " Records exist once and are lost with that broker's disk."

@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.cluster.broker.request import Authorizer, RequestContext, require
+from strandline.controller import operations
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.proto.acls import (
@@ -52,10 +53,6 @@ class AclsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
         return part(error_code=ErrorCode.NONE, error_message=None, resources=_resources(self._authorizer, wanted))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, error_message=message or None, resources=())
-
     # CreateAcls
 
     async def create(self, call: Call) -> Any:
@@ -67,13 +64,11 @@ class AclsHandler:
         asked = tuple(one for one, fault in zip(bindings, faults, strict=True) if not fault)
         outcomes: Sequence[AclOutcome] = ()
         if asked:
-            outcomes = (await self._controller.create_acls(CreateAclsRequest(asked), self._timeout_ms)).outcomes
+            outcomes = (
+                await self._controller.ask(operations.CREATE_ACLS, CreateAclsRequest(asked), self._timeout_ms)
+            ).outcomes
         answers = iter(outcomes)
         return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
-
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every entry has this error."""
-        return _created([AclOutcome(error, message)] * len(call.request.creations))
 
     # DeleteAcls
 
@@ -83,16 +78,13 @@ class AclsHandler:
         filters = tuple(_filter(one) for one in call.request.filters)
         outcomes: Sequence[AclOutcome] = ()
         if filters:
-            outcomes = (await self._controller.delete_acls(DeleteAclsRequest(filters), self._timeout_ms)).outcomes
+            outcomes = (
+                await self._controller.ask(operations.DELETE_ACLS, DeleteAclsRequest(filters), self._timeout_ms)
+            ).outcomes
         return _deleted(outcomes)
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every filter has this error."""
-        return _deleted([AclOutcome(error, message)] * len(call.request.filters))
-
     def _check(self, context: RequestContext, operation: Operation) -> None:
-        if not allowed(self._authorizer, context, operation, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, operation, CLUSTER)
         if not self._authorizer.enabled:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 

@@ -11,6 +11,7 @@ import structlog
 from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
 from strandline.cluster.broker.request import Action, Authorizer, RequestContext, topic
+from strandline.controller import operations
 from strandline.controller.api import (
     AlterConfigsRequest,
     ConfigAlteration,
@@ -20,7 +21,7 @@ from strandline.controller.api import (
 )
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage, ResourceType
-from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.controller.metadata.settings import settings_without_effect
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 
@@ -62,12 +63,6 @@ class AlterConfigsHandler:
         """One outcome a resource, in order."""
         return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            [Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources]
-        )
-
     async def _outcomes(self, call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
         """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be."""
         asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
@@ -93,7 +88,7 @@ class AlterConfigsHandler:
         async def ask(items: tuple[ResourceAlteration, ...]) -> Sequence[ResourceOutcome]:
             request = AlterConfigsRequest(items, dry_run)
             timeout_ms = self._timeout_ms
-            return (await self._controller.incremental_alter_configs(request, timeout_ms)).resources
+            return (await self._controller.ask(operations.INCREMENTAL_ALTER_CONFIGS, request, timeout_ms)).resources
 
         refusals = named_twice([(item.resource_type, item.resource_name) for item in resources])
         deny(self._authorizer, context, refusals, [_alter_action(item) for item in resources])

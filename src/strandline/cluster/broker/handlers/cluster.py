@@ -14,10 +14,10 @@ from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
     RequestContext,
-    allowed,
     cluster_operations_bits,
+    require,
 )
-from strandline.controller import methods
+from strandline.controller import methods, operations
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -117,8 +117,7 @@ class ClusterHandler:
 
     async def describe_quorum(self, call: Call) -> Any:
         """Leader, voters and observers of the metadata log, as its leader sees them."""
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         quorum = await described_by_leader(
             self._quorum, node_id=self._node_id, rpc=self._rpc, timeout_ms=self._timeout_ms
         )
@@ -161,24 +160,19 @@ class ClusterHandler:
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
-        await self._controller.add_voter(change, request.timeout)
-        return self.refuse_change(call, ErrorCode.NONE, "")
+        await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     async def remove_voter(self, call: Call) -> Any:
         """Take the vote of a controller that lost its log. Raises as `add_voter`."""
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = RemoveVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
-        await self._controller.remove_voter(change, self._timeout_ms)
-        return self.refuse_change(call, ErrorCode.NONE, "")
-
-    def refuse_change(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer is this error."""
-        return part(error_code=error, error_message=message or None)
+        await self._controller.ask(operations.REMOVE_VOTER, change, self._timeout_ms)
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
-        if not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.ALTER, CLUSTER)
         ours = self._image().cluster_id
         if cluster_id not in (None, ours):
             message = f"this is cluster {ours}, not {cluster_id}"

@@ -10,7 +10,8 @@ from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.image import MetadataImage, topic_resource
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.settings import TopicSettings
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
@@ -56,10 +57,6 @@ class DeleteRecordsHandler:
         timeout_ms = max(call.request.timeout, 0.0)
         return _respond(await self._delete(call.context, _wanted(call), timeout_ms))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _respond([Deleted(one.topic, one.partition, error) for one in _wanted(call)])
-
     async def _delete(self, context: RequestContext, wanted: Sequence[Deletion], timeout_ms: float) -> list[Deleted]:
         """One outcome a deletion, in order. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION for one that is compacted alone,
@@ -102,9 +99,7 @@ class DeleteRecordsHandler:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if one.topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        own = image.config(topic_resource(one.topic))
-        policy = {entry.name: entry.value for entry in self._configs.topic_entries(image, one.topic, own)}
-        if "delete" not in (policy["cleanup.policy"] or "").split(","):
+        if "delete" not in self._configs.topic_value(image, one.topic, TopicSettings.cleanup_policy):
             return ErrorCode.POLICY_VIOLATION
         return ErrorCode.NONE
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.cluster.broker.request import Authorizer, require
+from strandline.controller import operations
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
 from strandline.controller.channel import ControllerChannel
 from strandline.log.findings import LogCondition
@@ -46,19 +47,14 @@ class ElectionsHandler:
         named = _partitions(call)
         if call.request.topic_partitions is not None and not named:
             return _respond(ErrorCode.NONE, [])
-        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         asked = ElectLeadersRequest(kind, named, dry_run)
-        outcomes = (await self._controller.elect_leaders(asked, call.request.timeout)).outcomes
+        outcomes = (await self._controller.ask(operations.ELECT_LEADERS, asked, call.request.timeout)).outcomes
         results = [
             (PartitionRef(outcome.topic, outcome.partition), outcome.error, _message(outcome, dry_run))
             for outcome in outcomes
         ]
         return _respond(ErrorCode.NONE, results)
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer and every partition named have this error."""
-        return _respond(error, [(ref, error, message) for ref in _partitions(call)])
 
 
 def _partitions(call: Call) -> tuple[PartitionRef, ...]:

@@ -17,6 +17,7 @@ from strandline.cluster.broker.request import (
     allowed,
     group,
     operations_bits,
+    require,
 )
 from strandline.cluster.groups.commands import DeleteGroup, DescribeGroup, GroupDescription, ListedGroup, ListGroups
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -81,15 +82,10 @@ class GroupAdminHandler:
 
         return self._described(call, await describe_each(list(dict.fromkeys(call.request.groups)), describe))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return self._described(call, [DescribedGroup(one, None, error, message) for one in call.request.groups])
-
     async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         found: GroupDescription = await self._groups.ask(group_id, DescribeGroup(group_id))
         return found
 
@@ -138,10 +134,6 @@ class GroupAdminHandler:
         types = call.request.types_filter if version >= TYPES_SINCE else ()
         return _listed(ErrorCode.NONE, await self._list(call.context, states, types))
 
-    def refuse_list(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _listed(error, [])
-
     async def _list(self, context: RequestContext, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
         """The groups that this broker coordinates and the principal may see, by partition and age.
 
@@ -170,10 +162,6 @@ class GroupAdminHandler:
         """One error a group."""
         return _deleted(call, await self._delete(call.context, _names(call)))
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return _deleted(call, [error] * len(_names(call)))
-
     async def _delete(self, context: RequestContext, group_ids: Sequence[str]) -> list[ErrorCode]:
         """One error a group, in order: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND,
         NON_EMPTY_GROUP, NOT_COORDINATOR."""
@@ -182,8 +170,7 @@ class GroupAdminHandler:
             if number % GROUPS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             try:
-                if not allowed(self._authorizer, context, Operation.DELETE, group(group_id)):
-                    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                require(self._authorizer, context, Operation.DELETE, group(group_id))
                 if not group_id:
                     raise KafkaError(ErrorCode.INVALID_GROUP_ID)
                 await self._groups.ask(group_id, DeleteGroup(group_id))

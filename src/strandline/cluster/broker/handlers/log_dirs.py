@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.cluster.broker.request import Authorizer, RequestContext, require
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.proto.acls import CLUSTER, Operation
@@ -54,18 +54,13 @@ class LogDirsHandler:
         wanted = None if topics is None else {topic.topic: topic.partitions for topic in topics}
         return _respond(ErrorCode.NONE, self._describe(call.context, wanted))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _respond(error, [])
-
     def _describe(self, context: RequestContext, wanted: Mapping[str, Sequence[int]] | None) -> list[LogDirDescription]:
         """The replicas of this broker: of the partitions named, or all of them for None.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED.
         """
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE, CLUSTER)
         log_dirs = self._replicas.log_dirs
         replicas: dict[str, list[ReplicaOnDisk]] = {log_dir.path: [] for log_dir in log_dirs.dirs}
         for status in self._replicas.hosted():
@@ -87,8 +82,7 @@ class LogDirsHandler:
 
         Errors of each: CLUSTER_AUTHORIZATION_FAILED, and those of `Mover.ask`.
         """
-        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         return _altered([(tp, self._alter(tp, path)) for tp, path in _wanted(call)])
 
     def _alter(self, tp: TopicPartition, path: str) -> ErrorCode:

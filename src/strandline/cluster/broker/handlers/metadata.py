@@ -30,10 +30,12 @@ from strandline.cluster.broker.requested_topics import (
     find_topic,
     may_see,
 )
+from strandline.controller import operations
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -342,12 +344,12 @@ class AutoCreation:
     @property
     def is_on(self) -> bool:
         """Whether the cluster creates topics on their first use."""
-        return self._configs.broker_value(self._image(), "auto.create.topics.enable") == "true"
+        return self._configs.broker_value(self._image(), BrokerSettings.auto_create_topics_enable)
 
     def create(self, names: Sequence[str], charge: Charge) -> None:
         """Begin to create those of `names` that are not being created yet, and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
-        partitions = int(self._configs.broker_value(self._image(), "num.partitions")) if fresh else 0
+        partitions = self._configs.broker_value(self._image(), BrokerSettings.num_partitions) if fresh else 0
         fresh = [name for name in fresh if charge.admits(partitions)]
         if fresh:
             self._being_created.update(dict.fromkeys(fresh))
@@ -362,7 +364,8 @@ class AutoCreation:
     async def _create(self, names: list[str], charge: Charge, partitions: int) -> None:
         """Each name was charged for so many partitions."""
         try:
-            reply = await self._controller.create_topics(
+            reply = await self._controller.ask(
+                operations.CREATE_TOPICS,
                 CreateTopicsRequest(topics=tuple(CreatableTopic(name=name) for name in names)),
                 self._timeout_ms,
             )

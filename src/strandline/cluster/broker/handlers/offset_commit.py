@@ -72,10 +72,6 @@ class OffsetCommitHandler:
         """One error an offset."""
         return _committed(call, await self._commit(call.context, _wanted(call)))
 
-    def refuse_commit(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every offset has this error."""
-        return _committed(call, [[error] * len(one.partitions) for one in call.request.topics])
-
     async def _commit(self, context: RequestContext, request: OffsetCommit) -> list[list[ErrorCode]]:
         """One error an offset, in the order of the request.
 
@@ -137,10 +133,6 @@ class OffsetCommitHandler:
             for topic, own in zip(request.topics, errors, strict=True)
         )
         return part(error_code=ErrorCode.NONE, topics=topics)
-
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, topics=())
 
     async def _delete(
         self, context: RequestContext, group_id: str, topics: Sequence[tuple[str, tuple[int, ...]]]

@@ -87,10 +87,6 @@ class OffsetFetchHandler:
                 answers.append((one, _failed(call, one, error.code), error.code))
         return _respond(call, answers)
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return _respond(call, [(group, _failed(call, group, error), error) for group in _groups(call)])
-
     async def _fetch(
         self,
         context: RequestContext,

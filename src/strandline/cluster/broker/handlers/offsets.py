@@ -100,10 +100,6 @@ class OffsetsHandler:
             ]
         )
 
-    def refuse_list_offsets(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _offsets_found([OffsetAnswer(query, error) for query in _offset_queries(call)])
-
     async def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
         if twice:
             return OffsetAnswer(query, ErrorCode.INVALID_REQUEST)
@@ -126,10 +122,6 @@ class OffsetsHandler:
     def ends_of_epochs(self, call: Call) -> Any:
         """One answer a partition, in order. Errors as for `list_offsets`."""
         return _epochs_found([self._end_of_epoch(call.context, query) for query in _epoch_queries(call)])
-
-    def refuse_ends_of_epochs(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _epochs_found([EpochAnswer(query, error) for query in _epoch_queries(call)])
 
     def _end_of_epoch(self, context: RequestContext, query: EpochQuery) -> EpochAnswer:
         refused = self._refused(context, query.topic, query.partition)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from strandline.cluster.broker.api import INJECTED
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, topic
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, refusal, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
@@ -296,7 +296,9 @@ class ProduceHandler:
         found = find_topic(self._image(), wanted.name, wanted.topic_id)
         name = wanted.name if isinstance(found, ErrorCode) else found.name
         if name is not None and not self._authorizer.authorize(context, ((Operation.WRITE, topic(name)),))[0]:
-            return "", ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""
+            # By its id a topic may be one that the principal must not know the name of.
+            denied = refusal(context, Operation.WRITE, topic(name))
+            return "", denied.code, denied.message if wanted.name else f"{context.principal} may not WRITE that topic"
         if name in INTERNAL_TOPICS:
             return "", ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the cluster itself writes to {name}"
         if not isinstance(found, ErrorCode):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.cluster.broker.request import Authorizer, require
+from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quota_api import AlterQuotasRequest, QuotaAlteration, QuotaChange, QuotaOutcome
@@ -46,8 +47,7 @@ class QuotasHandler:
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, UNSUPPORTED_VERSION for an unknown type.
         """
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         wanted = _filter(call.request.components)
         entries = tuple(
             part(
@@ -59,10 +59,6 @@ class QuotasHandler:
         )
         return part(error_code=ErrorCode.NONE, error_message=None, entries=entries)
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer has this error."""
-        return part(error_code=error, error_message=message or None, entries=None)
-
     # AlterClientQuotas
 
     async def alter(self, call: Call) -> Any:
@@ -71,8 +67,7 @@ class QuotasHandler:
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
         """
-        if not allowed(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER)
         outcomes: list[QuotaOutcome | None] = []
         asked: list[QuotaAlteration] = []
         for entry in call.request.entries:
@@ -86,7 +81,7 @@ class QuotasHandler:
             outcomes.append(None)
         if asked:
             request = AlterQuotasRequest(tuple(asked), call.request.validate_only)
-            reply = await self._controller.alter_client_quotas(request, self._timeout_ms)
+            reply = await self._controller.ask(operations.ALTER_QUOTAS, request, self._timeout_ms)
             decided = iter(reply.outcomes)
             outcomes = [next(decided) if outcome is None else outcome for outcome in outcomes]
         return _altered(call, [outcome for outcome in outcomes if outcome is not None])

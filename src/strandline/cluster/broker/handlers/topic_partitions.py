@@ -51,20 +51,6 @@ class TopicPartitionsHandler:
             next_cursor=cursor,
         )
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        topics = tuple(
-            part(
-                error_code=error,
-                name=one.name,
-                topic_id=None,
-                is_internal=False,
-                partitions=(),
-            )
-            for one in call.request.topics
-        )
-        return part(topics=topics, next_cursor=None)
-
     def _pages(
         self, context: RequestContext, names: Sequence[str], limit: int, start: tuple[str, int] | None
     ) -> TopicPages:

@@ -16,6 +16,7 @@ from strandline.cluster.node.internal.health import CHECK, WATCH
 from strandline.cluster.node.internal.reflection import REFLECTION
 from strandline.cluster.security.node_identity import node_of
 from strandline.controller import methods
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft import messages as raft
 from strandline.proto.errors import ProtocolError
@@ -51,16 +52,9 @@ _QUORUM: Mapping[type, Callable[[Any], NodeId]] = {
     raft.FetchSnapshotRequest: lambda request: request.replica.node_id,
 }
 
-_OWN = (methods.REGISTER_BROKER, methods.ALTER_PARTITION, methods.ALTER_TIERS, methods.ALLOCATE_PRODUCER_IDS)
-"""Of the controller's: a broker sends them for itself."""
-
-_FORWARDED = tuple(method for method in methods.METHODS if method not in _OWN)
-"""A broker sends them for a client, or for its own answers: every node may."""
-
 CALLS: Mapping[str, Introduction] = {
     **{QUORUM_METHODS[kind].path: _of(QUORUM_METHODS[kind], sender) for kind, sender in _QUORUM.items()},
-    **{method.path: _of(method, _node_id) for method in _OWN},
-    **{method.path: _anybody for method in _FORWARDED},
+    **{each.method.path: _of(each.method, _node_id) if each.own else _anybody for each in OPERATIONS},
     APPEND_AUDIT.path: _of(APPEND_AUDIT, _node_id),
     methods.PING.path: _anybody,
     methods.DESCRIBE_QUORUM.path: _anybody,
