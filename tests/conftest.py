@@ -111,6 +111,8 @@ LONG_TESTS = {
     "chaos/test_determinism.py::test_the_cluster_too[9]",
     "chaos/test_failover.py::test_a_dead_leader_costs_well_under_a_second",
     "chaos/test_many_brokers.py::test_s101_every_partition_of_a_dead_broker_has_a_new_leader[power_cut-3500.0]",
+    "chaos/test_restored.py::test_a_broken_rule_of_restored_clusters_is_caught",
+    "chaos/test_restored.py::test_a_cluster_is_lost_and_restored[59]",
     "chaos/test_scenario.py::test_a_broken_rule_is_caught[vote-not-durable]",
     "chaos/test_scenario.py::test_a_seesaw_makes_logs_that_diverge_over_epochs",
     "chaos/test_secured.py::test_a_broken_rule_of_security_is_caught",

@@ -1,4 +1,4 @@
-"""Mutants of rules B25 and B27: what a topic that is restored from the object store begins with."""
+"""Mutants of rules B25, B27 and B36: what a topic that is restored from the object store begins with."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ TABLE: tuple[Mutant, ...] = (
         "restored-producer-ids-are-given-out-again",
         "B27: the next producer id lies above all in what is taken over",
         "controller.machine.adoption:raised_producer_ids",
-        "if end <= state.image.next_producer_id:",
+        "if end <= reached:",
         "if True:",
         f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
     ),
     one_change(
         "lost-producers-have-our-ids",
         "B27: of a lost cluster's producers those are not known whose ids were given out here before",
-        "controller.machine.adoption:adopted",
-        "ProducerIds(next_id, max(next_id, one.producer_ids_end))",
-        "ProducerIds(ProducerId(0), max(next_id, one.producer_ids_end))",
+        "controller.machine.adoption:_known_producers",
+        "ProducerIds(next_id, max(next_id, end))",
+        "ProducerIds(ProducerId(0), max(next_id, end))",
         f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
     ),
     one_change(
@@ -93,7 +93,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "one-snapshot-tells-of-all-ids",
         "B27: all segments' snapshots are asked for the ids of their producers",
-        "log.tier.restoring:_producer_ids_end",
+        "log.tier.restoring:_producer_ids_of",
         "chain.segments",
         "chain.segments[-1:]",
         f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
@@ -101,7 +101,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "invented-ids-use-up-all",
         "B27: an id that no cluster can have reached raises nothing",
-        "log.tier.restoring:_producer_ids_end",
+        "log.tier.restoring:_producer_ids_of",
         "if number < PRODUCER_IDS_END",
         "if True",
         f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
@@ -110,8 +110,40 @@ TABLE: tuple[Mutant, ...] = (
         "epochs-share-producer-ids",
         "B27: each quorum epoch begins with producer ids of its own",
         "controller.machine.brokers:allocate_producer_ids",
-        "max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH)",
+        "max(state.image.next_producer_id, of_epoch)",
         "state.image.next_producer_id",
         f"{_ADOPTION}::test_producer_ids_go_on_where_the_metadata_log_was_rolled_back",
+    ),
+    one_change(
+        "clusters-share-producer-ids",
+        "B27: each cluster has producer ids of its own",
+        "controller.machine.brokers:allocate_producer_ids",
+        "first_producer_id(state.image.cluster_id)",
+        "0",
+        f"{_ADOPTION}::test_111_each_cluster_has_producer_ids_of_its_own",
+    ),
+    one_change(
+        "what-the-lost-cluster-gave-out-last-is-given-out-again",
+        "B27: the next producer id lies beyond what the lost cluster may have given out after what was stored",
+        "controller.machine.adoption:raised_producer_ids",
+        "end + IDS_BEYOND",
+        "end",
+        f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
+    ),
+    one_change(
+        "lost-producers-are-strangers",
+        "B27: the producers of a lost cluster are known, whose ids lie nowhere near to ours",
+        "controller.machine.adoption:_known_producers",
+        "if first >= next_id or IDS_AHEAD <= first <= end <= own:",
+        "if False:",
+        f"{_ADOPTION}::test_111_each_cluster_has_producer_ids_of_its_own",
+    ),
+    one_change(
+        "restored-partitions-begin-in-the-next-epoch",
+        "B36: the first leader epoch lies above all that the lost cluster can have reached",
+        "controller.machine.adoption:_first_epoch",
+        "EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1",
+        "1",
+        f"{_ADOPTION}::test_110_leader_epochs_begin_far_above_those_that_were_stored",
     ),
 )

@@ -40,8 +40,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, NodeId, PartitionEpoch, TopicId
 
-_FIRST_EPOCH = LeaderEpoch(0)
-
 
 class _Placement:
     """One request's view of where replicas may go; the placer counts what the request has placed so far."""
@@ -133,7 +131,7 @@ def _create_topic(
             number,
             replicas,
             manual=bool(topic.assignments),
-            leader_epoch=adopted.epochs.get(number, _FIRST_EPOCH),
+            leader_epoch=adopted.first_epoch,
         )
         for number, replicas in enumerate(assignments)
     ]
@@ -282,7 +280,7 @@ def new_partition(
     replicas: tuple[NodeId, ...],
     *,
     manual: bool,
-    leader_epoch: LeaderEpoch = _FIRST_EPOCH,
+    leader_epoch: LeaderEpoch = adoption.FIRST_EPOCH,
 ) -> PartitionRecord:
     """A new partition: its ISR are the active replicas that have room, or all active ones where none has; the first of
     them leads.
