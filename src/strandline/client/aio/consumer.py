@@ -445,7 +445,7 @@ class Consumer(Reader):
             raise left
 
     async def _parting(self, work: Callable[[float], Awaitable[None]], timeout_ms: float) -> None:
-        """Within the limit, which is that of all calls that listeners make of this consumer meanwhile."""
+        """Within the limit, which no call that listeners make of this consumer meanwhile uses up."""
         outer, self._until_ms = self._until_ms, self.session.clock.monotonic_ms() + timeout_ms
         try:
             await work(self._until_ms)
@@ -456,7 +456,8 @@ class Consumer(Reader):
         timeout_ms = super()._timeout_ms()
         if self._until_ms is None:
             return timeout_ms
-        return max(min(self._until_ms - self.session.clock.monotonic_ms(), timeout_ms), 0.0)
+        left_ms = self._until_ms - self.session.clock.monotonic_ms()
+        return max(min(left_ms / 2, timeout_ms), 0.0)  # whoever is told that a call failed has time to act on it
 
     async def __aenter__(self) -> Self:
         return self

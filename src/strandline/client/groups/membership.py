@@ -237,6 +237,10 @@ class Membership(ABC):
         except (StrandlineError, TimeoutError) as error:
             if isinstance(error, StrandlineError):
                 self.last_error = error
+            logs.group.warning(
+                "group %s: the coordinator was not told that this member left, and waits for its session to end: %s",
+                self._coordinator.group_id, error if str(error) else f"no answer within {wait_ms:.0f} ms",
+            )  # fmt: skip
 
     async def stop(self) -> None:
         """Stop beating."""

@@ -406,7 +406,7 @@ class GroupSession:
         if wanted is None:
             return
         await self._drop_join()
-        await self.commits.commit_parting(self._left_ms(until_ms))
+        await self.commits.commit_parting(self._left_ms(until_ms) / 2)  # the listener is to have its time, too
         self._parting = None
         try:
             async with asyncio.timeout(self._left_ms(until_ms) / 1000) as scope:
