@@ -25,6 +25,7 @@ from strandline.proto.secrets import HIDDEN
 from strandline.proto.settings import (
     INT32_MAX,
     ConfigType,
+    Part,
     Scope,
     Setting,
     Settings,
@@ -255,6 +256,23 @@ def test_what_was_stored_out_of_bounds_counts_as_the_bound() -> None:
     assert [row.stored(text) for text in ("1", "5", str(2**40))] == [2, 5, INT32_MAX]
     with pytest.raises(ConfigError):
         of(Scope.TOPIC, word("x", "a", ".", "a")).stored("b")
+
+
+def test_a_part_has_rows_of_the_whole_and_a_view_of_its_own() -> None:
+    """A room that may not see the node goes by its part of the node's settings."""
+
+    class Inner(Settings, scope=Scope.NODE):
+        lasts_ms = milliseconds("made.up.ms", 5, "How long a made-up thing lasts.")
+
+    class Outer(Settings, scope=Scope.NODE):
+        other = whole("made.up", 1, "Something else.")
+        inner = Part(Inner)
+
+    assert list(Outer.rows) == ["made.up", "made.up.ms"]
+    outer = Outer({"made.up.ms": "7"})
+    assert (outer.other, outer.inner.lasts_ms) == (1, 7)
+    with pytest.raises(ConfigError, match=r"made\.up\.ms = '0' is not allowed: a whole number from 1"):
+        Outer({"made.up.ms": "0"})
 
 
 def test_a_view_is_read_once_and_shows_no_secret() -> None:
