@@ -121,7 +121,7 @@ class Fetcher:
         error = state.error
         if error is not None:
             state.error_told_ms = self._clock.monotonic_ms()
-            if not isinstance(error, PositionLost):
+            if not isinstance(error, PositionLost):  # schedule 68/lost-position-told-once
                 state.error = None
             raise error.with_traceback(None)
 

@@ -244,7 +244,7 @@ class Metadata:
             self._waiters.remove(waiter)
         if self._closed:
             raise ClosedError("the client is closed")
-        if isinstance(self.last_error, AuthenticationFailed):
+        if isinstance(self.last_error, AuthenticationFailed):  # rule A19/denied-clients-try-on
             raise self.last_error
 
     async def wait_for_topic(self, name: str, timeout_ms: float) -> TopicView:

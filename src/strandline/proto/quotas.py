@@ -132,7 +132,7 @@ def _ip_fault(ip: str) -> str:
 
 def value_fault(entity: QuotaEntity, key: str, value: float) -> str:
     """Why this key of this entity cannot have this value, or ""."""
-    allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS
+    allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS  # rule A21/any-key-for-anybody
     if key not in allowed:
         whom = "a user or a client-id" if entity.ip is None else "an ip"
         return f"Invalid configuration key {key[:NAME_CHARS_MAX]}; possible for {whom}: {', '.join(allowed)}"

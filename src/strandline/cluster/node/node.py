@@ -374,7 +374,7 @@ class Node:
 
     def _disk_stalled(self, age_ms: float) -> None:
         """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
-        self.quorum.resign()
+        self.quorum.resign()  # rule A5/quorum-leads-on-a-hung-disk
         if self.broker is not None:
             self.broker.replicas.disk_stalls.stalled(age_ms)
 
