@@ -433,16 +433,16 @@ class Accumulator:
                 queue.requeue(half)
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for it. The
-        callbacks of its futures may send."""
+        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory.
+        Its futures come next, whose callbacks may send; then `answered`."""
         with self.lock:
             self.memory.give_back(batch.reserved_bytes)
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()
 
-    def complete(self, batch: ProducerBatch) -> None:
-        """A batch was released, and its futures are done: wake those who wait for a flush."""
+    def answered(self, batch: ProducerBatch) -> None:
+        """The futures of a batch are complete: wake those whose flush waited for it."""
         with self.lock:
             left = self._incomplete[batch.id] - 1
             if left:
