@@ -12,6 +12,8 @@ PYTHONS ?= python3.12 python3.13 python3.14
 MATRIX_TESTS ?= tests/proto tests/log tests/replica tests/controller tests/client
 SEEDS ?= 200
 JOBS ?= 2
+# Tests of real processes wait for most of their time: one more at a time than there are jobs keeps the processors busy.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 # Each node that a test or a demo starts would compile all of the package: half of the CPU of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -56,7 +58,7 @@ demo: setup
 	$(BIN)/strandline demo
 
 # By the seconds that each file took in the run that tests/durations.json keeps: quick ones first, slowest ones next.
-BY_TIME := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+BY_TIME := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(BIN)/python -m pytest -q $(BY_TIME) --durations-to build/durations.json
