@@ -22,6 +22,7 @@ sys.path.insert(0, str(DOCS.parent))  # the lab is not installed
 
 def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
+    from lab.durations import slowest_table
     from lab.pages.access import access_table
     from lab.pages.apis import api_table
     from lab.pages.mutants import mutants_table
@@ -36,6 +37,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "security.md", "access", access_table
     yield "security.md", "quotas", quotas_table
     yield "mutants.md", "mutants", mutants_table
+    yield "testing.md", "slowest", slowest_table
     yield "tour.md", "walk", walk.walk_table
     yield "design.md", "rooms", measure.rooms_diagram
     yield "states.md", "quorum", quorum_states
