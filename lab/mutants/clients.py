@@ -164,7 +164,7 @@ TABLE: tuple[Mutant, ...] = (
                 "self._last_number = number",
             ),
         ),
-        (f"{_EACH_SEND}[sends and raises-lanes]",),
+        (f"{_EACH_SEND}[sends-lanes]",),
     ),
     one_change(
         "a-handler-waits-for-its-own-lock",
