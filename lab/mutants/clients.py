@@ -132,7 +132,7 @@ TABLE: tuple[Mutant, ...] = (
             instead("number = self._last_number + 1\n..."),
             instead("self._last_number = number"),
         ),
-        (f"{_EACH_SEND}[sends and raises-lanes]",),
+        (f"{_EACH_SEND}[sends-lanes]",),
     ),
     one_change(
         "a-handler-waits-for-its-own-lock",

@@ -195,6 +195,8 @@ class Consumer:
 
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""
+        if self._thread is not None and self._thread.loop.is_closed():
+            return  # one that was closed stays so
         parent = self.inner
         of_parents.append(parent)
         self._thread = None

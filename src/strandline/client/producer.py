@@ -16,7 +16,7 @@ from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
-from strandline.client.loop_thread import Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
+from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
@@ -55,6 +55,8 @@ class _Running:
         self.core.accumulator.start_flush(done.open)
         with SteppedOut(self.thread.locks):
             done.wait(timeout_s)
+        if self.thread.orphaned:
+            raise ClosedError(OF_THE_PARENT)
         if not done.is_open:
             raise ClientTimeout(
                 f"not everything was acknowledged within {timeout_s} s", self.core.sender.current_trouble()
@@ -255,6 +257,7 @@ class Producer:
         if running is not None:
             error = ClosedError("the record was sent by the parent of this process, and its acknowledgement goes there")
             running.futures.after_fork()
+            running.core.accumulator.disown(error)
             for queue in running.core.accumulator.queues.values():
                 for batch in (*queue.on_wire, *queue.waiting):
                     if isinstance(batch.results, ThreadResults):

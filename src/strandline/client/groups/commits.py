@@ -15,6 +15,7 @@ from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import EXPELLED, Membership
 from strandline.client.groups.progress import Progress
 from strandline.client.limits import Limit
+from strandline.client.loop_thread import end_where_forked
 from strandline.client.metadata import Metadata
 from strandline.client.tasks import Tasks, log
 from strandline.client.types import OffsetAndMetadata
@@ -137,6 +138,7 @@ class Commits:
             except BaseException as error:  # SystemExit too: it would end the loop here
                 log.exception("a callback of commit_async failed")
                 self._on_callback_error(error)
+            end_where_forked()
 
     async def commit_done(self, timeout_ms: float) -> None:
         """Commit what is done; an error is kept in `state` and the offsets for the next time."""
