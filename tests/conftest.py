@@ -143,6 +143,11 @@ LONG_TESTS = {
     "spark/pipelines/test_dataset.py::test_a_share_is_the_beginning_of_the_whole",
     "spark/pipelines/test_dataset.py::test_every_flight_is_reported_in_the_order_of_arrival",
     "spark/test_interpreter.py::test_a_job_finds_the_format_with_its_own_interpreter",
+    "test_binary_wheel.py::test_a_part_that_does_not_compile_fails_a_build_for_others",
+    "test_binary_wheel.py::test_every_wheel_is_named",
+    "test_binary_wheel.py::test_it_runs_where_no_compiler_is",
+    "test_binary_wheel.py::test_one_that_was_built_without_a_compiler_says_so",
+    "test_binary_wheel.py::test_the_wheel_has_every_compiled_part",
     "tools/test_sizes.py::test_the_command",
 }
 """Tests that `make test` leaves out; they run where their file is named, and with --long."""

@@ -167,6 +167,7 @@ def test_a_type_checker_knows_every_setting(kind: type[CommonConfig]) -> None:
 TYPED = """
 from strandline.client import Admin, Consumer, Producer
 from strandline.client import aio
+from strandline.client.config import ConsumerConfig, ProducerConfig
 
 Producer("a", linger_ms=5, acks=1)
 Consumer("a", group_id="kitchen")
@@ -174,6 +175,8 @@ Producer("a", linger_mz=5)
 Consumer("a", auto_offset_rest="earliest")
 aio.Consumer("a", enable_auto_commit="no")
 Admin("a", acks="all")
+ProducerConfig({}).linger_ms.upper()
+ConsumerConfig({}).group_id.upper()
 """
 
 
@@ -185,7 +188,7 @@ def test_a_misspelt_setting_is_an_error_of_mypy(tmp_path: Path) -> None:
     environment = {**os.environ, "MYPYPATH": str(Path(typed_settings.__file__).parents[2])}
     told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False).stdout
     lines = [int(line.split(":")[1]) for line in told.splitlines() if ": error:" in line]
-    assert lines == [7, 8, 9, 10], told
+    assert lines == [8, 9, 10, 11, 12, 13], told
     assert 'Unexpected keyword argument "linger_mz"' in told
 
 

@@ -381,7 +381,7 @@ def drawn_table(
     from rich.text import Text
 
     columns = [printable(name) for name in columns]
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]  # rule A29/cells-as-they-come
     needs = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
     is_narrow = sum(needs) + WIDE_GAP * len(needs) > width
     headers = [
@@ -394,6 +394,7 @@ def drawn_table(
     ]
     least = sum(leasts) + (NARROW_GAP if is_narrow else WIDE_GAP) * len(leasts)
     console = Console(width=max(width, least), highlight=False, force_terminal=colour, soft_wrap=False)
+    # rule A29/titles-are-markup
     table = Table(
         box=SIMPLE_HEAD, title=None if title is None else Text(printable(title)), title_justify="left",
         title_style="bold", pad_edge=False,

@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = printable_lines(error.message)
+            vars(error)["message"] = printable_lines(error.message)  # rule A29/errors-as-they-come
             raise
         except ModuleNotFoundError as error:
             command = ctx.invoked_subcommand or ""

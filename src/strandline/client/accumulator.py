@@ -324,7 +324,7 @@ class Accumulator:
                 if future is None:
                     return None
                 if waiting:
-                    waiting[-1].seal()
+                    waiting[-1].seal()  # rule C1/two-open-batches-of-a-partition
                 waiting.append(batch)
                 self._last_number = number
                 self._incomplete[number] = 1
@@ -414,7 +414,7 @@ class Accumulator:
         """Take the oldest batch off a queue; nothing is appended to it from now on."""
         with self.lock:
             batch = queue.waiting.popleft()
-            batch.seal()
+            batch.seal()  # rule C1/taken-batch-takes-records
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -433,16 +433,16 @@ class Accumulator:
                 queue.requeue(half)
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for it. The
-        callbacks of its futures may send."""
+        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory.
+        Its futures come next, whose callbacks may send; then `answered`."""
         with self.lock:
             self.memory.give_back(batch.reserved_bytes)
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()
 
-    def complete(self, batch: ProducerBatch) -> None:
-        """A batch was released, and its futures are done: wake those who wait for a flush."""
+    def answered(self, batch: ProducerBatch) -> None:
+        """The futures of a batch are complete: wake those whose flush waited for it."""
         with self.lock:
             left = self._incomplete[batch.id] - 1
             if left:
@@ -482,7 +482,7 @@ class Accumulator:
     def drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Take a batch that has failed out of the queue, wherever it stands; nothing is appended to it from now on."""
         with self.lock:
-            batch.seal()
+            batch.seal()  # rule C1/failed-batch-takes-records
             if batch in queue.waiting:
                 queue.waiting.remove(batch)
 
@@ -490,7 +490,7 @@ class Accumulator:
         """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
         with self.lock:
             self.closed = error
-            self.memory.close()
+            self.memory.close()  # rule C1/closed-producer-takes-records
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()

@@ -84,7 +84,7 @@ class BatchSender:
             UnknownTopic, ClientTimeout (`max.block.ms`).
         """
         self._session.check()
-        if topic_id:
+        if topic_id:  # schedule 63/copy-follows-into-another-topic/5
             self._core.metadata.expect(topic, UUID(topic_id))
         await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
 

@@ -22,8 +22,10 @@ from strandline.proto.settings import (
     Setting,
     Settings,
     boolean,
+    milliseconds,
     number,
     optional,
+    size,
     string,
     whole,
     word,
@@ -114,29 +116,20 @@ class SecurityConfig(Settings, scope=Scope.CLIENT):
         False,
         "Write the client's id and secret URL-encoded into the request, as RFC 6749 has it and some servers want.",
     )
-    sasl_login_connect_timeout_ms = whole(
-        "sasl.login.connect.timeout.ms",
-        10_000,
-        "How long the connection to the token endpoint may take to come up.",
-        low=1,
-        unit="ms",
+    sasl_login_connect_timeout_ms = milliseconds(
+        "sasl.login.connect.timeout.ms", 10_000, "How long the connection to the token endpoint may take to come up."
     )
-    sasl_login_read_timeout_ms = whole(
-        "sasl.login.read.timeout.ms",
-        10_000,
-        "How long the token endpoint may take for its whole answer.",
-        low=1,
-        unit="ms",
+    sasl_login_read_timeout_ms = milliseconds(
+        "sasl.login.read.timeout.ms", 10_000, "How long the token endpoint may take for its whole answer."
     )
-    sasl_login_retry_backoff_ms = whole(
+    sasl_login_retry_backoff_ms = milliseconds(
         "sasl.login.retry.backoff.ms",
         100,
         "Wait before the token endpoint is asked again after it gave no token; doubles each time.",
         low=0,
-        unit="ms",
     )
-    sasl_login_retry_backoff_max_ms = whole(
-        "sasl.login.retry.backoff.max.ms", 10_000, "Longest wait between such attempts.", low=0, unit="ms"
+    sasl_login_retry_backoff_max_ms = milliseconds(
+        "sasl.login.retry.backoff.max.ms", 10_000, "Longest wait between such attempts.", low=0
     )
     sasl_login_refresh_window_factor = number(
         "sasl.login.refresh.window.factor", "0.8", "A token is renewed after this part of its time.", low=0.5, high=1.0
@@ -212,36 +205,26 @@ class CommonConfig(SecurityConfig):
     title: ClassVar[str] = "every client"
 
     client_id = string("client.id", "", "Name of this client in the brokers' logs and quotas.")
-    request_timeout_ms = whole(
-        "request.timeout.ms",
-        30_000,
-        "How long a request waits for its answer before it counts as failed.",
-        low=1,
-        unit="ms",
+    request_timeout_ms = milliseconds(
+        "request.timeout.ms", 30_000, "How long a request waits for its answer before it counts as failed."
     )
-    retry_backoff_ms = whole(
-        "retry.backoff.ms", 100, "Wait before the first retry; doubles with each further one.", low=0, unit="ms"
+    retry_backoff_ms = milliseconds(
+        "retry.backoff.ms", 100, "Wait before the first retry; doubles with each further one.", low=0
     )
-    retry_backoff_max_ms = whole("retry.backoff.max.ms", 1_000, "Longest wait between retries.", low=0, unit="ms")
-    reconnect_backoff_ms = whole(
-        "reconnect.backoff.ms",
-        50,
-        "Wait before connecting again to an address that failed; doubles each time.",
-        low=0,
-        unit="ms",
+    retry_backoff_max_ms = milliseconds("retry.backoff.max.ms", 1_000, "Longest wait between retries.", low=0)
+    reconnect_backoff_ms = milliseconds(
+        "reconnect.backoff.ms", 50, "Wait before connecting again to an address that failed; doubles each time.", low=0
     )
-    reconnect_backoff_max_ms = whole(
-        "reconnect.backoff.max.ms", 1_000, "Longest wait between attempts to connect to one address.", low=0, unit="ms"
+    reconnect_backoff_max_ms = milliseconds(
+        "reconnect.backoff.max.ms", 1_000, "Longest wait between attempts to connect to one address.", low=0
     )
-    socket_connection_setup_timeout_ms = whole(
-        "socket.connection.setup.timeout.ms", 10_000, "How long a TCP connection may take to come up.", low=1, unit="ms"
+    socket_connection_setup_timeout_ms = milliseconds(
+        "socket.connection.setup.timeout.ms", 10_000, "How long a TCP connection may take to come up."
     )
-    metadata_max_age_ms = whole(
+    metadata_max_age_ms = milliseconds(
         "metadata.max.age.ms",
         300_000,
         "Metadata older than this is fetched anew, so that new brokers and partitions are found.",
-        low=1,
-        unit="ms",
     )
 
     def __init__(self, settings: Mapping[str, object]) -> None:
@@ -293,39 +276,26 @@ class ProducerConfig(CommonConfig):
         "1",
         takes="str | int",
     )
-    batch_size = whole(
-        "batch.size",
-        BATCH_SIZE,
-        "Bytes of records, before compression, that close a partition's batch.",
-        low=0,
-        unit="bytes",
+    batch_size = size(
+        "batch.size", BATCH_SIZE, "Bytes of records, before compression, that close a partition's batch.", low=0
     )
     batch_size_max = optional(
-        whole(
+        size(
             "batch.size.max",
             None,
             "Strandline's own: a batch that waits behind others of its partition grows on to so many bytes. 131072 "
             "with idempotence where batch.size is its default, otherwise batch.size.",
             low=0,
-            unit="bytes",
         )
     )
     linger_ms = number(
         "linger.ms", "5", "How long a batch waits for company, unless batch.size is met first.", low=0, unit="ms"
     )
-    buffer_memory = whole(
-        "buffer.memory",
-        33_554_432,
-        "Bytes of records that may wait or be under way; above it send blocks.",
-        low=1,
-        unit="bytes",
+    buffer_memory = size(
+        "buffer.memory", 33_554_432, "Bytes of records that may wait or be under way; above it send blocks."
     )
-    max_block_ms = whole(
-        "max.block.ms",
-        60_000,
-        "How long send blocks for metadata and memory, all in all, before it raises.",
-        low=0,
-        unit="ms",
+    max_block_ms = milliseconds(
+        "max.block.ms", 60_000, "How long send blocks for metadata and memory, all in all, before it raises.", low=0
     )
     max_in_flight_requests_per_connection = whole(
         "max.in.flight.requests.per.connection",
@@ -333,15 +303,11 @@ class ProducerConfig(CommonConfig):
         "Produce requests out at once per broker; at most 5 with idempotence, which keeps order.",
         low=1,
     )
-    max_request_size = whole(
-        "max.request.size", 1_048_576, "Largest record, and largest produce request, in bytes.", low=1, unit="bytes"
-    )
-    delivery_timeout_ms = whole(
+    max_request_size = size("max.request.size", 1_048_576, "Largest record, and largest produce request, in bytes.")
+    delivery_timeout_ms = milliseconds(
         "delivery.timeout.ms",
         120_000,
         "From send to acknowledgement, retries included; then the record fails with DeliveryTimeout.",
-        low=1,
-        unit="ms",
     )
     retries = whole(
         "retries", INT32_MAX, "Attempts after the first one; delivery.timeout.ms is the better limit.", low=0
@@ -354,12 +320,8 @@ class ProducerConfig(CommonConfig):
     compression_type = word(
         "compression.type", "none", "Codec of whole batches.", "none", "gzip", "snappy", "lz4", "zstd"
     )
-    metadata_max_idle_ms = whole(
-        "metadata.max.idle.ms",
-        300_000,
-        "A topic not sent to for this long is dropped from the metadata.",
-        low=1,
-        unit="ms",
+    metadata_max_idle_ms = milliseconds(
+        "metadata.max.idle.ms", 300_000, "A topic not sent to for this long is dropped from the metadata."
     )
     partitioner: Setting[Partitioner | None] = _function(
         "partitioner",
@@ -442,26 +404,18 @@ class ConsumerConfig(CommonConfig):
             "With group.protocol=consumer: the coordinator's assignor that is wished for, uniform or range.",
         )
     )
-    session_timeout_ms = whole(
-        "session.timeout.ms",
-        45_000,
-        "A member that the coordinator has not heard of for so long is thrown out.",
-        low=1,
-        unit="ms",
+    session_timeout_ms = milliseconds(
+        "session.timeout.ms", 45_000, "A member that the coordinator has not heard of for so long is thrown out."
     )
-    heartbeat_interval_ms = whole(
+    heartbeat_interval_ms = milliseconds(
         "heartbeat.interval.ms",
         3_000,
         "Time between heartbeats, which go on while records are handled; at most half of session.timeout.ms.",
-        low=1,
-        unit="ms",
     )
-    max_poll_interval_ms = whole(
+    max_poll_interval_ms = milliseconds(
         "max.poll.interval.ms",
         300_000,
         "A member that does not poll for so long leaves its group; also how long a rebalance waits for one.",
-        low=1,
-        unit="ms",
     )
     partition_assignment_strategy = string(
         "partition.assignment.strategy",
@@ -474,9 +428,7 @@ class ConsumerConfig(CommonConfig):
         True,
         "Commit by itself what was handed out and done: never what was merely fetched or is being handled.",
     )
-    auto_commit_interval_ms = whole(
-        "auto.commit.interval.ms", 5_000, "Time between automatic commits.", low=1, unit="ms"
-    )
+    auto_commit_interval_ms = milliseconds("auto.commit.interval.ms", 5_000, "Time between automatic commits.")
     auto_offset_reset = string(
         "auto.offset.reset",
         "latest",
@@ -484,25 +436,17 @@ class ConsumerConfig(CommonConfig):
         "by_duration:PT1H (that long ago).",
     )
     max_poll_records = whole("max.poll.records", 500, "Most records one poll returns.", low=1)
-    fetch_min_bytes = whole(
-        "fetch.min.bytes", 1, "A broker answers a fetch as soon as it has this many bytes.", low=0, unit="bytes"
+    fetch_min_bytes = size("fetch.min.bytes", 1, "A broker answers a fetch as soon as it has this many bytes.", low=0)
+    fetch_max_wait_ms = milliseconds(
+        "fetch.max.wait.ms", 500, "Longest a broker holds a fetch that found less than fetch.min.bytes.", low=0
     )
-    fetch_max_wait_ms = whole(
-        "fetch.max.wait.ms",
-        500,
-        "Longest a broker holds a fetch that found less than fetch.min.bytes.",
-        low=0,
-        unit="ms",
-    )
-    fetch_max_bytes = whole(
+    fetch_max_bytes = size(
         "fetch.max.bytes",
         52_428_800,
         "Most bytes of one fetch response, and of records waiting in this client for a poll.",
-        low=1,
-        unit="bytes",
     )
-    max_partition_fetch_bytes = whole(
-        "max.partition.fetch.bytes", 1_048_576, "Most bytes a fetch returns per partition.", low=1, unit="bytes"
+    max_partition_fetch_bytes = size(
+        "max.partition.fetch.bytes", 1_048_576, "Most bytes a fetch returns per partition."
     )
     check_crcs = boolean("check.crcs", True, "Verify each batch's CRC-32C.")
     isolation_level = word(
@@ -525,12 +469,10 @@ class ConsumerConfig(CommonConfig):
         "Deserializer",
         "(bytes) -> what they mean",
     )
-    default_api_timeout_ms = whole(
+    default_api_timeout_ms = milliseconds(
         "default.api.timeout.ms",
         60_000,
         "How long a call without a limit of its own may take, all in all, before it raises ClientTimeout.",
-        low=1,
-        unit="ms",
     )
 
     def _check_together(self) -> None:
@@ -572,12 +514,8 @@ class AdminConfig(CommonConfig):
 
     title: ClassVar[str] = "an admin client"
 
-    default_api_timeout_ms = whole(
-        "default.api.timeout.ms",
-        60_000,
-        "How long a call may take, all in all, before it raises ClientTimeout.",
-        low=1,
-        unit="ms",
+    default_api_timeout_ms = milliseconds(
+        "default.api.timeout.ms", 60_000, "How long a call may take, all in all, before it raises ClientTimeout."
     )
 
 

@@ -121,7 +121,7 @@ class Fetcher:
         error = state.error
         if error is not None:
             state.error_told_ms = self._clock.monotonic_ms()
-            if not isinstance(error, PositionLost):
+            if not isinstance(error, PositionLost):  # schedule 68/lost-position-told-once
                 state.error = None
             raise error.with_traceback(None)
 
@@ -359,7 +359,7 @@ class Fetcher:
         topic, partition = state.partition.topic, str(state.partition)
         error = answered(self._config, Api.FETCH, code, of=topic, partition=partition, broker=node.node_id)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
-            state.refused = True
+            state.refused = True  # schedule 107/reset-drops-what-was-fetched
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable and not self._is_rotten_for_long(state, code, now):

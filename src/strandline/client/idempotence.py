@@ -58,7 +58,7 @@ class Sequencer:
     def retire(self, queue: PartitionQueue) -> None:
         """A queue is forgotten, and where it was in its sequences. Its log may still be there, and know them: the next
         queue of that partition must not begin at a sequence that was used (it would pass for a repetition)."""
-        if queue.producer_id == self.producer_id:
+        if queue.producer_id == self.producer_id:  # rule C1/forgotten-queue-begins-at-an-old-sequence
             self._first_epoch = max(self._first_epoch, queue.producer_epoch + 1)
 
     def may_send(self, queue: PartitionQueue) -> bool:

@@ -163,7 +163,7 @@ class _Call(Generic[T]):
                 self.task.cancel()
             return False
         if self.lost is not None and self.results:
-            self.lost(self.results.pop())
+            self.lost(self.results.pop())  # schedule 64/interrupted-poll-counts-as-handed-out
         return True
 
 

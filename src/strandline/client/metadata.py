@@ -247,7 +247,7 @@ class Metadata:
                 note(self.last_error)
         if self._closed:
             raise ClosedError("the client is closed")
-        if isinstance(self.last_error, AuthenticationFailed):
+        if isinstance(self.last_error, AuthenticationFailed):  # rule A19/denied-clients-try-on
             raise self.last_error
 
     async def wait_for_topic(self, name: str, timeout_ms: float) -> TopicView:

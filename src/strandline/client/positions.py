@@ -250,6 +250,7 @@ class PartitionState:
 
     def is_of_another(self, topic_id: UUID | None) -> bool:
         """Whether the topic that has the name now is another one than that of the position."""
+        # schedule 63/position-kept-over-a-topic-made-anew
         return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
 
     def begin_anew(self, topic_id: UUID, stood_at: int | None) -> None:
@@ -378,7 +379,7 @@ class PartitionState:
     @property
     def is_sought_for(self) -> bool:
         """Somebody is asked where to go on: nothing is fetched, and nothing else asked, meanwhile."""
-        return self.resolving or self.placing
+        return self.resolving or self.placing  # schedule 106/begins-while-its-group-is-asked
 
     @property
     def lacks_records(self) -> bool:

@@ -175,7 +175,7 @@ class AsyncRangeReader:
         expected = self._expected.get(partition.topic)
         if expected is not None and view.topic_id is not None and str(view.topic_id) != expected:
             # What is known may be older than what is expected: a reader outlives topics.
-            await self._metadata.update(timeout_ms)
+            await self._metadata.update(timeout_ms)  # schedule 63/kept-reader-trusts-what-it-knows
             view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
             if str(view.topic_id) != expected:
                 raise TopicReplaced(partition.topic, expected, str(view.topic_id))

@@ -41,7 +41,7 @@ def answered(
 
         resource = CLUSTER if kind is ResourceKind.CLUSTER else Resource(kind, of)
         asked = [one.operation for one in ACCESS.get(api, ()) if one.kind is kind]
-        if asked and resource.name:
+        if asked and resource.name:  # rule A31/answers-without-words-stay-so
             message = lacking(_who(config), asked[0], resource)
     return KafkaError(code, message or "", **figures)
 

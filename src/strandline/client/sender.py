@@ -201,7 +201,7 @@ class Sender:
             else:
                 self._accumulator.release(batch)
                 batch.finish(-1, -1, ())
-                self._accumulator.complete(batch)
+                self._accumulator.answered(batch)
 
     def _connect(self, node: NodeInfo) -> float:
         if self._acks == 0 and node.node_id in self._reached:
@@ -352,7 +352,7 @@ class Sender:
         if not batch.done:
             self._accumulator.release(batch)
             batch.finish(base_offset, told.log_append_time_ms, replicas)
-            self._accumulator.complete(batch)
+            self._accumulator.answered(batch)
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException, now: float, *, at_once: bool = False
@@ -377,7 +377,7 @@ class Sender:
         self._accumulator.release(batch)
         logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
         batch.fail(error)
-        self._accumulator.complete(batch)
+        self._accumulator.answered(batch)
 
     # -- ends -------------------------------------------------------------------------------------------------------
 

@@ -113,19 +113,19 @@ class CommandQueue:
 
     def begin(self, state: MachineState, epoch: int) -> None:
         """This node is the active controller of `epoch`; `state` stands on the committed image."""
-        self._state = state
+        self._state = state  # rule A13/working-image-outlives-the-leadership/2
         self._epoch = epoch
         self._committed = state.image.offset
 
     def end(self) -> None:
         """It no longer is: drop the state, fail what is unanswered."""
-        self._state = None
+        self._state = None  # rule A13/working-image-outlives-the-leadership
         self._epoch = -1
         commands, self._commands = self._commands, deque()
         deferred, self._deferred = self._deferred, deque()
         for _, future in commands:
             _fail(future)
-        for answer in deferred:
+        for answer in deferred:  # rule A13/deferred-answers-are-forgotten
             _fail(answer.future)
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
@@ -198,7 +198,7 @@ class CommandQueue:
             result = command(state, self._next_offset())
             replayed = self._replayed(state, result.records)
         except KafkaError as error:
-            answer.error = error
+            answer.error = error  # rule A13/refusal-before-commit
         except Exception as error:
             log.exception("a command of the controller failed")
             answer.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed at this: {error!r}")
@@ -206,7 +206,7 @@ class CommandQueue:
             answer.reply = result.reply
             self.decided(state, result.records)
         self._append(state, replayed)
-        answer.offset = state.image.offset
+        answer.offset = state.image.offset  # rule A13/answer-before-commit
 
     def _active(self) -> MachineState:
         if self._state is None:
@@ -224,13 +224,13 @@ class CommandQueue:
         try:
             encoded = encode_records(records)
             delta = state.replay(decode_records(encoded))
-        except (FatalError, ValueError, TypeError) as error:
-            mark("unreplayable-refused")
+        except (FatalError, ValueError, TypeError) as error:  # rule A16/appended-before-it-is-replayed
+            mark("unreplayable-refused")  # rule A16/appended-before-it-is-replayed/2
             log.error("refused: no node could replay the records of a command", error=str(error))
             message = f"The controller refused it, for no node could replay its records: {error}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message) from error
         size = sum(map(len, encoded))
-        if size + _RECORD_OVERHEAD_BYTES * len(encoded) > self._quorum.max_append_bytes:
+        if size + _RECORD_OVERHEAD_BYTES * len(encoded) > self._quorum.max_append_bytes:  # rule A16/batch-of-any-size
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 "This changes more at once than one batch of the metadata log may hold. Ask for less at once.",

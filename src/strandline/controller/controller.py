@@ -129,7 +129,7 @@ class Controller:
 
     def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
         """The publisher loads it; a leader never gets one (invariant LeaderNeverLoadSnapshot)."""
-        if self.active:
+        if self.active:  # rule A10/leader-loads-a-snapshot
             raise FatalError(f"A snapshot that ends at {end_offset} was loaded into the active controller.")
         self._applied = end_offset - 1
 
@@ -213,7 +213,7 @@ class Controller:
             self._run_own_commands(now_ms)
         except KafkaError as error:
             # It would be refused again at once: its state is the same until some other command changes it.
-            self._hold_off_until_ms = now_ms + HOLD_OFF_MS
+            self._hold_off_until_ms = now_ms + HOLD_OFF_MS  # rule A16/refused-decision-is-tried-again-at-once
             log.error("internal error: a decision of the controller's own was refused", error=str(error))
 
     def _run_own_commands(self, now_ms: float) -> None:

@@ -180,6 +180,7 @@ class AclFilter:
 
     def fits(self, binding: AclBinding) -> bool:
         """Whether the binding is one of these."""
+        # rule A25/hosts-are-filtered-as-text
         return (
             self.kind in (ResourceKind.ANY, binding.kind)
             and self.principal in (None, binding.principal)

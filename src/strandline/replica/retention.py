@@ -98,6 +98,8 @@ class Retention:
             self._pass = None
 
     def _note_time(self) -> None:
+        if not self._clock.is_founded:
+            return
         try:
             note_time(self._log_dir.disk, self._log_dir.path, self._read_clock())
         except DiskError as error:
@@ -150,13 +152,14 @@ def keep_whole(config: LogConfig) -> Keep:
 
 def keep_local(config: LogConfig, tier: Tier) -> Keep:
     """What is kept on the disks of a partition of which `tier` was copied."""
-    copied_to = tier.end_offset if tier.segments else 0
+    copied_to = tier.end_offset if tier.segments else 0  # rule B22/local-retention-takes-what-was-not-copied
     return Keep(config.local_retention_ms, config.local_retention_bytes, "local.", copied_to)
 
 
 def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now_ms: int, latest_ms: int) -> Offset:
     """Where the tier begins once retention has taken what it takes now: whole segments from the front, its end if it
     takes all. `uncopied_bytes`: of what lies behind the tier."""
+    # rule B22/size-of-the-tier-is-not-counted
     excess = tier.size_bytes + uncopied_bytes - keep.size_bytes if keep.size_bytes >= 0 else -1
     for segment in tier.segments:
         too_old = keep.age_ms >= 0 and now_ms - _newest_ms(segment, latest_ms) > keep.age_ms

@@ -107,7 +107,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 def is_ledger(topic: str) -> bool:
     """Whether a topic is a sink's ledger, by its name: none is an input that a pattern matches."""
-    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")
+    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")  # schedule 66/pattern-matches-a-ledger
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

@@ -135,7 +135,7 @@ class ClusterAdmin(AdminBase):
         )
         for answer in answers:
             code = getattr(answer, "error_code", ErrorCode.NONE)
-            if code is not ErrorCode.NONE:
+            if code is not ErrorCode.NONE:  # rule A31/log-dirs-that-are-denied-are-none
                 raise answered(self.config, Api.DESCRIBE_LOG_DIRS, code)
         return {
             node_id: [_log_dir(entry) for entry in answer.results]

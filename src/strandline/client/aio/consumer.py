@@ -236,7 +236,7 @@ class Consumer(Reader):
         one = self._handed if self._group is None else self._group.progress.handed_last
         if one is not None and one is not settled:
             where = TopicPartition(one.topic, one.partition)
-            if where in self._states:
+            if where in self._states:  # schedule 64/unsettled-record-counts-as-done
                 self.seek(where, one.offset)
 
     def put_back(self, records: Iterable[ConsumerRecord | Place]) -> None:

@@ -201,7 +201,7 @@ class Commits:
                 mine = self.progress.known_committed(found_too=self._config.enable_auto_commit)
                 stored = await self.stored(mine, timeout_ms)
                 same = {item: found for item, found in stored.items() if found and found.offset == mine[item]}
-                if same:
+                if same:  # schedule 65/unchanged-offset-never-committed-again
                     await self._send(Identity(), same, timeout_ms)
                 self._renewed = True
         except StrandlineError as error:
@@ -310,6 +310,7 @@ class Commits:
         """
         member = self._member
         keeps_place = self._config.group_protocol == "consumer" and min(identity.generation, member.generation) >= 0
+        # rule C7/delayed-commit-signed-anew-over-tenures
         if keeps_place and len(tenures) == len(offsets) and self.progress.tenures(tenures) == tenures:
             identity = member.identity
         living = {item: offset for item, offset in offsets.items() if self._end_of(item, offset) is None}

@@ -92,5 +92,5 @@ async def each_paid_item(
         outcomes = await each_item(items, refusals, refuse, ask)
         for outcome, cost, refusal in zip(outcomes, expected, refusals, strict=True):
             if refusal is None:
-                charge.correct(price.paid(outcome, cost) - cost)
+                charge.correct(price.paid(outcome, cost) - cost)  # rule A21/what-failed-is-paid-for
     return outcomes

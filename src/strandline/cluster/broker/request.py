@@ -202,6 +202,7 @@ _REFUSED = {
 
 def refusal(context: RequestContext, operation: Operation, resource: Resource) -> KafkaError:
     """What is told to a principal that may not do this, and named the resource itself (rule A31)."""
+    # rule A31/refusals-say-no-words
     return KafkaError(_REFUSED[resource.kind], lacking(context.principal, operation, resource))
 
 

@@ -65,12 +65,13 @@ def find_allowed_topic(
     """
     found = find_topic(image, ref.name, ref.topic_id)
     name = ref.name if isinstance(found, ErrorCode) else found.name
+    # rule A20/unknown-before-forbidden
     if name is None or allowed(authorizer, context, operation, topic(name), noted=noted):
         return found
     by_name = ref.name is not None
     if by_name or (operation is not Operation.DESCRIBE and may_see(authorizer, context, name)):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.UNKNOWN_TOPIC_ID  # rule A20/ids-tell-that-a-topic-exists
 
 
 def may_see(authorizer: Authorizer, context: RequestContext, name: str) -> bool:

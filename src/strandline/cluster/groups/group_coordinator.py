@@ -122,7 +122,7 @@ class GroupCoordinator:
         """The partition that has the group. The news that this broker leads it may come here a moment later than to the
         broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
         would be said in error."""
-        until_ms = self._clock.monotonic_ms() + NAMED_MS_MAX
+        until_ms = self._clock.monotonic_ms() + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
         while True:
             topic = self._image().topics.get(OFFSETS_TOPIC)
             partition = None if topic is None else partition_of(group_id, len(topic.partitions))

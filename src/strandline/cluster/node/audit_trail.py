@@ -124,7 +124,7 @@ class AuditTrail:
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
         """See `Sink`: the file has the line when this returns, the topic soon after."""
         is_change = event == "change" and may_be_made(str(figures["result"]))
-        file = self._changes if is_change else self._attempts
+        file = self._changes if is_change else self._attempts  # rule A28/logins-turn-over-the-files-of-changes
         if file is None and self.topic is None:
             return
         moment_ms = self._clock.latest_ms()

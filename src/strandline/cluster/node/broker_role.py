@@ -159,7 +159,9 @@ class BrokerRole:
         node = self._node
         config = node.config
         lives = node.log_dirs.begin_life(node.incarnation_id)
+        # schedule 45/findings-are-dropped-before-they-are-committed
         clean_epoch = node.log_dirs.clean_shutdown_broker_epoch
+        # schedule 45/findings-are-dropped-before-they-are-committed/2
         registration = RegisterBrokerRequest(
             cluster_id=node.cluster_id,
             node_id=config.node,
@@ -266,6 +268,7 @@ class BrokerRole:
         """Begin to follow the metadata once they reach this process's registration: what stands before it tells of
         leaderships that an earlier process had."""
         own = image.brokers.get(self._node.config.node)
+        # rule B17/strays-by-metadata-of-the-past
         if self._feeding or own is None or own.incarnation_id != self._node.incarnation_id:
             return
         try:
@@ -279,7 +282,7 @@ class BrokerRole:
         self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
         # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
         assigned = assigned_partitions(image, self._node.config.node)
-        self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))
+        self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))  # rule B17/strays-stay
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)

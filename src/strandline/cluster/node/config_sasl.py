@@ -44,7 +44,7 @@ def check_sasl(
         return
     enabled = own + ENABLED if own + ENABLED in given else ENABLED
     without_tls = sorted({PLAIN, OAUTHBEARER} & set(split_list(mechanisms)))
-    if protocol == SASL_PLAINTEXT and without_tls and not plain_without_tls:
+    if protocol == SASL_PLAINTEXT and without_tls and not plain_without_tls:  # rule A19/plain-in-the-clear
         allowed = (
             f"no {without_tls[0]} on {listener}, which speaks no TLS: make it a listener of SASL_SSL, or use "
             f"SCRAM-SHA-256. {PLAIN_WITHOUT_TLS}=true serves it all the same, passwords and tokens readable on the way"

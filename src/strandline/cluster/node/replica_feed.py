@@ -73,7 +73,7 @@ class ReplicaFeed:
         for reconfigured in self._reconfigured(delta, image):
             changed.setdefault(reconfigured.topic_id, {}).update(dict.fromkeys(reconfigured.partitions))
         for topic_id, number in delta.tiers.changed:
-            changed.setdefault(topic_id, {})[number] = None
+            changed.setdefault(topic_id, {})[number] = None  # rule B21/replicas-do-not-hear-of-tiers
         for topic_id, numbers in changed.items():
             topic = image.topic_by_id.get(topic_id)
             if topic is None:

@@ -543,6 +543,7 @@ class Sasl(Settings, scope=Scope.NODE):
         30,
         "By how much the clocks of a node and of who makes tokens may differ.",
         high=3600,
+        unit="s",
     )
     token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Which claim of a token is the user's name.")
 
@@ -766,7 +767,7 @@ class Tiered(Settings, scope=Scope.NODE):
         "The most that copying reads and sends in a second, altogether.",
         low=1,
         high=INT64_MAX,
-        unit="bytes",
+        unit="bytes/s",
     )
     remote_fetch_wait_max_ms = milliseconds(
         "remote.fetch.max.wait.ms",
@@ -953,7 +954,7 @@ DERIVED_SETTINGS = (
     ),
     *(
         DerivedSetting(
-            whole(name, None, f"{of} in {unit}, rounded up.", low=-1, high=INT32_MAX, unit=unit), of, _longer(unit_ms)
+            whole(name, None, f"The same as {of}, rounded up.", low=-1, high=INT32_MAX, unit=unit), of, _longer(unit_ms)
         )
         for name, of, unit, unit_ms in (
             ("log.retention.hours", "log.retention.ms", "h", 3_600_000),

@@ -116,15 +116,17 @@ class Tokens:
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
         settings, believed = self._settings, self._believed
-        if claims.get("iss") != settings.issuer:
+        if claims.get("iss") != settings.issuer:  # rule A19/token-of-another-issuer
             raise TokenError("the token is of another issuer (sasl.oauthbearer.expected.issuer)")
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
+        # rule A19/token-for-somebody-else
         if not any(one in settings.audiences for one in audiences if isinstance(one, str)):
             raise TokenError("the token is for another audience (sasl.oauthbearer.expected.audience)")
         expires = _seconds(claims, "exp")
         if expires is None:
             raise TokenError("the token has no end (exp)")
+        # rule A19/token-for-ever, rule B32/tokens-end-by-a-clock-set-ahead
         if expires + settings.skew_s <= believed.earliest_ms() / 1000:
             raise TokenError("the token has expired")
         for name in ("nbf", "iat"):
@@ -167,6 +169,7 @@ def parse_keys(text: str) -> KeySet:
 
     try:
         document = read_json(text)
+        # rule A19/secrets-as-public-keys
         usable = [key for key in document["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
         return KeySet.import_key_set({"keys": usable})
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

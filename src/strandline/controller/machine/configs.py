@@ -49,7 +49,7 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
     times = Counter(resources)
     for item, resource in zip(request.resources, resources, strict=True):
         try:
-            if times[resource] > 1:
+            if times[resource] > 1:  # rule A24/resources-are-counted-one-by-one
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource twice.")
             records += _alter_resource(state, item, resource)
             outcomes.append(ResourceOutcome(*resource, ErrorCode.NONE))
@@ -58,7 +58,7 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
     if request.dry_run:
         records = []
     elif any(isinstance(record, ConfigRecord) and record.name in AGREED_KEYS for record in records):
-        records += _consequences(state, records)
+        records += _consequences(state, records)  # rule B11/min-isr-lowered-and-the-eligible-kept
     return Result(AlterConfigsReply(tuple(outcomes)), records)
 
 

@@ -47,7 +47,7 @@ def check_topic(state: MachineState, topic: str, after: Mapping[str, str]) -> No
         return state.resolver.in_force(image, row, after)
 
     policy = in_force(TopicSettings.cleanup_policy)
-    if "compact" in policy:
+    if "compact" in policy:  # rule B21/tiered-topics-are-compacted
         raise ConfigError(
             "cleanup.policy",
             ",".join(policy),
@@ -79,7 +79,7 @@ def _check_local(name: str, local: int, whole_name: str, whole: int) -> None:
 def _check_empty(image: MetadataImage, topic: str) -> None:
     info = image.topics[topic]
     count = sum(len(image.tier(info.topic_id, number).segments) for number in info.partitions)
-    if count:
+    if count:  # rule B21/full-tiers-are-turned-off
         raise ConfigError(
             REMOTE_STORAGE_ENABLE,
             "false",

@@ -266,6 +266,7 @@ class _Directory(_Remote):
     async def _check_mounted(self, key: str) -> None:
         """Raises StoreError."""
         async with self._told(key):
+            # rule B23/a-bare-directory-is-the-store
             if not await _off_the_loop(lambda: os.path.exists(f"{self._root}/{_MARKER}")):
                 raise StoreError(
                     f"{self._root} has no {_MARKER}: its mount is gone, or another directory is in its place"

@@ -249,10 +249,10 @@ class Engine:
         """Whether the topics are those of the notes. Raises CopyRefused."""
         name, anew = self._target, anew_words(self._target, self._group)
         self._check_source(planned)
-        if target.topic_id != planned.target_id:
+        if target.topic_id != planned.target_id:  # schedule 63/copy-follows-into-another-topic/2
             raise self._replaced(name)
         for topic, topic_id in ((self._source.topic, planned.source_id), (name, planned.target_id)):
-            if topic_id:
+            if topic_id:  # schedule 63/copy-follows-into-another-topic/3
                 self._reader.expect(topic, topic_id)
         if target.partitions != len(planned.ends):
             raise CopyRefused(
@@ -261,7 +261,7 @@ class Engine:
             )
 
     def _check_source(self, planned: Round) -> None:
-        if str(self._described.topic_id or "") != planned.source_id:
+        if str(self._described.topic_id or "") != planned.source_id:  # schedule 63/copy-follows-into-another-topic
             raise self._replaced(self._source.topic)
 
     def _replaced(self, topic: str) -> CopyRefused:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part, short
+from strandline.cluster.broker.api import Call, by_schema, part, short
 from strandline.cluster.broker.config import DerivedSetting, StaticSetting
 from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
@@ -202,3 +202,6 @@ def _with_factor(config: DescribedConfig, chosen: int) -> DescribedConfig:
     """default.replication.factor as new topics get it: tools create topics by it, and -1 is no number of copies."""
     synonyms = tuple((name, str(chosen) if value == "-1" else value, source) for name, value, source in config.synonyms)
     return config._replace(value=synonyms[0][1], synonyms=synonyms)
+
+
+ROWS = (by_schema(Api.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsHandler, DescribeConfigsHandler.describe),)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
 from strandline.cluster.broker.exchange import Charge, Exchange
 from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
@@ -40,6 +41,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
@@ -217,6 +219,7 @@ class MetadataHandler:
 
     def _create_unknown(self, exchange: Exchange, described: list[DescribedTopic]) -> list[DescribedTopic]:
         context = exchange.context
+        # rule A20/clients-make-the-topic-of-the-audit
         unknown = [
             one.ref.name
             for one in described
@@ -350,7 +353,7 @@ class AutoCreation:
         """Begin to create those of `names` that are not being created yet, and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
         partitions = self._configs.broker_value(self._image(), BrokerSettings.num_partitions) if fresh else 0
-        fresh = [name for name in fresh if charge.admits(partitions)]
+        fresh = [name for name in fresh if charge.admits(partitions)]  # rule A21/first-uses-are-free
         if fresh:
             self._being_created.update(dict.fromkeys(fresh))
             task = spawn(self._create(fresh, charge, partitions), _log_failure)
@@ -389,3 +392,6 @@ class AutoCreation:
 
 def _log_failure(error: BaseException) -> None:
     log.error("internal error: topics were not created on first use", exc_info=error)
+
+
+ROWS = (by_hand(Api.METADATA, VERSIONS, MetadataHandler),)

@@ -126,7 +126,7 @@ class Guard:
                 claimed = introduction(request)
             except ProtocolError as error:
                 raise status.CallError(status.UNKNOWN, str(error)) from None
-            if claimed is None or claimed == node:
+            if claimed is None or claimed == node:  # rule A18/node-speaks-for-another
                 return
             words = f"the certificate is node {node}'s, and the request says that it comes from node {claimed}"
         self._notes.warn("refused an internal call", method=method, peer=caller.peer, reason=words)
@@ -144,9 +144,9 @@ class Guard:
 def refusal(certificate: Mapping[str, Any] | None, cluster_id: str) -> str | None:
     """Why the holder of a certificate is no node of a cluster; None for one that is."""
     node = node_of(certificate)
-    if node is None:
+    if node is None:  # rule A18/any-certificate-is-a-node
         return "its certificate names no node (spiffe://.../strandline/node/<id>)"
-    if not node.belongs_to(cluster_id):
+    if not node.belongs_to(cluster_id):  # rule A18/node-of-any-cluster
         return f"its certificate is for cluster {node.cluster_id}, this is {cluster_id}"
     return None
 
@@ -187,7 +187,7 @@ class _CheckedStream:
         await self._stream.read_all(take_checked)
 
     def _check(self, frame: bytes) -> None:
-        if self._once and self._checked:
+        if self._once and self._checked:  # rule A18/session-is-checked-once
             return
         try:
             self._guard.check(self._method, self._stream, frame, FIRST_FRAME if self._once else EACH_FRAME)
