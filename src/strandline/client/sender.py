@@ -201,7 +201,7 @@ class Sender:
             else:
                 self._accumulator.release(batch)
                 batch.finish(-1, -1, ())
-                self._accumulator.answered(batch)
+                self._accumulator.complete(batch)
 
     def _connect(self, node: NodeInfo) -> float:
         if self._acks == 0 and node.node_id in self._reached:
@@ -351,8 +351,9 @@ class Sender:
             self._sequencer.resolve(queue, batch, written=True)
         if not batch.done:
             self._accumulator.release(batch)
+            # rule B37/a-flush-returns-before-the-futures-are-done
             batch.finish(base_offset, told.log_append_time_ms, replicas)
-            self._accumulator.answered(batch)
+            self._accumulator.complete(batch)  # rule B37/a-flush-returns-before-the-futures-are-done/2
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException, now: float, *, at_once: bool = False
@@ -377,7 +378,7 @@ class Sender:
         self._accumulator.release(batch)
         logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
         batch.fail(error)
-        self._accumulator.answered(batch)
+        self._accumulator.complete(batch)
 
     # -- ends -------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,9 @@ class ProducerCore:
         loop = asyncio.get_running_loop()
         self._call_soon: Callable[..., Any] = loop.call_soon
         self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
-        self._wake_pending = False
+        self._runs = 0
+        self._woken_at = -1
+        """What `_runs` was when the next run was asked for; another number: none is asked for."""
         self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
         self.sender = Sender(config, session, self.accumulator, self._wake, before)
         self._session = session
@@ -199,17 +201,19 @@ class ProducerCore:
             self._sticky.pop(name, None)
 
     def _wake(self) -> None:
-        if not self._wake_pending:
-            self._wake_pending = True
+        runs = self._runs
+        if self._woken_at != runs:
             self._call_soon(self._run)
+            self._woken_at = runs
 
     def _wake_from_append(self) -> None:
-        if not self._wake_pending:
-            self._wake_pending = True
-            self._call_soon_from_append(self._run)
+        runs = self._runs
+        if self._woken_at != runs:
+            self._call_soon_from_append(self._run)  # rule B37/an-interrupted-wake-stays-pending
+            self._woken_at = runs  # not before: a signal's handler in the middle of that call counts on no run to come
 
     def _run(self) -> None:
-        self._wake_pending = False
+        self._runs += 1
         self.sender.run()
 
 
