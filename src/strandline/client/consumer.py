@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
+from strandline.client.errors import ClosedError
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, nothing_to_await, of_parents, refused
 from strandline.client.polled import PolledRecords
@@ -142,6 +143,9 @@ class Consumer:
         if not running.closed:
             try:
                 self._serve(self.inner.close(timeout_s))
+            except ClosedError:
+                if not running.closed:  # else an earlier call, which was interrupted, ends it just now
+                    raise
             finally:
                 self._watched()
                 running.stop(self.inner.close)
