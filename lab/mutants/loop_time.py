@@ -105,4 +105,28 @@ TABLE: tuple[Mutant, ...] = (
         "pass",
         f"{_TURNS}::test_long_work_of_many_has_a_slice_each",
     ),
+    one_change(
+        "a-long-fetch-is-read-in-one-turn",
+        "A26: the partitions of a fetch are read in turns",
+        "cluster.broker.parked_fetch:Fetch._read",
+        "for part in parts(results):",
+        "for part in [results]:",
+        f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
+    one_change(
+        "a-long-fetch-is-parked-in-one-turn",
+        "A26: the partitions of a fetch that waits are watched in turns",
+        "cluster.broker.parked_fetch:Fetch._answer_or_wait",
+        "for part in parts(just_read):",
+        "for part in [just_read]:",
+        f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
+    one_change(
+        "what-comes-between-reading-and-waiting-is-missed",
+        "A26: what rises between the reading of a partition and the wait for it ends the wait",
+        "cluster.broker.parked_fetch:Fetch._answer_or_wait",
+        "part is not just_read and self._has_more(result)",
+        "False",
+        f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
 )
