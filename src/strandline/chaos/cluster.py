@@ -30,7 +30,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.run_node import FAILED_STOP_S
-from strandline.controller import api
+from strandline.controller import api, operations
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
@@ -524,7 +524,7 @@ class SimCluster:
         for live in self.nodes():
             controller = live.node.controller
             if controller is not None and controller.active:
-                work = controller.elect_leaders(request)
+                work = controller.carry_out(operations.ELECT_LEADERS, request)
                 live.process.context.copy().run(self.world.loop.create_task, work)
 
     def all_vote(self) -> bool:

@@ -245,6 +245,7 @@ class PartitionState:
 
     def is_of_another(self, topic_id: UUID | None) -> bool:
         """Whether the topic that has the name now is another one than that of the position."""
+        # schedule 63/position-kept-over-a-topic-made-anew
         return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
 
     def begin_anew(self, topic_id: UUID, stood_at: int | None) -> None:
@@ -323,6 +324,8 @@ class PartitionState:
         rows = size = 0
         while self.chunks and rows < most and size < PART_BYTES_MAX:
             chunk = self.chunks[0]
+            if self._drop_if_empty(chunk):  # `take` had the last of it, and has handed all of that out
+                continue
             header, batch = chunk.batches[0]
             assert self.position is not None
             if not chunk.hides(header, batch) and header.last_offset >= self.position:
@@ -339,9 +342,7 @@ class PartitionState:
                 size += columns.size_bytes
             chunk.batches.popleft()
             self.position = max(self.position, header.next_offset)
-            if not chunk.batches:
-                self.chunks.popleft()
-                self.buffered_bytes -= chunk.size_bytes
+            self._drop_if_empty(chunk)
         self._reach_end()
         return [part for part in parts if part.columns.rows]
 
@@ -403,6 +404,13 @@ class PartitionState:
                     self.decoded_pos = 0
                     return True
                 self.position = max(self.position, header.next_offset)
-            self.chunks.popleft()
-            self.buffered_bytes -= chunk.size_bytes
+            self._drop_if_empty(chunk)
         return False
+
+    def _drop_if_empty(self, chunk: Chunk) -> bool:
+        """The first chunk, if all of its batches are gone; whether they are."""
+        if chunk.batches:
+            return False
+        self.chunks.popleft()
+        self.buffered_bytes -= chunk.size_bytes
+        return True

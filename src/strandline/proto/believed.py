@@ -71,12 +71,12 @@ class BelievedClock:
     @property
     def is_founded(self) -> bool:
         """Something but the wall clock itself speaks for it: a life before, or others."""
-        return not self._is_told or self._last_ms is not None
+        return not self._is_told or self._last_ms is not None  # rule B32/an-unfounded-time-is-written-down
 
     def tell(self, others_ms: int) -> None:
         """It was so late for others of the cluster, at least. That counts like the end of a life before, where there
         was none; the latest of several counts (schedule 112)."""
-        if self._is_told and others_ms > (self._last_ms or 0):
+        if self._is_told and others_ms > (self._last_ms or 0):  # rule B32/new-disks-believe-any-clock
             if self._clock.wall_ms() - others_ms > AWAY_MS:
                 mark("wall-clock-against-the-metadata")
             self._last_ms = others_ms
@@ -92,13 +92,15 @@ class BelievedClock:
         offset_ms = wall_ms - monotonic_ms
         if self._before is not None and monotonic_ms - self._before[1] >= BELIEVED_AFTER_MS:
             self._before = None
+        # schedule 72/a-start-believes-any-clock
         if self._offset_ms is None and self._last_ms is not None and wall_ms - self._last_ms > AWAY_MS:
             self._offset_ms = self._last_ms - monotonic_ms
+        # schedule 72/a-clock-set-ahead-is-believed
         if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
             before_ms = self._offset_ms
             if before_ms is None and self._last_ms is not None:
                 before_ms = self._last_ms - monotonic_ms
-            if before_ms is not None and before_ms - offset_ms > AWAY_MS:
+            if before_ms is not None and before_ms - offset_ms > AWAY_MS:  # rule B32/stamps-of-a-clock-set-back
                 mark("wall-clock-set-back-by-days")
                 self._before = (before_ms, monotonic_ms)
             self._offset_ms, self._ahead = offset_ms, None

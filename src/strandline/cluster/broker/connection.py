@@ -237,7 +237,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 return
             if self._must_wait():
                 self._flush()
-            if clock.monotonic_ms() >= slice_end_ms:
+            if clock.monotonic_ms() >= slice_end_ms:  # rule A26/slices-without-end
                 if self._has_work():
                     self._await_turn()
                 return
@@ -278,7 +278,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
         config, gate = self.listener.config, self.peer.sasl
         least, most, setting = REQUEST_HEADER_BYTES_MIN, config.request_bytes_max, "socket.request.max.bytes"
-        if gate is not None and not gate.is_open:
+        if gate is not None and not gate.is_open:  # rule A19/large-frames-of-anybody
             least = 0 if gate.session.is_raw else least
             most, setting = gate.frame_bytes_max, "sasl.server.max.receive.size, before the authentication"
         if not least <= length <= most:
@@ -349,7 +349,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             finally:
                 self.let_go()
 
-        self.hold()
+        self.hold()  # rule C1/later-requests-pass-one-that-is-packed
         self.run(exchange, alone())
 
     def hold(self) -> None:
@@ -442,6 +442,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _must_wait(self) -> bool:
         config = self.listener.config
+        # rule A21/the-throttled-are-read-on
         return (
             self._awaits_turn
             or self._write_paused

@@ -174,7 +174,7 @@ class Fetch:
     def _go_on(self, work: Callable[[], None]) -> None:
         """Many may have waited for the same records, or for the same time: each when its client has its turn."""
         loop_time = self._shared.loop_time
-        if loop_time.admits(self._peer):
+        if loop_time.admits(self._peer):  # rule A26/woken-fetches-hold-the-loop
             loop_time.measured(self._peer, work)
         else:
             loop_time.wait(self._peer, partial(loop_time.measured, self._peer, work))
@@ -195,7 +195,7 @@ class Fetch:
     def _read(self, results: list[FetchedPartition]) -> Steps[None]:
         """Read what there is, then answer or wait; cold bytes are read by a task first."""
         cold: list[FetchedPartition] = []
-        for part in parts(results):
+        for part in parts(results):  # rule A26/a-long-fetch-is-read-in-one-turn
             if part is not results:
                 yield
                 if self._ended:
@@ -278,6 +278,7 @@ class Fetch:
             self._size += len(data)
 
     def _answer_or_wait(self, just_read: list[FetchedPartition]) -> Steps[None]:
+        # rule A27/any-number-of-fetches-wait
         if (
             self._size >= self._min_bytes
             or self._request.max_wait_ms <= 0
@@ -288,12 +289,13 @@ class Fetch:
         ):
             self._end()
             return
-        for part in parts(just_read):
+        for part in parts(just_read):  # rule A26/a-long-fetch-is-parked-in-one-turn
             if part is not just_read:
                 yield
                 if self._ended:
                     return
             for result in part:
+                # rule A26/what-comes-between-reading-and-waiting-is-missed
                 self._watch(result, has_changed=part is not just_read and self._has_more(result))
         self._charge(Account.PARKED, self._size - self._charged)
         self._charged = self._size

@@ -23,7 +23,6 @@ from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.bootstrap import read_bootstrap
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directories
 from strandline.cluster.node.http.pages import commands_of, routes_of
@@ -33,6 +32,7 @@ from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.internal.internal_tls import SpeaksTls
 from strandline.cluster.node.main_directory import as_it_starts
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.settings import HTTP, INTERNAL
 from strandline.cluster.node.tiered import open_tier_store
 from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.certificates import CertificateWatch
@@ -44,7 +44,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import MetadataRecord
-from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.controller.metadata.settings import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
@@ -136,6 +136,7 @@ class Node:
             rpc.secure(self.tls.internal)
         self._certificates = CertificateWatch(self.tls.certificates, self.clock)
         self.publisher = ImagePublisher(self.cluster_id)
+        # rule B32/metadata-are-stamped-by-the-wall-clock
         self.quorum = Quorum(
             node_id=config.node,
             directory_id=first.directory_id,
@@ -386,7 +387,7 @@ class Node:
 
     def _disk_stalled(self, age_ms: float) -> None:
         """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
-        self.quorum.resign()
+        self.quorum.resign()  # rule A5/quorum-leads-on-a-hung-disk
         if self.broker is not None:
             self.broker.replicas.disk_stalls.stalled(age_ms)
 

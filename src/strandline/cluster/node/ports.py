@@ -92,6 +92,7 @@ def bind(family: int, address: tuple[Any, ...], *, both: bool = False) -> socket
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
         if family == socket.AF_INET6:
+            # rule A23/every-address-is-of-one-family
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
         bound.bind(address)
     except OSError as error:

@@ -18,7 +18,6 @@ from uuid import UUID
 
 from strandline.controller.api import CreatableTopic
 from strandline.controller.machine.state import MachineState, first_producer_id
-from strandline.controller.metadata.config_key import INT32_MAX
 from strandline.controller.metadata.records import MetadataRecord, ProducerIdsRecord
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
@@ -30,6 +29,7 @@ from strandline.controller.metadata.tiers import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, LeaderEpoch, ProducerId, TopicIdPartition
+from strandline.proto.settings import INT32_MAX
 from strandline.proto.tier import AdoptedTier, ProducerIds, Tier, TieredSegment
 
 EPOCHS_AHEAD = 1 << 16
@@ -98,6 +98,7 @@ _NOTHING = Adopted()
 def _first_epoch(last_epoch: int) -> LeaderEpoch:
     """Of a restored topic's partitions, of those too of which nothing was stored: clients believe nothing of an epoch
     below the one that they have heard of."""
+    # rule B36/restored-partitions-begin-in-the-next-epoch
     return LeaderEpoch(last_epoch + (EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1))
 
 
@@ -105,9 +106,10 @@ def _known_producers(state: MachineState, one: AdoptedTier) -> ProducerIds:
     """Those of the lost cluster that are nobody else here, and never will be."""
     first, end, next_id = one.producer_ids_first, one.producer_ids_end, state.image.next_producer_id
     own = first_producer_id(state.image.cluster_id)
+    # rule B27/lost-producers-are-strangers
     if first >= next_id or IDS_AHEAD <= first <= end <= own:  # builds before places began at 0
         return ProducerIds(first, end)
-    return ProducerIds(next_id, max(next_id, end))
+    return ProducerIds(next_id, max(next_id, end))  # rule B27/lost-producers-have-our-ids
 
 
 def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
@@ -116,15 +118,16 @@ def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) 
     reached = max(state.image.next_producer_id, first_producer_id(state.image.cluster_id))
     ids = [one.producers for one in segments if one.producers is not None]
     end = max((one.end for one in ids if one.first < reached + IDS_AHEAD), default=0)
-    if end <= reached:
+    if end <= reached:  # rule B27/restored-producer-ids-are-given-out-again
         return []
+    # rule B27/what-the-lost-cluster-gave-out-last-is-given-out-again
     return [ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, ProducerId(end + IDS_BEYOND))]
 
 
 def _check_topic(state: MachineState, topic: CreatableTopic) -> None:
     if topic.topic_id == ZERO_UUID:
         raise _refused(f"Topic {topic.name!r} is to be restored under the id that it had, and none is named.")
-    if topic.topic_id in state.image.deleted_tiers:
+    if topic.topic_id in state.image.deleted_tiers:  # rule B25/topics-are-restored-while-they-are-deleted
         raise _refused(
             f"Topic {state.image.deleted_tiers[topic.topic_id]!r} with the id {topic.topic_id} was deleted in this "
             "cluster, and its objects are being deleted from the object store."
@@ -139,6 +142,7 @@ def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
     end_offset = None
     seen: set[UUID] = set()
     for segment in one.segments:
+        # rule B25/restored-tiers-have-gaps
         fault = segment_fault(segment) or place_fault(segment, one.segments[0].base_offset, end_offset)
         if not fault and segment.segment_id in seen:
             fault = "its id stands there twice"
@@ -156,7 +160,7 @@ def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
             raise _refused(_at(topic, one, segment, fault))
     if not one.segments:
         raise _refused(f"Partition {one.partition} of topic {topic.name!r} is named without a segment.")
-    return one.segments[-1].last_epoch
+    return one.segments[-1].last_epoch  # rule B25/restored-topics-repeat-leader-epochs
 
 
 def _at(topic: CreatableTopic, one: AdoptedTier, segment: TieredSegment, fault: str) -> str:

@@ -202,6 +202,7 @@ class Driver:
             self._note_recovery_point()
         else:  # also where nothing more is written: what has been synced by then is vouched for
             self._recovery_point_armed = True
+            # rule E5/idle-log-is-not-vouched-for
             self._loop.call_later((self._recovery_point_due_ms - now_ms) / 1000, self._recovery_point_is_due)
 
     def _recovery_point_is_due(self) -> None:
@@ -226,7 +227,7 @@ class Driver:
 
     def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (schedule 32)."""
-        self.fail(error)
+        self.fail(error)  # rule A9/failed-sync-does-not-stop-the-quorum, rule A9/failed-sync-is-retried
 
     # --- the pump ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +257,7 @@ class Driver:
                     self._hold_back(ready)
                     return
                 try:
-                    self._durable.memory.remember(ready.persist, self._held())
+                    self._durable.memory.remember(ready.persist, self._held())  # rule A1/vote-sent-before-it-is-durable
                 except DiskFull:
                     mark("quorum-disk-full")
                     self._hold_back(ready)
@@ -294,8 +295,10 @@ class Driver:
                 self._spawn(self._call(message))
             else:
                 self._callers.reply(message)
+        # rule A13/uncommitted-records-are-handed-over
         if ready.high_watermark is not None:
             # The core takes its own back to the log's end when not everything could be written.
+            # rule A8/what-was-not-written-is-handed-over
             self._dispatcher.advance(min(ready.high_watermark, self.core.high_watermark))
 
     def _change_log(self, action: LogAction) -> bool:

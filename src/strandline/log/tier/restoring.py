@@ -122,7 +122,7 @@ async def tiers_to_adopt(
     prefix = topic_prefix(cluster_id, topic, topic_id)
     found = await find_stored_topics(store, topic, lambda done, total: None, prefix)
     refusal = found[0].refusal() if found else f"there is nothing under {prefix}/ in the object store of this cluster"
-    if refusal and not (found and allow_loss):
+    if refusal and not (found and allow_loss):  # rule B25/gaps-are-passed-over-in-silence
         raise KafkaError(ErrorCode.INVALID_REQUEST, refusal)
     chains = {number: chain for number, chain in found[0].chains.items() if chain.segments}
     return tuple(
@@ -143,8 +143,8 @@ async def _producer_ids_of(store: ObjectStore, chain: Chain) -> ProducerIds:
         async with room:
             return await _producer_ids(store, segment)
 
-    found = await asyncio.gather(*map(ids_in, chain.segments))
-    ids = {number for some in found for number in some if number < PRODUCER_IDS_END}
+    found = await asyncio.gather(*map(ids_in, chain.segments))  # rule B27/one-snapshot-tells-of-all-ids
+    ids = {number for some in found for number in some if number < PRODUCER_IDS_END}  # rule B27/invented-ids-use-up-all
     return ProducerIds(ProducerId(min(ids)), ProducerId(max(ids) + 1)) if ids else ProducerIds(NO_IDS, NO_IDS)
 
 
@@ -231,6 +231,7 @@ async def _streamed(source: ObjectStore, segment: StoredSegment) -> AsyncIterato
         data = await source.get(segment.log_key, position, min(position + CHUNK_BYTES, segment.log_bytes))
         position += len(data)
         crc = crc32c(data, crc)
+        # rule B25/rot-is-brought-to-another-store
         if position == segment.log_bytes and segment.header is not None and crc != segment.header.log_crc:
             reason = "the CRC of the object does not hold"
             raise CorruptLogError(segment.log_key, 0, None, reason, "`strandline tier verify` says where")
