@@ -140,7 +140,7 @@ sim: setup
 	$(BIN)/$(if $(BREAK),python -m lab.sim --break $(BREAK),strandline sim) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks
 
 explore: setup
-	for preset in small usual overtaken; do \
+	for preset in small usual overtaken zeroed; do \
 	  $(BIN)/python -m lab.explore quorum --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
 	for preset in small usual crashes late all-crash; do \
 	  $(BIN)/python -m lab.explore partition --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
