@@ -50,6 +50,7 @@ from lab.mutants import (
     tiering,
     tiers,
     unproven,
+    users,
 )
 from lab.mutants.mutant import Mutant, Patch
 from lab.mutants.patching import StalePatch, applied
@@ -76,6 +77,7 @@ MUTANTS: dict[str, Mutant] = {
         belief.TABLE,
         recovery.TABLE,
         unproven.TABLE,
+        users.TABLE,
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,

@@ -16,6 +16,7 @@ from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import WorldConfig
 from strandline.chaos.tiered import SERVICES_BESIDE, TIERED_SHARE, TieredOptions
+from strandline.chaos.users.options import BESIDE_USERS, NODE_BESIDE_USERS, USERS_SHARE, UserOptions
 from strandline.chaos.workload import WorkloadOptions
 from strandline.log.config import INT64_MAX
 
@@ -97,6 +98,7 @@ class ScenarioOptions:
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
     services: ServiceOptions | None = None
+    users: UserOptions | None = None
     secured: SecuredOptions | None = None
     tiered: TieredOptions | None = None
 
@@ -175,6 +177,11 @@ class ScenarioOptions:
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
+        rng = split(seed, "users")
+        if rng.random() < USERS_SHARE:
+            drawn = override(drawn, {} if drawn.services is not None else BESIDE_USERS)
+            drawn.users = UserOptions.draw(rng)
+            drawn.node = NODE_BESIDE_USERS | drawn.node
         rng = split(seed, "secured")
         if rng.random() < SECURED_SHARE:
             drawn.secured = SecuredOptions.draw(rng)

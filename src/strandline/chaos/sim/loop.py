@@ -16,6 +16,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimFuture, SimHandle, SimTask
@@ -189,7 +190,11 @@ class SimLoop(asyncio.BaseEventLoop):
         if self.trace_sink is not None:
             self.trace_sink(f"{self.now_us} run {handle.number} {owner} {_name(handle)}")
         try:
-            handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
+            if owner is None or owner.threads is None:
+                handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
+            else:
+                run = partial(handle._context.run, handle._callback, *handle._args)  # type: ignore[arg-type]
+                owner.threads.run_callback(run)
         except (SystemExit, KeyboardInterrupt):
             raise
         except ProcessKilled:
