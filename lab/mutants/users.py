@@ -8,6 +8,7 @@ _FAULTS = "tests/client/test_producer_faults.py"
 _FINISH = "client.sender:Sender._finish"
 _TOLD = "base_offset, told.log_append_time_ms, replicas"
 _CUT = "tests/client/test_consumer_faults.py::test_a_call_that_is_cancelled_at_any_await_costs_no_record"
+_SEND = "tests/chaos/test_threads.py::test_108_an_interrupted_send_leaves_nothing_behind"
 _COLUMNS = "tests/client/test_polled_columns.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -60,6 +61,22 @@ TABLE: tuple[Mutant, ...] = (
         "done_now = not self._incomplete",
         "done_now = True",
         "seed:cluster:1",
+    ),
+    one_change(
+        "interrupted-send-keeps-memory",
+        "schedule 108: a send that was interrupted before its batch was queued gives the memory back",
+        "client.accumulator:Accumulator.append",
+        "self.memory.give_back(batch.builder.reserved_bytes)",
+        "pass",
+        _SEND,
+    ),
+    one_change(
+        "interrupted-wake-is-lost",
+        "schedule 108: a send that was interrupted while it woke the sender has woken it",
+        "client.aio.producer:ProducerCore._wake_from_append",
+        "self._wake_pending = False",
+        "raise",
+        _SEND,
     ),
     Mutant(
         "flush-ends-before-the-futures",

@@ -132,6 +132,30 @@ def test_109_a_flush_ends_behind_the_futures() -> None:
     pytest.fail("no seed finds it")
 
 
+def test_108_an_interrupted_send_leaves_nothing_behind() -> None:
+    """Schedule 108, at each point of it: its record is sent or not, `flush` ends, and no memory is taken."""
+    interrupted: list[int] = []
+
+    def work(threads: Threads, caller: Caller) -> None:
+        one = Producer(BOOTSTRAP, batch_size=1, linger_ms=0)
+        one.send("t", b"x", partition=0).result(10.0)
+        for points in range(1, 100):
+            caller.arm(points, 0.0)
+            try:
+                one.send("t", b"x", partition=0, headers=[("h", b"x")])
+            except KeyboardInterrupt:
+                interrupted.append(points)
+            finally:
+                caller.disarm()
+            one.flush(30.0)
+            assert one._running is not None
+            assert one._running.core.accumulator.memory.used == 0
+        one.close()
+
+    by_a_thread(work, switch_points=100)
+    assert len(interrupted) > 20
+
+
 def test_a_wait_has_its_time_and_its_interrupt() -> None:
     """As of `queue.SimpleQueue`, in virtual time."""
 

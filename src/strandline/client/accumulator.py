@@ -320,14 +320,19 @@ class Accumulator:
             if future is None:
                 number = self._last_number + 1
                 batch = self._opened(number, partition)
-                future = batch.append(timestamp_ms, key, value, headers)
-                if future is None:
-                    return None
-                if waiting:
-                    waiting[-1].seal()
-                waiting.append(batch)
-                self._last_number = number
-                self._incomplete[number] = 1
+                try:
+                    future = batch.append(timestamp_ms, key, value, headers)
+                    if future is None:
+                        return None
+                    if waiting:
+                        waiting[-1].seal()
+                    self._last_number = number
+                    self._incomplete[number] = 1
+                    waiting.append(batch)  # the only call among the three: no signal's handler comes between
+                except BaseException:  # a handler has raised: the batch is queued, or is nowhere
+                    if not waiting or waiting[-1] is not batch:
+                        self.memory.give_back(batch.builder.reserved_bytes)
+                    raise
             records = waiting[-1].builder
             if lanes is not None and isinstance(records, OpenRecords) and partition.partition < lanes.partitions:
                 lanes.open(partition.partition, records)

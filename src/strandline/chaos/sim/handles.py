@@ -14,6 +14,7 @@ class Preempted(Protocol):
     """Threads beside the loop of a process (`strandline.chaos.sim.threads.Threads`), as the loop uses them."""
 
     def run_callback(self, run: Callable[[], object]) -> None: ...
+    def within_a_call(self) -> None: ...
 
 
 class Owner(Protocol):

@@ -105,7 +105,18 @@ class SimLoop(asyncio.BaseEventLoop):
         self._queue.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        """A function of asyncio's in Python, in which a thread that calls it may be interrupted, before and behind."""
+        owner = OWNER.get()
+        threads = None if owner is None else owner.threads
+        if threads is not None:
+            threads.within_a_call()
+        handle = self.call_soon(callback, *args, context=context)
+        if threads is not None:
+            threads.within_a_call()
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None

@@ -121,6 +121,11 @@ class Threads:
         finally:
             sys.settrace(before)
 
+    def within_a_call(self) -> None:
+        """In a function of Python's that the client calls, and that is none of the client's: a point of the caller."""
+        if self.current is not None:
+            self.current.point()
+
     def _point(self) -> None:
         self._left -= 1
         if self._left <= 0:
@@ -157,7 +162,7 @@ class Caller:
         self._interrupted = False
         self._until_interrupt = -1
         self._left = threads.next_switch()
-        self._trace = _tracer(self._point)
+        self._trace = _tracer(self.point)
         context = threads.process.context.copy()
         self._thread = threading.Thread(target=context.run, args=(self._main, function), daemon=True)
         self._thread.start()
@@ -215,7 +220,7 @@ class Caller:
         """Let time pass."""
         self.wait(duration_s)
 
-    def _point(self) -> None:
+    def point(self) -> None:
         """CPython may switch here, or call a handler."""
         if self._armed:
             self._until_interrupt -= 1
@@ -423,7 +428,7 @@ class TwinLoop:
             raise RuntimeError("Event loop is closed")
         context = contextvars.copy_context()
         context.run(THREAD.set, self)
-        return self._loop.call_soon(callback, *arguments, context=context)
+        return self._loop.call_soon_threadsafe(callback, *arguments, context=context)
 
     def create_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """One of this client's."""

@@ -196,7 +196,12 @@ class ProducerCore:
     def _wake_from_append(self) -> None:
         if not self._wake_pending:
             self._wake_pending = True
-            self._call_soon_from_append(self._run)
+            try:
+                self._call_soon_from_append(self._run)
+            except BaseException:  # a signal's handler has raised in there: it may not have come that far
+                self._wake_pending = False
+                self._call_soon_from_append(self._run)
+                raise
 
     def _run(self) -> None:
         self._wake_pending = False
