@@ -66,7 +66,7 @@ TABLE: tuple[Mutant, ...] = (
         "interrupted-send-keeps-memory",
         "schedule 108: a send that was interrupted before its batch was queued gives the memory back",
         "client.accumulator:Accumulator.append",
-        "self.memory.give_back(batch.builder.reserved_bytes)",
+        "self.memory.give_back(batch.reserved_bytes)",
         "pass",
         _SEND,
     ),

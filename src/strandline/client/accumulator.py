@@ -331,7 +331,8 @@ class Accumulator:
                     waiting.append(batch)  # the only call among the three: no signal's handler comes between
                 except BaseException:  # a handler has raised: the batch is queued, or is nowhere
                     if not waiting or waiting[-1] is not batch:
-                        self.memory.give_back(batch.builder.reserved_bytes)
+                        batch.seal()
+                        self.memory.give_back(batch.reserved_bytes)
                     raise
             records = waiting[-1].builder
             if lanes is not None and isinstance(records, OpenRecords) and partition.partition < lanes.partitions:
