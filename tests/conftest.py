@@ -106,6 +106,8 @@ LONG_TESTS = {
     "acceptance/test_records_at_the_size_bound.py::test_it_is_backed_up_and_restored",
     "acceptance/test_topic_copy.py::test_records_deleted_from_a_half_done_round",
     "chaos/live/test_run.py::test_a_broken_promise_is_found_and_its_evidence_kept",
+    "chaos/test_users.py::test_a_broken_rule_is_caught",
+    "chaos/test_users.py::test_seeds_hold",
     "chaos/live/test_run.py::test_a_rotten_batch_on_the_last_leader_costs_nothing",
     "chaos/plugin/test_examples.py::test_a_consumer_handles_nothing_twice",
     "chaos/test_determinism.py::test_the_cluster_too[8]",
