@@ -204,6 +204,25 @@ TABLE: tuple[Mutant, ...] = (
         "tests/replica/test_retention.py::test_100_records_that_a_clock_of_the_past_stamped_are_not_taken_early",
     ),
     one_change(
+        "new-disks-believe-any-clock",
+        "B32: a node without a life before has the time of the metadata",
+        part("self._is_told", "False"),
+        "tests/proto/test_believed.py::test_112_a_new_disk_has_the_time_from_others",
+        "tests/cluster/node/test_time_from_metadata.py",
+    ),
+    one_change(
+        "metadata-are-stamped-by-the-wall-clock",
+        "B32: the metadata are stamped by the clock that is believed",
+        part("self.believed.earliest_ms", "self.clock.wall_ms"),
+        "tests/cluster/node/test_time_from_metadata.py",
+    ),
+    one_change(
+        "an-unfounded-time-is-written-down",
+        "B32: a time for which nothing speaks is not left to the next life",
+        value("True"),
+        "tests/proto/test_believed.py::test_112_a_new_disk_has_the_time_from_others",
+    ),
+    one_change(
         "a-torn-time-is-believed",
         "schedule 83: of a torn time the first digits are no time",
         part("_TIME.fullmatch(text)", "text.strip().isdigit()"),

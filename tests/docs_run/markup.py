@@ -187,9 +187,9 @@ def _run_program(example: Example) -> None:
 
 def _check_settings(example: Example) -> None:
     """A block is a part of a file, so its values are not judged together."""
-    of_clients = {**ProducerConfig.rows, **ConsumerConfig.rows}
+    known = {*NodeConfig.rows, *BROKER_SETTINGS, *ProducerConfig.rows, *ConsumerConfig.rows}
     for name in parse_properties(example.parsed, str(example.path)):
-        if not (name in NodeConfig.rows or name in BROKER_SETTINGS or name in of_clients or listener_setting(name)):
+        if name not in known and not listener_setting(name):
             raise AssertionError(f"no setting is called {name}")
 
 

@@ -359,7 +359,8 @@ class SimCluster:
             for partition in self.replicas(live):
                 disk = self._disk_of(live, partition)
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
-                if self._acks_synced:
+                deleted = image is not None and partition.state.topic_id not in image.topic_by_id
+                if self._acks_synced and not deleted:
                     self.durable.check(live.number, partition)
                 if partition.leader is not None and image is not None:
                     self.partition_checks.check_isr(live.number, partition, image)

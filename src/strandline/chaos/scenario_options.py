@@ -192,13 +192,12 @@ class ScenarioOptions:
         return drawn._draw_dates(split(seed, "dates"))
 
     def _draw_dates(self, rng: random.Random) -> ScenarioOptions:
-        """Whether clocks are set by days, and who stamps. A machine without its directory does not know the time of its
-        last life, and believes the clock that it finds: no directory is wiped in such a run."""
-        wiped = any("wipe" in kind for kind in self.faults.kinds)
-        if rng.random() >= DATED_SHARE or wiped or self.restored is not None:
+        """Whether clocks are set by days, and who stamps."""
+        if rng.random() >= DATED_SHARE:
             return self
         drawn = override(self, DATED)
-        drawn.faults.kinds = (*drawn.faults.kinds, *OF_CLOCKS)
+        wiped = "wipe" in drawn.faults.kinds
+        drawn.faults.kinds = (*drawn.faults.kinds, *(kind for kind in OF_CLOCKS if wiped or kind not in DESTRUCTIVE))
         drawn.workload.topic_configs["message.timestamp.type"] = rng.choice(("CreateTime", "LogAppendTime"))
         return drawn
 

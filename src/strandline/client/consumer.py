@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
+from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
-from strandline.client.aio.consumer import Partition
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
-from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
+from strandline.client.loop_thread import Calls, LoopThread, nothing_to_await, of_parents, refused
 from strandline.client.polled import PolledRecords
 from strandline.client.settings import ConsumerSettings
 from strandline.client.twins import direct, on_thread, waiting
@@ -131,14 +131,17 @@ class Consumer:
         """Fetch requests since the start, for tests and metrics."""
         return self.inner.fetch_requests_sent
 
-    def close(self) -> None:
-        """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Commit what is done (`enable.auto.commit`), leave the group, close the connections, by then. Idempotent.
+
+        Listeners are called here, and what they take comes on top.
+        """
         running = self._running()
         if running.is_current:
             raise refused("close")
         if not running.closed:
             try:
-                self._serve(self.inner.close())
+                self._serve(self.inner.close(timeout_s))
             finally:
                 self._watched()
                 running.stop(self.inner.close)
@@ -154,8 +157,12 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            self._thread = thread = LoopThread("strandline-consumer")
-            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
+            thread = LoopThread("strandline-consumer")
+            if self._thread is None:
+                self._thread = thread
+                self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
+            else:  # a signal's handler was faster
+                thread.stop(nothing_to_await)
         return self._thread
 
     def call(self, function: Callable[[], T]) -> T:

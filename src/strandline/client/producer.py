@@ -16,7 +16,7 @@ from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
-from strandline.client.loop_thread import Gate, LoopThread, of_parents, refused
+from strandline.client.loop_thread import Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
@@ -31,11 +31,18 @@ class _Running:
     def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
         self.thread = LoopThread("strandline-producer")
         self.futures = ThreadFutures(lambda: self.thread.is_current, self._leave)
-        self.core = self.thread.call(
-            lambda: ProducerCore(
-                config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
+        try:
+            self.core = self.thread.call(
+                lambda: ProducerCore(
+                    config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
+                )
             )
-        )
+        except BaseException:
+            self.thread.stop(nothing_to_await)
+            raise
+        memory_lock = getattr(self.core.accumulator.memory, "lock", None)  # the compiled one has none
+        self.thread.locks = (self.core.accumulator.lock, *(() if memory_lock is None else (memory_lock,)))
+        self.futures.locks = self.thread.locks
 
     def _leave(self, error: BaseException) -> None:
         """On the thread: no record goes the short way, which does not look, until a `send` has raised it."""
@@ -46,7 +53,9 @@ class _Running:
         """Raises ClientTimeout."""
         done = Gate()
         self.core.accumulator.start_flush(done.open)
-        if not done.wait(timeout_s):
+        with SteppedOut(self.thread.locks):
+            done.wait(timeout_s)
+        if not done.is_open:
             raise ClientTimeout(
                 f"not everything was acknowledged within {timeout_s} s", self.core.sender.current_trouble()
             )
@@ -77,7 +86,7 @@ class Producer:
         self._config = ProducerConfig(settings)
         self._bootstrap = bootstrap
         parse_bootstrap(bootstrap)
-        self._start_lock = threading.Lock()
+        self._start_lock = threading.RLock()
         self._running: _Running | None = None
         self._lanes: dict[str, Lanes] = {}
         """Those of the core that runs: the short way of a record."""
@@ -116,15 +125,16 @@ class Producer:
         running = self._running or self._start()
         running.thread.raise_left()
         core = running.core
+        deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
         view = core.metadata.topics.get(topic)
         if view is None or not view.partitions or partition is not None:
-            view = self._view(running, topic, partition)
+            view = self._view(running, topic, partition, deadline_ms)
         future: Future[Ack] | None = core.try_send(
             view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
         )
         if future is None:
             again = partial(core.try_send, view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
-            return self._send_when_room(running, again)
+            return self._send_when_room(running, again, deadline_ms)
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -137,8 +147,7 @@ class Producer:
         running = self._running
         if running is None:
             return
-        if running.thread.is_current:
-            raise refused("flush")
+        running.futures.may_wait("flush")
         running.flush(timeout_s)
         running.thread.raise_left()
 
@@ -158,7 +167,8 @@ class Producer:
         """How many partitions a topic has. Raises as `send` does."""
         running = self._running or self._start()
         running.thread.raise_left()
-        return self._view(running, topic, None).partition_count
+        deadline_ms = running.core.clock.monotonic_ms() + self._config.max_block_ms
+        return self._view(running, topic, None, deadline_ms).partition_count
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, at most `timeout_s`, then close. What is not acknowledged by then fails with ClosedError. Idempotent.
@@ -166,13 +176,12 @@ class Producer:
         Raises:
             ClientTimeout: the flush took longer than `timeout_s`; the producer is closed all the same.
         """
-        running = self._running
-        if running is not None and running.thread.is_current:
-            raise refused("close")
+        if self._running is not None:
+            self._running.futures.may_wait("close")
         with self._start_lock:
-            already, self._closed = self._closed, True
+            self._closed = True
         running = self._running
-        if already or running is None:
+        if running is None or running.thread.closed:
             return
         try:
             self.flush(timeout_s)
@@ -194,38 +203,45 @@ class Producer:
             if self._closed:
                 raise ClosedError("the producer is closed")
             if self._running is None:
-                self._running = running = _Running(self._bootstrap, self._config)
-                self._lanes = running.core.lanes
-                self._watched = watch(self, "a Producer", running.thread, running.end)
+                running = _Running(self._bootstrap, self._config)
+                if self._running is None and not self._closed:
+                    self._running = running
+                    self._lanes = running.core.lanes
+                    self._watched = watch(self, "a Producer", running.thread, running.end)
+                    return running
+                # A signal's handler has used, or closed, the producer meanwhile.
+                running.thread.stop(running.core.close)
+                return self._start()
             return self._running
 
-    def _view(self, running: _Running, topic: str, partition: int | None) -> TopicView:
+    @staticmethod
+    def _view(running: _Running, topic: str, partition: int | None, deadline_ms: float) -> TopicView:
         """The topic's partitions; asks the cluster for a topic, or a partition, that is not known yet."""
         core = running.core
         view = core.metadata.topics.get(topic)
-        known = view is not None and bool(view.partitions)
-        if view is not None and known and (partition is None or partition in view.partitions):
+        if view is not None and view.partitions and (partition is None or partition in view.partitions):
             return view
         if running.thread.is_current:
             raise ClientTimeout(
                 f"topic {topic!r} is not known yet, and a callback of the producer must not wait for it"
             )
-        max_block_ms = core.config.max_block_ms
-        if known:
-            running.thread.wait(core.metadata.update(max_block_ms))
-        return running.thread.wait(core.metadata.wait_for_topic(topic, max_block_ms))
+        return running.thread.wait(core.fetched_view(topic, deadline_ms))
 
     @staticmethod
-    def _send_when_room(running: _Running, try_send: Callable[[], Future[Ack] | None]) -> Future[Ack]:
+    def _send_when_room(
+        running: _Running, try_send: Callable[[], Future[Ack] | None], deadline_ms: float
+    ) -> Future[Ack]:
         core = running.core
         if running.thread.is_current:
             raise BufferExhausted("buffer.memory is full, and a callback of the producer must not wait for room")
-        deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
         while True:
             room = Gate()
             core.accumulator.when_memory(room.open)
             left_ms = deadline_ms - core.clock.monotonic_ms()
-            if left_ms <= 0 or not room.wait(left_ms / 1000):
+            if left_ms > 0:
+                with SteppedOut(running.thread.locks):
+                    room.wait(left_ms / 1000)
+            if not room.is_open:
                 raise core.exhausted()
             future = try_send()
             if future is not None:
@@ -233,7 +249,7 @@ class Producer:
 
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread, sockets and locks are not ours."""
-        self._start_lock = threading.Lock()
+        self._start_lock = threading.RLock()
         running, self._running = self._running, None
         self._lanes = {}
         if running is not None:

@@ -39,8 +39,8 @@ _TIME = re.compile(rb"\d{13}\n")
 
 
 def believed_clock(clock: Clock, disk: Disk, directory: str) -> BelievedClock:
-    """A node's, that goes on from its last life. Raises DiskError."""
-    return BelievedClock(clock, last_time(disk, directory))
+    """A node's, that goes on from its last life, or is told by others. Raises DiskError."""
+    return BelievedClock(clock, last_time(disk, directory), is_told=True)
 
 
 def last_time(disk: Disk, directory: str) -> int | None:

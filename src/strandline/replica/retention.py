@@ -98,6 +98,8 @@ class Retention:
             self._pass = None
 
     def _note_time(self) -> None:
+        if not self._clock.is_founded:
+            return
         try:
             note_time(self._log_dir.disk, self._log_dir.path, self._read_clock())
         except DiskError as error:

@@ -139,11 +139,16 @@ class Nemesis:
     def later(self, undo: Callable[[], None]) -> int:
         """Undo after a drawn duration, or at `heal`, whichever comes first. Returns the duration, in ms."""
         duration_ms = self.duration_ms()
+        number = self.at_heal(undo)
+        self.call_after(duration_ms, lambda: self._undo_now(number))
+        return duration_ms
+
+    def at_heal(self, undo: Callable[[], None]) -> int:
+        """Undo when everything is healed. Returns its number."""
         number = self._next_undo
         self._next_undo += 1
         self._undo[number] = undo
-        self.call_after(duration_ms, lambda: self._undo_now(number))
-        return duration_ms
+        return number
 
     @property
     def is_calm(self) -> bool:

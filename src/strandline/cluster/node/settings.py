@@ -81,7 +81,8 @@ def _overrides(name: str, text: str) -> Mapping[str, int]:
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
-    directories = tuple(map(os.path.abspath, split_list(text)))  # what syncs one's name takes the directory above
+    # What syncs one's name takes the directory above.
+    directories = tuple(map(os.path.abspath, split_list(text)))  # rule A1/directories-as-they-are-named
     if not directories or len(set(directories)) != len(directories):
         raise ConfigError(name, text, _DIRECTORIES)
     return directories
