@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, overload
 
 from strandline.proto.errors import ConfigError
@@ -130,6 +131,12 @@ class Setting(Generic[T]):
         """What holds where nothing is given. Raises ConfigError where something must be."""
         if self.required:
             raise ConfigError(self.name, "", f"it must be given. {self.sentence}")
+        return self._default if self.live else self.read(self.name, self.default)
+
+    @cached_property
+    def _default(self) -> T:
+        """Read once, for a broker asks for it of each partition that it has; what a node's file means may depend on
+        where it is read (log.dirs)."""
         return self.read(self.name, self.default)
 
     def stored(self, value: str) -> T:
