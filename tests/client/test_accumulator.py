@@ -23,7 +23,7 @@ class Harness:
 
     def __init__(self, **settings: Any) -> None:
         self.woken = 0
-        self.accumulator = Accumulator(ProducerConfig.of(settings), ThreadFutures(), SystemClock(), self._wake)
+        self.accumulator = Accumulator(ProducerConfig(settings), ThreadFutures(), SystemClock(), self._wake)
         self.lanes = Lanes(1, None)
 
     def _wake(self) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Consumer, Producer
-from strandline.client.errors import MissingExtra
 from strandline.client.polled import PolledRecords
 from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import ConfigError, KafkaError
@@ -114,6 +110,24 @@ def test_polls_of_both_kinds_mix() -> None:
     play(scenario, {"t": 2})
 
 
+def test_columns_follow_a_poll_that_took_everything() -> None:
+    """The last batch of an answer became records, and all were handed out: columns of what comes next, or none."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports)
+        async with consumer(ports) as one:
+            seen: list[tuple[Any, ...]] = []
+            while len(seen) < 60:
+                seen += plain(await one.poll(1.0, max_records=1))
+            assert rows(await one.poll_columns(0.1)) == []
+            await fill(ports, count=2)
+            seen += await drain(one)
+        for partition in (0, 1):
+            assert [row[2] for row in of_partition(seen, partition)] == list(range(31))
+
+    play(scenario, {"t": 2})
+
+
 def test_what_came_to_nobody_comes_again() -> None:
     """The blocking consumer's caller was interrupted (Ctrl-C) just when it was to get them."""
 
@@ -205,25 +219,3 @@ def test_a_deserializer_is_refused() -> None:
                 await one.poll_columns()
 
     play(scenario, {"t": 2})
-
-
-@pytest.mark.parametrize(
-    ("call", "library", "extra"), [("to_arrow", "pyarrow", "arrow"), ("to_pandas", "pandas", "pandas")]
-)
-def test_a_missing_library_names_the_extra(
-    call: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is printed can be typed: pyproject.toml has that extra, and the library is in it."""
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == library:
-            raise ImportError(f"No module named '{library}'")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=rf"{library}.*pip install '\.\[{extra}\]'"):
-        getattr(PolledRecords([]), call)()
-    monkeypatch.undo()
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert any(item.startswith(library) for item in project["optional-dependencies"][extra])

@@ -344,12 +344,13 @@ class Accumulator:
     def _opened(self, queue: PartitionQueue) -> ProducerBatch:
         """A new batch, the last of the queue. It has its number and its place at once, before any record: what is
         interrupted in between would leave a record without them, or two batches of one number."""
-        results = self._kind.results(queue.partition)
+        results = self._kind.results(queue.partition)  # rule B37/a-batch-has-its-number-before-its-place
         records = OpenRecords.of(self.memory, results, self.codec)
         batch = ProducerBatch((0,), queue.partition, records, results, self._clock.monotonic_ms())
         waiting = queue.waiting
         while waiting and not waiting[-1].sealed:
-            waiting[-1].seal()
+            waiting[-1].seal()  # rule C1/two-open-batches-of-a-partition
+        # rule B37/a-batch-has-its-number-before-its-place/2
         self._last_number = number = self._last_number + 1  # from here on no call
         batch.order = (number,)
         self._incomplete[number] = 1
@@ -432,7 +433,7 @@ class Accumulator:
         """Take the oldest batch off a queue; nothing is appended to it from now on."""
         with self.lock:
             batch = queue.waiting.popleft()
-            batch.seal()
+            batch.seal()  # rule C1/taken-batch-takes-records
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -451,8 +452,8 @@ class Accumulator:
                 queue.requeue(half)
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for it. The
-        callbacks of its futures may send."""
+        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory.
+        Its futures come next, whose callbacks may send; then `complete`."""
         with self.lock:
             self.memory.give_back(batch.reserved_bytes)
             waiters, self._memory_waiters = self._memory_waiters, deque()
@@ -460,7 +461,7 @@ class Accumulator:
             notify()
 
     def complete(self, batch: ProducerBatch) -> None:
-        """A batch was released, and its futures are done: wake those who wait for a flush."""
+        """The futures of a batch are complete: wake those whose flush waited for it."""
         with self.lock:
             left = self._incomplete[batch.id] - 1
             if left:
@@ -509,7 +510,7 @@ class Accumulator:
     def drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Take a batch that has failed out of the queue, wherever it stands; nothing is appended to it from now on."""
         with self.lock:
-            batch.seal()
+            batch.seal()  # rule C1/failed-batch-takes-records
             if batch in queue.waiting:
                 queue.waiting.remove(batch)
 
@@ -527,7 +528,7 @@ class Accumulator:
         """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
         with self.lock:
             self.closed = error
-            self.memory.close()
+            self.memory.close()  # rule C1/closed-producer-takes-records
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()

@@ -24,6 +24,7 @@ from strandline.client.leaders import Leaders
 from strandline.client.lookups import Lookups
 from strandline.client.network import DATA, SEEK
 from strandline.client.positions import Chunk, PartitionState
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import NodeInfo
@@ -120,7 +121,7 @@ class Fetcher:
         error = state.error
         if error is not None:
             state.error_told_ms = self._clock.monotonic_ms()
-            if not isinstance(error, PositionLost):
+            if not isinstance(error, PositionLost):  # schedule 68/lost-position-told-once
                 state.error = None
             raise error.with_traceback(None)
 
@@ -158,7 +159,11 @@ class Fetcher:
                 self.replaced = True
                 self._changed.set()
                 continue
-            if state.position is None or state.paused or state.error is not None or state.resolving:
+            if state.position is None or state.paused or state.error is not None or state.is_sought_for:
+                continue
+            if state.refused:
+                if not state.has_records:
+                    self._lookups.out_of_range(state)
                 continue
             if state.retry_at_ms > now:
                 wait = min(wait, state.retry_at_ms - now)
@@ -351,9 +356,10 @@ class Fetcher:
             return
         from_leader = state.preferred_replica < 0
         state.preferred_replica = -1
-        error = KafkaError(code, "", partition=str(state.partition), broker=node.node_id)
+        topic, partition = state.partition.topic, str(state.partition)
+        error = answered(self._config, Api.FETCH, code, of=topic, partition=partition, broker=node.node_id)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
-            self._lookups.out_of_range(state)
+            state.refused = True  # schedule 107/reset-drops-what-was-fetched
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable and not self._is_rotten_for_long(state, code, now):

@@ -183,7 +183,7 @@ class ThreadResults:
         else:
             place = bisect_right(answers, index, key=_first) - 1
             answer = answers[max(place, 0)]
-        return answer if answer.first <= index < answer.after else None
+        return answer if answer.first <= index < answer.after else None  # rule C1/an-answer-for-both-halves
 
     def answer(self, future: RecordFuture, timeout: float | None) -> Answer:
         """Wait for what becomes of a record. Raises TimeoutError, ClientError (see `refused`)."""

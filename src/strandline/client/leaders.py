@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from strandline.client.connection import Connection
-from strandline.client.errors import ClientTimeout
+from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import ListedOffset, NodeInfo, ProducerDescription
 from strandline.proto.error_codes import ErrorCode
@@ -20,6 +21,10 @@ T = TypeVar("T")
 Answers = dict[TopicPartition, T | KafkaError]
 Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
 """Asks one leader about some of its partitions."""
+
+
+NAMED_MAX = 5
+"""Of so many partitions the error of a question that nobody answered has the names."""
 
 
 class EpochEnd(NamedTuple):
@@ -36,7 +41,6 @@ class Leaders:
         self._session = session
         self._network = session.network
         self._metadata = session.metadata
-        self._clock = session.clock
         self._request_timeout_ms = request_timeout_ms
 
     async def list_offsets(
@@ -68,8 +72,11 @@ class Leaders:
             # before (KIP-734, KIP-405, KIP-1005).
             answer = await connection.call(Api.LIST_OFFSETS, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, entry.partition_index): _or_error(
-                    entry, ListedOffset(entry.offset, entry.timestamp, getattr(entry, "leader_epoch", -1))
+                TopicPartition(topic.name, entry.partition_index): self._or_error(
+                    Api.LIST_OFFSETS,
+                    topic.name,
+                    entry,
+                    ListedOffset(entry.offset, entry.timestamp, getattr(entry, "leader_epoch", -1)),
                 )
                 for topic in answer.topics
                 for entry in topic.partitions
@@ -101,8 +108,8 @@ class Leaders:
             }
             answer = await connection.call(Api.OFFSET_FOR_LEADER_EPOCH, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.topic, entry.partition): _or_error(
-                    entry, EpochEnd(entry.leader_epoch, entry.end_offset)
+                TopicPartition(topic.topic, entry.partition): self._or_error(
+                    Api.OFFSET_FOR_LEADER_EPOCH, topic.topic, entry, EpochEnd(entry.leader_epoch, entry.end_offset)
                 )
                 for topic in answer.topics
                 for entry in topic.partitions
@@ -126,7 +133,9 @@ class Leaders:
             values = {"topics": topics, "timeout": self._request_timeout_ms}
             answer = await connection.call(Api.DELETE_RECORDS, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, entry.partition_index): _or_error(entry, int(entry.low_watermark))
+                TopicPartition(topic.name, entry.partition_index): self._or_error(
+                    Api.DELETE_RECORDS, topic.name, entry, int(entry.low_watermark)
+                )
                 for topic in answer.topics
                 for entry in topic.partitions
             }
@@ -149,8 +158,8 @@ class Leaders:
             topics = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
             answer = await connection.call(Api.DESCRIBE_PRODUCERS, {"topics": topics}, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, entry.partition_index): _or_error(
-                    entry, sorted(_producer(one) for one in entry.active_producers)
+                TopicPartition(topic.name, entry.partition_index): self._or_error(
+                    Api.DESCRIBE_PRODUCERS, topic.name, entry, sorted(_producer(one) for one in entry.active_producers)
                 )
                 for topic in answer.topics
                 for entry in topic.partitions
@@ -167,35 +176,36 @@ class Leaders:
             UnknownTopic, KafkaError: an error that a retry does not mend.
             ClientTimeout: it takes longer than `timeout_ms`; names what failed last.
         """
-        start = self._clock.monotonic_ms()
         asked = list(dict.fromkeys(partitions))
+        names = ", ".join(map(str, asked[:NAMED_MAX])) + (", ..." if len(asked) > NAMED_MAX else "")
+        limit = Limit(timeout_ms, f"no answer for {names} within {timeout_ms:g} ms")
+        return await limit.keep(self._ask_all(asked, question, timeout_ms))
+
+    async def _ask_all(
+        self, asked: list[TopicPartition], question: Question[T], timeout_ms: float
+    ) -> dict[TopicPartition, T]:
         open_ones = asked
         answers: dict[TopicPartition, T] = {}
-        last_error: StrandlineError | None = None
         failures = 0
         while open_ones:
-            left_ms = timeout_ms - (self._clock.monotonic_ms() - start)
-            if left_ms <= 0:
-                names = ", ".join(str(item) for item in open_ones)
-                raise ClientTimeout(f"no answer for {names} within {timeout_ms:g} ms", last_error)
-            by_leader = await self._by_leader(open_ones, left_ms)
+            by_leader = await self._by_leader(open_ones, timeout_ms)
             groups = list(by_leader.values())
             results = await asyncio.gather(*(self._ask_one(node, group, question) for node, group in groups))
             for error, entry in results:
-                last_error = error or last_error
+                if error is not None:
+                    note(error)
                 for item, value in entry.items():
                     if not isinstance(value, KafkaError):
                         answers[item] = value
                     elif not value.retriable:
                         raise value
                     else:
-                        last_error = value
+                        note(value)
             open_ones = [item for item in open_ones if item not in answers]
             if open_ones:
                 self._raise_if_gone(open_ones)
                 failures += 1
-                wait = self._session.backoff_ms(failures)
-                await asyncio.sleep(min(wait, max(left_ms, 1.0)) / 1000)
+                await asyncio.sleep(self._session.backoff_ms(failures) / 1000)
                 self._metadata.request_update()
         return {item: answers[item] for item in asked}
 
@@ -228,6 +238,10 @@ class Leaders:
             self._metadata.request_update()
         return grouped
 
+    def _or_error(self, api: Api, topic: str, entry: Any, value: T) -> T | KafkaError:
+        code, words = entry.error_code, getattr(entry, "error_message", None)
+        return value if code is ErrorCode.NONE else answered(self._session.config, api, code, words, of=topic)
+
     def _raise_if_gone(self, partitions: list[TopicPartition]) -> None:
         for item in partitions:
             gone = self._metadata.absence(item)
@@ -257,7 +271,3 @@ def _producer(entry: Any) -> ProducerDescription:
         entry.last_timestamp,
         None if start < 0 else start,
     )
-
-
-def _or_error(entry: Any, value: T) -> T | KafkaError:
-    return value if entry.error_code is ErrorCode.NONE else KafkaError(entry.error_code)

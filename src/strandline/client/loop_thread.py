@@ -55,7 +55,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.is_open = False
-        self._opened: SimpleQueue[None] = SimpleQueue()
+        self._opened: SimpleQueue[None] = SimpleQueue()  # rule B37/a-gate-with-a-lock-in-python
 
     def open(self) -> None:
         """Wake the one that waits."""
@@ -85,6 +85,7 @@ class SteppedOut:
 
     def __enter__(self) -> None:
         for lock in self._locks:
+            # rule B37/a-handler-waits-for-its-own-lock
             if lock._is_owned():  # as threading.Condition does
                 self._held.append((lock, lock._release_save()))
 
@@ -201,7 +202,7 @@ class _Call(Generic[T]):
                 self.task.cancel()
             return False
         if self.lost is not None and self.results:
-            self.lost(self.results.pop())
+            self.lost(self.results.pop())  # schedule 64/interrupted-poll-counts-as-handed-out
         return True
 
 
@@ -417,7 +418,7 @@ class LoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while not self._ending:
+        while not self._ending:  # rule B37/an-exit-on-the-thread-ends-it
             self._run(self.loop.run_forever)
         self._over = True
         for call in list(self._asked):

@@ -194,8 +194,8 @@ class PartitionState:
     __slots__ = (
         "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "error_told_ms", "fetch_epoch",
         "fetch_offset", "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused",
-        "position", "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "rotten_at",
-        "rotten_since_ms", "sought", "topic_id", "turn",
+        "placing", "position", "preferred_replica", "preferred_until_ms", "refused", "reset_to", "resolving",
+        "retry_at_ms", "rotten_at", "rotten_since_ms", "sought", "topic_id", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -216,6 +216,9 @@ class PartitionState:
         self.fetching = False
         self.sought = False
         self.resolving = False
+        """A leader is asked about the position, or the log."""
+        self.placing = False
+        """The group is asked where to begin (`groups.beginnings`)."""
         self.paused = False
         self.error: Exception | None = None
         self.error_told_ms = NEVER_MS
@@ -225,6 +228,8 @@ class PartitionState:
         self.preferred_replica = -1
         self.preferred_until_ms = 0.0
         self.retry_at_ms = 0.0
+        self.refused = False
+        """The leader has no `fetch_offset`. What was fetched before is handed out first: a reset would drop it."""
         self.rotten_at = -1
         """The offset at which the broker's log has rotted, as it says; since when: `rotten_since_ms`."""
         self.rotten_since_ms = 0.0
@@ -245,6 +250,7 @@ class PartitionState:
 
     def is_of_another(self, topic_id: UUID | None) -> bool:
         """Whether the topic that has the name now is another one than that of the position."""
+        # schedule 63/position-kept-over-a-topic-made-anew
         return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
 
     def begin_anew(self, topic_id: UUID, stood_at: int | None) -> None:
@@ -255,6 +261,7 @@ class PartitionState:
 
         A broker that hears nothing of the others tells of the old topic for a while: one that comes back is gone on
         with where it was left, so that nothing of either is skipped. A seek to an end or a time is in the new topic.
+        What was fetched of the old one is dropped: it was deleted with its topic, and nobody could commit it.
         """
         assert self.topic_id is not None
         if stood_at is not None:
@@ -281,6 +288,7 @@ class PartitionState:
         self.error_told_ms = NEVER_MS
         self.preferred_replica = -1
         self.retry_at_ms = 0.0
+        self.refused = False
         self.fetch_epoch = -1
 
     def add(self, chunk: Chunk) -> None:
@@ -323,6 +331,8 @@ class PartitionState:
         rows = size = 0
         while self.chunks and rows < most and size < PART_BYTES_MAX:
             chunk = self.chunks[0]
+            if self._drop_if_empty(chunk):  # `take` had the last of it, and has handed all of that out
+                continue
             header, batch = chunk.batches[0]
             assert self.position is not None
             if not chunk.hides(header, batch) and header.last_offset >= self.position:
@@ -339,9 +349,7 @@ class PartitionState:
                 size += columns.size_bytes
             chunk.batches.popleft()
             self.position = max(self.position, header.next_offset)
-            if not chunk.batches:
-                self.chunks.popleft()
-                self.buffered_bytes -= chunk.size_bytes
+            self._drop_if_empty(chunk)
         self._reach_end()
         return [part for part in parts if part.columns.rows]
 
@@ -369,9 +377,14 @@ class PartitionState:
         return size
 
     @property
+    def is_sought_for(self) -> bool:
+        """Somebody is asked where to go on: nothing is fetched, and nothing else asked, meanwhile."""
+        return self.resolving or self.placing  # schedule 106/begins-while-its-group-is-asked
+
+    @property
     def lacks_records(self) -> bool:
         """Whether a poll finds nothing of this partition before another fetch, which is not out there yet."""
-        waits = self.paused or self.fetching or self.resolving or self.has_records
+        waits = self.paused or self.fetching or self.is_sought_for or self.has_records
         return not waits and self.position is not None and self.error is None
 
     def _reach_end(self) -> None:
@@ -403,6 +416,13 @@ class PartitionState:
                     self.decoded_pos = 0
                     return True
                 self.position = max(self.position, header.next_offset)
-            self.chunks.popleft()
-            self.buffered_bytes -= chunk.size_bytes
+            self._drop_if_empty(chunk)
         return False
+
+    def _drop_if_empty(self, chunk: Chunk) -> bool:
+        """The first chunk, if all of its batches are gone; whether they are."""
+        if chunk.batches:
+            return False
+        self.chunks.popleft()
+        self.buffered_bytes -= chunk.size_bytes
+        return True

@@ -10,6 +10,8 @@ from uuid import UUID
 
 from strandline.client.aio.admin_base import AdminBase
 from strandline.client.descriptions import none_if_negative, quorum_replica
+from strandline.client.limits import limited
+from strandline.client.rights import answered
 from strandline.client.types import (
     ClusterDescription,
     LogDirDescription,
@@ -29,6 +31,7 @@ _METADATA_TOPIC = "__cluster_metadata"
 class ClusterAdmin(AdminBase):
     """Brokers, quorum, log directories, producers."""
 
+    @limited
     async def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones included where the cluster tells them."""
 
@@ -54,6 +57,7 @@ class ClusterAdmin(AdminBase):
 
         return await self._retrying(ask)
 
+    @limited
     async def describe_quorum(self) -> QuorumDescription:
         """The metadata quorum: leader, epoch, high watermark, voters and observers with their log ends (KIP-595)."""
         values = {"topics": [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
@@ -63,7 +67,7 @@ class ClusterAdmin(AdminBase):
             lambda reply: [reply.error_code, *(item.error_code for topic in reply.topics for item in topic.partitions)],
         )
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, getattr(answer, "error_message", None) or "")
+            raise answered(self.config, Api.DESCRIBE_QUORUM, answer.error_code, getattr(answer, "error_message", None))
         partition = answer.topics[0].partitions[0]
         if partition.error_code is not ErrorCode.NONE:
             raise KafkaError(partition.error_code, getattr(partition, "error_message", None) or "")
@@ -75,6 +79,7 @@ class ClusterAdmin(AdminBase):
             tuple(quorum_replica(item) for item in partition.observers),
         )
 
+    @limited
     async def remove_voter(self, node_id: int, directory_id: UUID | None) -> None:
         """Take the vote of a controller that lost its log, or its disk; its place stays vacant (KIP-853).
 
@@ -88,6 +93,7 @@ class ClusterAdmin(AdminBase):
         values = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
         await self._change_voters(Api.REMOVE_RAFT_VOTER, values)
 
+    @limited
     async def add_voter(self, node_id: int, directory_id: UUID) -> None:
         """Give a controller's vacant vote to a directory that has caught up (KIP-853).
 
@@ -111,26 +117,32 @@ class ClusterAdmin(AdminBase):
             connection = await self._network.to_any(self._controller_first())
             answer = await connection.call(api, values, self.config.request_timeout_ms)
             if answer.error_code is not ErrorCode.NONE:
-                raise KafkaError(answer.error_code, answer.error_message or "")
+                raise answered(self.config, api, answer.error_code, answer.error_message)
 
         await self._retrying(ask)
 
+    @limited
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
         """What each broker (None: every one) keeps on its disks. A directory that is offline says so by its `error`.
 
         Raises:
-            KafkaError: INVALID_REQUEST, there is no such broker.
+            KafkaError: INVALID_REQUEST, there is no such broker; CLUSTER_AUTHORIZATION_FAILED.
         """
         await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
         asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
         answers = await asyncio.gather(
             *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda reply: [], node_id) for node_id in asked)
         )
+        for answer in answers:
+            code = getattr(answer, "error_code", ErrorCode.NONE)
+            if code is not ErrorCode.NONE:  # rule A31/log-dirs-that-are-denied-are-none
+                raise answered(self.config, Api.DESCRIBE_LOG_DIRS, code)
         return {
             node_id: [_log_dir(entry) for entry in answer.results]
             for node_id, answer in zip(asked, answers, strict=True)
         }
 
+    @limited
     async def alter_replica_log_dirs(
         self, wanted: Mapping[tuple[str, int, int], str]
     ) -> dict[tuple[str, int, int], KafkaError | None]:
@@ -167,9 +179,11 @@ class ClusterAdmin(AdminBase):
                 for part in topic.partitions:
                     key = (topic.topic_name, part.partition_index, node_id)
                     code = part.error_code
-                    found[key] = None if code is ErrorCode.NONE else KafkaError(code, "", log_dir=mine[key[:2]])
+                    error = answered(self.config, Api.ALTER_REPLICA_LOG_DIRS, code, log_dir=mine[key[:2]])
+                    found[key] = None if code is ErrorCode.NONE else error
         return found
 
+    @limited
     async def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, list[ProducerDescription]]:

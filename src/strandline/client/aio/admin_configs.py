@@ -8,6 +8,7 @@ from typing import Any
 from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import config_change, config_entry, config_error, resource_type
 from strandline.client.errors import UnknownTopic
+from strandline.client.limits import limited
 from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
@@ -17,6 +18,7 @@ from strandline.proto.kafka.apis import Api
 class ConfigAdmin(AdminBase):
     """Settings of topics and brokers."""
 
+    @limited
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, documentation: bool = False
     ) -> dict[ConfigResource, list[ConfigEntry]]:
@@ -59,9 +61,12 @@ class ConfigAdmin(AdminBase):
                 if part.error_code is ErrorCode.NONE:
                     results[item] = sorted((config_entry(entry) for entry in part.configs), key=_name)
                 else:
-                    errors[item] = config_error(item, part.error_code, part.error_message)
+                    errors[item] = config_error(
+                        self.config, Api.DESCRIBE_CONFIGS, item, part.error_code, part.error_message
+                    )
         return errors
 
+    @limited
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigChange]], *, validate_only: bool = False
     ) -> None:
@@ -91,7 +96,9 @@ class ConfigAdmin(AdminBase):
                 if entry.error_code is ErrorCode.NONE:
                     done[item] = None
                 else:
-                    errors[item] = config_error(item, entry.error_code, entry.error_message)
+                    errors[item] = config_error(
+                        self.config, Api.INCREMENTAL_ALTER_CONFIGS, item, entry.error_code, entry.error_message
+                    )
         results_of(done, errors)
 
     def _by_broker(self, resources: Iterable[ConfigResource]) -> list[tuple[int | None, list[ConfigResource]]]:

@@ -10,6 +10,7 @@ from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import each_once
 from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
+from strandline.client.limits import limited
 from strandline.client.network import CONTROL
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
@@ -19,6 +20,8 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_protocol import decode_assignment
 
 T = TypeVar("T")
+ASKED_AT_ONCE = 16
+"""Groups."""
 GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]
 
 _SENTENCES = {
@@ -32,6 +35,7 @@ _SENTENCES = {
 class GroupAdmin(AdminBase):
     """Groups and their offsets."""
 
+    @limited
     async def list_groups(self) -> list[GroupListing]:
         """Every group of the cluster, by name.
 
@@ -72,7 +76,7 @@ class GroupAdmin(AdminBase):
         [answer] = (await coordinator.call(Api.DESCRIBE_GROUPS, values)).groups
         if answer.error_code is ErrorCode.GROUP_ID_NOT_FOUND or answer.group_state == "Dead":
             return await self._describe_new_group(coordinator)
-        coordinator.check(answer.error_code)
+        coordinator.check(Api.DESCRIBE_GROUPS, answer.error_code, getattr(answer, "error_message", None))
         members = tuple(
             GroupMember(
                 one.member_id,
@@ -96,7 +100,7 @@ class GroupAdmin(AdminBase):
             if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                 raise
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "", group=group) from None
-        coordinator.check(answer.error_code)
+        coordinator.check(Api.CONSUMER_GROUP_DESCRIBE, answer.error_code, answer.error_message)
         members = tuple(
             GroupMember(
                 one.member_id,
@@ -123,7 +127,7 @@ class GroupAdmin(AdminBase):
 
         async def delete(coordinator: GroupCoordinator) -> str:
             answer = await coordinator.call(Api.DELETE_GROUPS, {"groups_names": (coordinator.group_id,)})
-            coordinator.check(answer.results[0].error_code)
+            coordinator.check(Api.DELETE_GROUPS, answer.results[0].error_code)
             return coordinator.group_id
 
         return list(await self._each(groups, delete))
@@ -172,30 +176,37 @@ class GroupAdmin(AdminBase):
 
         async def delete(coordinator: GroupCoordinator) -> None:
             answer = await coordinator.call(Api.OFFSET_DELETE, {"group_id": group, "topics": wanted})
-            coordinator.check(answer.error_code)
+            coordinator.check(Api.OFFSET_DELETE, answer.error_code)
             for topic in answer.topics:
                 for entry in topic.partitions:
-                    coordinator.check(entry.error_code, partition=f"{topic.name}-{entry.partition_index}")
+                    where = TopicPartition(topic.name, entry.partition_index)
+                    coordinator.check(Api.OFFSET_DELETE, entry.error_code, topic=topic.name, partition=where)
 
         await self._each([group], delete)
 
     async def _each(self, groups: Iterable[str], ask: Callable[[GroupCoordinator], Awaitable[T]]) -> dict[str, T]:
-        """Ask each group's coordinator; errors that have a sentence get it."""
+        """Ask each group's coordinator, within one limit; errors that have a sentence get it. A coordinator that is
+        silent takes nothing from the others' answers."""
+        self.session.check()
+        names = each_once(groups)
+        until_ms = self._clock.monotonic_ms() + self.config.default_api_timeout_ms
+        in_turn = asyncio.Semaphore(ASKED_AT_ONCE)
         results: dict[str, T] = {}
         errors: dict[Any, Exception] = {}
-        for group in each_once(groups):
+
+        async def one(group: str) -> None:
             coordinator = GroupCoordinator(self.session, group, self.config.request_timeout_ms)
-
-            async def attempt(coordinator: GroupCoordinator = coordinator) -> T:
-                return await ask(coordinator)
-
             try:
-                results[group] = await coordinator.retrying(attempt, self.config.default_api_timeout_ms)
+                async with in_turn:
+                    left_ms = until_ms - self._clock.monotonic_ms()
+                    results[group] = await coordinator.retrying(lambda: ask(coordinator), left_ms)
             except KafkaError as error:
                 errors[group] = KafkaError(error.code, _SENTENCES.get(error.code, error.message), **error.figures)
             except StrandlineError as error:
                 errors[group] = error
-        return results_of(results, errors)
+
+        await asyncio.gather(*(one(group) for group in names))
+        return results_of({name: results[name] for name in names if name in results}, errors)
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:

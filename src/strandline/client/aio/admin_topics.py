@@ -16,10 +16,11 @@ from strandline.client.descriptions import (
     new_topic,
     topic_error,
 )
+from strandline.client.limits import limited
 from strandline.client.metadata import topic_view
+from strandline.client.rights import answered
 from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
@@ -27,6 +28,7 @@ from strandline.proto.kafka.apis import Api
 class TopicAdmin(AdminBase):
     """Topics, partitions, leaders, offsets, and the deletion of records."""
 
+    @limited
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
@@ -55,11 +57,17 @@ class TopicAdmin(AdminBase):
                     configs,
                 )
             else:
-                errors[entry.name] = KafkaError(
-                    entry.error_code, getattr(entry, "error_message", None) or "", topic=entry.name
+                errors[entry.name] = answered(
+                    self.config,
+                    Api.CREATE_TOPICS,
+                    entry.error_code,
+                    getattr(entry, "error_message", None),
+                    of=entry.name,
+                    topic=entry.name,
                 )
         return results_of(results, errors)
 
+    @limited
     async def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> list[str]:
         """Delete topics with all their records; `dry_run` only checks that they exist. The names, as deleted.
 
@@ -89,7 +97,9 @@ class TopicAdmin(AdminBase):
             if entry.error_code is ErrorCode.NONE:
                 deleted[name] = name
             else:
-                errors[name] = topic_error(name, entry.error_code, getattr(entry, "error_message", None))
+                errors[name] = topic_error(
+                    self.config, Api.DELETE_TOPICS, name, entry.error_code, getattr(entry, "error_message", None)
+                )
         return list(results_of(deleted, errors))
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
@@ -98,6 +108,7 @@ class TopicAdmin(AdminBase):
         found = {entry.name: getattr(entry, "topic_id", None) for entry in answer.topics}
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
+    @limited
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Raise the number of partitions of topics to these totals. Keys then map to other partitions than before.
 
@@ -115,12 +126,15 @@ class TopicAdmin(AdminBase):
         results_of(
             {entry.name: entry for entry in answer.results if entry.error_code is ErrorCode.NONE},
             {
-                entry.name: topic_error(entry.name, entry.error_code, entry.error_message)
+                entry.name: topic_error(
+                    self.config, Api.CREATE_PARTITIONS, entry.name, entry.error_code, entry.error_message
+                )
                 for entry in answer.results
                 if entry.error_code is not ErrorCode.NONE
             },
         )
 
+    @limited
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, *, unclean: bool, dry_run: bool = False
     ) -> list[Election]:
@@ -144,13 +158,15 @@ class TopicAdmin(AdminBase):
             for one in topic.partition_result
         ]
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, found[0].message if found else "")
+            raise answered(self.config, Api.ELECT_LEADERS, answer.error_code, found[0].message if found else "")
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
+    @limited
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
         return sorted(topic.name for topic in await self._every_topic() if include_internal or not topic.is_internal)
 
+    @limited
     async def describe_topics(
         self, names: Iterable[str] | None, *, include_internal: bool = False
     ) -> list[TopicDescription]:
@@ -186,9 +202,12 @@ class TopicAdmin(AdminBase):
             return bool(asked)
 
         await self._while_unknown(ask)
-        results_of(results, {name: topic_error(name, code, None) for name, code in errors.items()})
+        results_of(
+            results, {name: topic_error(self.config, Api.METADATA, name, code, None) for name, code in errors.items()}
+        )
         return [results[name] for name in wanted]
 
+    @limited
     async def list_offsets(
         self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
@@ -202,6 +221,7 @@ class TopicAdmin(AdminBase):
         timeout_ms = self.config.default_api_timeout_ms
         return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
 
+    @limited
     async def delete_records(
         self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.limits import limited
+from strandline.client.rights import answered
 from strandline.client.types import ScramChange, ScramDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.errors import ConfigError
 from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import (
     ITERATIONS_MAX,
@@ -23,6 +25,7 @@ from strandline.proto.scram import (
 class UserAdmin(AdminBase):
     """Who may log in by SCRAM."""
 
+    @limited
     async def describe_scram_credentials(
         self, users: Iterable[str] | None = None
     ) -> dict[str, tuple[ScramDescription, ...]]:
@@ -40,18 +43,25 @@ class UserAdmin(AdminBase):
 
         answer = await self._call(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": names}, codes)
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, answer.error_message or "")
+            raise answered(self.config, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, answer.error_code, answer.error_message)
         found: dict[str, tuple[ScramDescription, ...]] = {}
         errors: dict[Any, Exception] = {}
         for item in answer.results:
             if item.error_code is not ErrorCode.NONE:
-                errors[item.user] = KafkaError(item.error_code, item.error_message or "", user=item.user)
+                errors[item.user] = answered(
+                    self.config,
+                    Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+                    item.error_code,
+                    item.error_message,
+                    user=item.user,
+                )
                 continue
             found[item.user] = tuple(
                 ScramDescription(_title(info.mechanism), info.iterations) for info in item.credential_infos
             )
         return results_of(found, errors)
 
+    @limited
     async def alter_scram_credentials(self, changes: Mapping[str, Sequence[ScramChange]]) -> None:
         """Set passwords and remove credentials, by user; all changes of one user succeed or none does.
 
@@ -89,7 +99,9 @@ class UserAdmin(AdminBase):
             if item.error_code is ErrorCode.NONE:
                 done[item.user] = None
             else:
-                errors[item.user] = KafkaError(item.error_code, item.error_message or "", user=item.user)
+                errors[item.user] = answered(
+                    self.config, Api.ALTER_USER_SCRAM_CREDENTIALS, item.error_code, item.error_message, user=item.user
+                )
         results_of(done, errors)
 
 

@@ -13,13 +13,13 @@ from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
 from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.internal_topic import (
     SETTLE_MS,
-    CreatesTopics,
     InternalTopic,
     InternalTopicConfig,
 )
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
@@ -34,6 +34,10 @@ CREATED_MS_MAX = 3_000.0
 """A topic that was created is known here after so long, or the client asks again."""
 
 CREATE_TIMEOUT_MS = 5_000.0
+
+NAMED_MS_MAX = 1_000.0
+"""Who asks was told by some broker that this one coordinates. What made it so is known here after so long, or the
+client looks for the coordinator again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,14 @@ class GroupCoordinator:
         *,
         image: Callable[[], MetadataImage],
         replicas: ReplicaManager,
-        controller: CreatesTopics,
+        controller: ControllerChannel,
         clock: Clock,
         rng: Rng,
     ) -> None:
         self.config = config
         self.counters = GroupCounters()
         self._image = image
+        self._clock = clock
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             OFFSETS_TOPIC,
             replicas=replicas,
@@ -111,10 +116,23 @@ class GroupCoordinator:
     async def ask(self, group_id: str, command: Any) -> Any:
         """The answer of the group's shard. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what
         the shard says."""
-        topic = self._image().topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "no group has been used yet")
-        return await self.runtime.ask(partition_of(group_id, len(topic.partitions)), command)
+        return await self.runtime.ask(await self._named_for(group_id), command)
+
+    async def _named_for(self, group_id: str) -> int:
+        """The partition that has the group. The news that this broker leads it may come here a moment later than to the
+        broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
+        would be said in error."""
+        until_ms = self._clock.monotonic_ms() + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
+        while True:
+            topic = self._image().topics.get(OFFSETS_TOPIC)
+            partition = None if topic is None else partition_of(group_id, len(topic.partitions))
+            if partition is not None and self.runtime.knows(partition):
+                return partition
+            if self._clock.monotonic_ms() >= until_ms:
+                if partition is None:
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, "no group has been used yet")
+                return partition
+            await asyncio.sleep(NEWS_MS / 1000)
 
     def placed(self, group_id: str) -> PartitionInfo | None:
         """The partition that has the group, or None while the topic does not exist."""

@@ -132,6 +132,8 @@ class CoordinatorRuntime(Generic[S]):
         self._write_timeout_ms = write_timeout_ms
         self._topic_id: TopicId | None = None
         self._hosted: dict[int, Hosted[S]] = {}
+        self._given_up: dict[int, None] = {}
+        """Partitions that this broker has led since its start, and leads no more."""
         self._to_load: deque[Hosted[S]] = deque()
         self._loader: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -180,11 +182,12 @@ class CoordinatorRuntime(Generic[S]):
         if self._topic_id is not None and replica is not None and replica.leader is not None:
             leadership = (self._topic_id, replica.state.leader_epoch)
         hosted = self._hosted.get(partition)
-        if hosted is not None and hosted.leadership != leadership:
+        if hosted is not None and hosted.leadership != leadership:  # rule C8/coordinator-keeps-its-shard-over-an-epoch
             self._drop(partition)
             hosted = None
         if hosted is None and leadership is not None:
             hosted = self._hosted[partition] = Hosted(partition, leadership, self._make_shard())
+            self._given_up.pop(partition, None)
             self._to_load.append(hosted)
             if self._loader is None:
                 self._loader = spawn(self._load_all(), self._replicas.fatal)
@@ -192,6 +195,7 @@ class CoordinatorRuntime(Generic[S]):
     def _drop(self, partition: int) -> None:
         """The leadership has ended, or the shard is of no use: its state is the log's, and another reads it there."""
         hosted = self._hosted.pop(partition)
+        self._given_up[partition] = None
         hosted.phase = Phase.DROPPED
         waiting, hosted.waiting = hosted.waiting, {}
         for future in waiting:
@@ -272,6 +276,12 @@ class CoordinatorRuntime(Generic[S]):
         finally:
             hosted.waiting.pop(future, None)
 
+    def knows(self, partition: int) -> bool:
+        """It is, or will be, hosted here, or it was: nobody has to wait for the news. Of a partition that was not led
+        here, who asks may have heard of an election that this broker has not heard of yet."""
+        waits = self._replicas.waits_for_log(TopicPartition(self.topic, partition))
+        return self._closed or partition in self._hosted or partition in self._given_up or waits
+
     def serving(self, partition: int) -> Hosted[S]:
         """Raises KafkaError as `ask` does."""
         hosted = self._hosted.get(partition)
@@ -323,7 +333,7 @@ class CoordinatorRuntime(Generic[S]):
         for write in effects.writes:
             self._write(hosted, write)
         for reply in effects.replies:
-            if reply.after_writes and hosted.pending:
+            if reply.after_writes and hosted.pending:  # rule C8/coordinator-reads-ahead
                 self._reply_behind(hosted, next(reversed(hosted.pending)), reply)
             else:
                 self._reply(hosted, reply.to, reply.answer)
@@ -355,7 +365,7 @@ class CoordinatorRuntime(Generic[S]):
         pending.append = self._replicas.append(tp, batch, ACKS_ALL, done)
         synchronous = False
         in_log = not at_once or at_once[0].base_offset >= 0
-        if in_log and write.replay:
+        if in_log and write.replay:  # rule C8/coordinator-applies-refused-writes
             for record in write.records:
                 hosted.shard.replay(record)
         if at_once:
