@@ -13,6 +13,9 @@ _TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
 _TOPICS = "tests/client/test_producer_topics.py"
 _BACKGROUND = "tests/client/test_background.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
+_INTERRUPTS = "tests/client/test_interrupts.py"
+_STORMS = "tests/client/test_signal_storms.py"
+_EACH_SEND = f"{_STORMS}::test_a_handler_at_each_instant_of_a_send_that_opens_a_batch"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -64,6 +67,66 @@ TABLE: tuple[Mutant, ...] = (
         removed(),
         f"{_HANDLERS}::test_64_what_an_interrupted_poll_brought_comes_again",
         "tests/client/test_interrupts.py::test_an_interrupt_when_the_task_has_ended_and_nobody_was_told",
+    ),
+    one_change(
+        "an-exit-on-the-thread-ends-it",
+        "B37: what a callback leaves the interpreter with belongs to the caller",
+        instead("for _ in range(1):\n    self._run(self.loop.run_forever)"),
+        f"{_INTERRUPTS}::test_what_escapes_on_the_thread_belongs_to_the_next_call",
+    ),
+    one_change(
+        "an-exit-in-a-commits-callback-ends-the-commits",
+        "B37: what a callback of commit_async leaves with is raised by the next poll",
+        value("Exception"),
+        f"{_INTERRUPTS}::test_what_a_commits_callback_leaves_with_belongs_to_the_next_poll[Left]",
+    ),
+    Mutant(
+        "a-flush-returns-before-the-futures-are-done",
+        "B37: a flush returns when futures are done and their callbacks have run",
+        (
+            instead("self._accumulator.complete(batch)\n..."),
+            removed(),
+        ),
+        (f"{_INTERRUPTS}::test_a_flush_returns_when_the_callbacks_have_run",),
+    ),
+    one_change(
+        "a-stepped-to-record-counts-as-handed-out",
+        "B37: a record that an interrupt has kept from the caller is not done",
+        removed(),
+        "tests/client/test_progress.py::test_what_an_interrupt_kept_from_the_caller_is_not_done",
+    ),
+    one_change(
+        "a-record-is-taken-off-by-a-call",
+        "B37: what is taken and what is returned is one step: there is no call in between",
+        instead("self._ready.popleft()"),
+        f"{_STORMS}::test_an_interrupt_at_each_instant_of_an_iteration",
+    ),
+    one_change(
+        "a-gate-with-a-lock-in-python",
+        "B37: no interrupt leaves a lock held",
+        value("__import__('queue').Queue()"),
+        f"{_STORMS}::test_an_interrupt_at_each_instant_of_a_wait_leaves_no_lock",
+    ),
+    one_change(
+        "an-interrupted-wake-stays-pending",
+        "B37: a record that was queued is sent, though the call that was to wake the sender was interrupted",
+        instead("self._woken_at = runs\n..."),
+        f"{_EACH_SEND}[raises-lanes]",
+    ),
+    Mutant(
+        "a-batch-has-its-number-before-its-place",
+        "B37: a batch has its number and its place in one step",
+        (
+            instead("number = self._last_number + 1\n..."),
+            instead("self._last_number = number"),
+        ),
+        (f"{_EACH_SEND}[sends and raises-lanes]",),
+    ),
+    one_change(
+        "a-handler-waits-for-its-own-lock",
+        "B37: a signal's handler may flush or close in the middle of a send",
+        never(),
+        f"{_EACH_SEND}[sends and flushes-lanes]",
     ),
     one_change(
         "unchanged-offset-never-committed-again",

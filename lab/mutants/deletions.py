@@ -191,11 +191,36 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_strays.py::test_100_a_clock_set_ahead_removes_no_stray",
     ),
     one_change(
+        "the-future-by-a-clock-set-back",
+        "B32: a record is of the future by the latest time that may be right",
+        part("latest_ms", "now_ms"),
+        "tests/log/test_retention.py::test_a_record_is_none_of_the_future_by_a_clock_set_back",
+    ),
+    one_change(
         "stamps-of-a-clock-set-back",
         "B32: a stamp goes on from before when time is set back by days",
         part("before_ms - offset_ms > AWAY_MS", "False"),
         "tests/proto/test_believed.py::test_100_a_stamp_is_never_earlier_than_what_may_be_the_time",
         "tests/replica/test_retention.py::test_100_records_that_a_clock_of_the_past_stamped_are_not_taken_early",
+    ),
+    one_change(
+        "new-disks-believe-any-clock",
+        "B32: a node without a life before has the time of the metadata",
+        part("self._is_told", "False"),
+        "tests/proto/test_believed.py::test_112_a_new_disk_has_the_time_from_others",
+        "tests/cluster/node/test_time_from_metadata.py",
+    ),
+    one_change(
+        "metadata-are-stamped-by-the-wall-clock",
+        "B32: the metadata are stamped by the clock that is believed",
+        part("self.believed.earliest_ms", "self.clock.wall_ms"),
+        "tests/cluster/node/test_time_from_metadata.py",
+    ),
+    one_change(
+        "an-unfounded-time-is-written-down",
+        "B32: a time for which nothing speaks is not left to the next life",
+        value("True"),
+        "tests/proto/test_believed.py::test_112_a_new_disk_has_the_time_from_others",
     ),
     one_change(
         "a-torn-time-is-believed",

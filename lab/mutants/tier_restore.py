@@ -1,4 +1,4 @@
-"""Mutants of rules B25 and B27: what a topic that is restored from the object store begins with."""
+"""Mutants of rules B25, B27 and B36: what a topic that is restored from the object store begins with."""
 
 from __future__ import annotations
 
@@ -55,10 +55,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "lost-producers-have-our-ids",
         "B27: of a lost cluster's producers those are not known whose ids were given out here before",
-        part(
-            "ProducerIds(next_id, max(next_id, one.producer_ids_end))",
-            "ProducerIds(ProducerId(0), max(next_id, one.producer_ids_end))",
-        ),
+        part("ProducerIds(next_id, max(next_id, end))", "ProducerIds(ProducerId(0), max(next_id, end))"),
         f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
     ),
     one_change(
@@ -88,9 +85,31 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "epochs-share-producer-ids",
         "B27: each quorum epoch begins with producer ids of its own",
-        part(
-            "max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH)", "state.image.next_producer_id"
-        ),
+        part("max(state.image.next_producer_id, of_epoch)", "state.image.next_producer_id"),
         f"{_ADOPTION}::test_producer_ids_go_on_where_the_metadata_log_was_rolled_back",
+    ),
+    one_change(
+        "clusters-share-producer-ids",
+        "B27: each cluster has producer ids of its own",
+        part("first_producer_id(state.image.cluster_id)", "0"),
+        f"{_ADOPTION}::test_111_each_cluster_has_producer_ids_of_its_own",
+    ),
+    one_change(
+        "what-the-lost-cluster-gave-out-last-is-given-out-again",
+        "B27: the next producer id lies beyond what the lost cluster may have given out after what was stored",
+        part("end + IDS_BEYOND", "end"),
+        f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
+    ),
+    one_change(
+        "lost-producers-are-strangers",
+        "B27: the producers of a lost cluster are known, whose ids lie nowhere near to ours",
+        never(),
+        f"{_ADOPTION}::test_111_each_cluster_has_producer_ids_of_its_own",
+    ),
+    one_change(
+        "restored-partitions-begin-in-the-next-epoch",
+        "B36: the first leader epoch lies above all that the lost cluster can have reached",
+        part("EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1", "1"),
+        f"{_ADOPTION}::test_110_leader_epochs_begin_far_above_those_that_were_stored",
     ),
 )

@@ -187,6 +187,26 @@ def test_without_idempotence_nothing_overtakes_across_leaders() -> None:
     assert [record.value for record in records] == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"acks": "0"}, {"delivery_timeout_ms": 500, "request_timeout_ms": 400}])
+def test_a_flush_ends_behind_the_answers_of_its_records(settings: dict[str, Any]) -> None:
+    """Acknowledged, not waited for, or failed: a thread whose flush has ended finds every future before it done."""
+    done: list[bool] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, **settings) as sender:
+            await sender.partitions_for("t")
+            if "delivery_timeout_ms" in settings:
+                cluster.on_produce = lambda _: Act(apply=False, error=ErrorCode.NOT_ENOUGH_REPLICAS)
+            core = sender._started()
+            futures = [await sender.send("t", b"%d" % number, partition=0) for number in range(3)]
+            core.accumulator.start_flush(lambda: done.extend(future.done() for future in futures))
+            await asyncio.wait(futures)
+            await asyncio.sleep(0)
+
+    play(scenario, {"t": 1})
+    assert done == [True] * 3
+
+
 def test_acks_zero_is_never_retried() -> None:
     """Row S22: fire and forget: offset -1 at once, one request, and what the broker lost stays lost."""
     told: list[Any] = []

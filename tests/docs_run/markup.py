@@ -35,7 +35,6 @@ import doctest
 import re
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 
 from sybil import Document, Example, Region
@@ -43,7 +42,6 @@ from sybil.parsers.markdown import SkipParser
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
-from strandline.client.config_fields import kafka_name
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import listener_setting
 from strandline.cluster.node.config_values import parse_properties
@@ -189,9 +187,9 @@ def _run_program(example: Example) -> None:
 
 def _check_settings(example: Example) -> None:
     """A block is a part of a file, so its values are not judged together."""
-    of_clients = {kafka_name(item.name) for config in (ProducerConfig, ConsumerConfig) for item in fields(config)}
+    known = {*NodeConfig.rows, *BROKER_SETTINGS, *ProducerConfig.rows, *ConsumerConfig.rows}
     for name in parse_properties(example.parsed, str(example.path)):
-        if not (name in NodeConfig.rows or name in BROKER_SETTINGS or name in of_clients or listener_setting(name)):
+        if name not in known and not listener_setting(name):
             raise AssertionError(f"no setting is called {name}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from strandline.chaos.nemesis.kinds import BESIDE, DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
+from strandline.chaos.restored import RESTORED_SHARE, RestoredOptions
 from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
 from strandline.chaos.services.options import NODE, ServiceOptions
 from strandline.chaos.sim.disk import DiskConfig
@@ -99,6 +100,7 @@ class ScenarioOptions:
     services: ServiceOptions | None = None
     secured: SecuredOptions | None = None
     tiered: TieredOptions | None = None
+    restored: RestoredOptions | None = None
 
     @classmethod
     def draw(cls, seed: int, *, tiered: bool = False) -> ScenarioOptions:
@@ -184,16 +186,18 @@ class ScenarioOptions:
             drawn = override(drawn, {"tiered": tier, **tier.changes(drawn.faults.kinds)})
             if drawn.services is not None:
                 drawn.services.tiered = dict(tier.topics)
+            rng = split(seed, "restored")
+            if rng.random() < RESTORED_SHARE and drawn.services is None and drawn.secured is None:
+                drawn.restored = RestoredOptions.draw(rng)
         return drawn._draw_dates(split(seed, "dates"))
 
     def _draw_dates(self, rng: random.Random) -> ScenarioOptions:
-        """Whether clocks are set by days, and who stamps. A machine without its directory does not know the time of its
-        last life, and believes the clock that it finds: no directory is wiped in such a run."""
-        wiped = any("wipe" in kind for kind in self.faults.kinds)
-        if rng.random() >= DATED_SHARE or wiped:
+        """Whether clocks are set by days, and who stamps."""
+        if rng.random() >= DATED_SHARE:
             return self
         drawn = override(self, DATED)
-        drawn.faults.kinds = (*drawn.faults.kinds, *OF_CLOCKS)
+        wiped = "wipe" in drawn.faults.kinds
+        drawn.faults.kinds = (*drawn.faults.kinds, *(kind for kind in OF_CLOCKS if wiped or kind not in DESTRUCTIVE))
         drawn.workload.topic_configs["message.timestamp.type"] = rng.choice(("CreateTime", "LogAppendTime"))
         return drawn
 

@@ -107,7 +107,7 @@ class Target:
         """The settings for one kind of client: the command's `defaults`, overridden by ``-X``."""
         merged: dict[str, Any] = dict(defaults)
         merged |= {key.replace(".", "_"): value for key, value in self.settings.items()}
-        kind.of(merged)
+        kind(merged)
         return merged
 
 
@@ -327,7 +327,7 @@ def check_reachable(target: Target) -> None:
     from strandline.client.session import Session
 
     async def knock() -> None:
-        config = AdminConfig.of({key: value for key, value in target.settings.items() if _is_common(key)})
+        config = AdminConfig({key: value for key, value in target.settings.items() if _is_common(key)})
         session = Session(target.bootstrap, config)
         try:
             await session.network.to_any([])
@@ -340,7 +340,7 @@ def check_reachable(target: Target) -> None:
 def _is_common(key: str) -> bool:
     from strandline.client.config import CommonConfig
 
-    return key.replace(".", "_") in CommonConfig.__dataclass_fields__
+    return key.replace(".", "_") in CommonConfig.attributes
 
 
 @contextmanager
@@ -422,6 +422,14 @@ def _screen_width() -> int:
 def numbers(items: Sequence[int] | None) -> str:
     """``1,2,3``, or a dash for none."""
     return ",".join(str(item) for item in items) if items else "-"
+
+
+def shown_time(at_ms: int) -> str:
+    """``2026-11-23 10:00:00 UTC`` of milliseconds since 1970; what is no time of ours stays a number."""
+    if not 0 <= at_ms < 253_402_300_800_000:
+        return f"{at_ms} ms"
+    moment = datetime.fromtimestamp(at_ms / 1000, timezone.utc)  # noqa: UP017  # Python 3.11's datetime.UTC reads worse
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def plural(count: int, noun: str) -> str:

@@ -108,9 +108,9 @@ def doctor(
 
 def _of_client(target: Target, *, consumer: bool) -> Iterator[Finding]:
     if consumer:
-        yield from judge_consumer(ConsumerConfig.of(target.settings_for(ConsumerConfig)))
+        yield from judge_consumer(ConsumerConfig(target.settings_for(ConsumerConfig)))
     else:
-        yield from judge_producer(ProducerConfig.of(target.settings_for(ProducerConfig)))
+        yield from judge_producer(ProducerConfig(target.settings_for(ProducerConfig)))
 
 
 def _of_files(paths: Sequence[str], *, security: bool) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ class BatchSender:
         rng: Rng | None = None,
     ) -> None:
         memory = max(BUFFER_BYTES, 2 * largest_bytes)
-        self._config = ProducerConfig.of(
+        self._config = ProducerConfig(
             {**settings, "acks": "all", "enable_idempotence": True, "linger_ms": 0, "buffer_memory": memory}
         )
         session = Session(bootstrap, self._config, clock=clock, rng=rng)

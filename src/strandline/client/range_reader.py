@@ -70,7 +70,7 @@ class AsyncRangeReader:
         rng: Rng | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._config = ConsumerConfig.of(settings)
+        self._config = ConsumerConfig(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._metadata = self._session.metadata
         self._clock = self._session.clock

@@ -351,8 +351,9 @@ class Sender:
             self._sequencer.resolve(queue, batch, written=True)
         if not batch.done:
             self._accumulator.release(batch)
+            # rule B37/a-flush-returns-before-the-futures-are-done
             batch.finish(base_offset, told.log_append_time_ms, replicas)
-            self._accumulator.complete(batch)
+            self._accumulator.complete(batch)  # rule B37/a-flush-returns-before-the-futures-are-done/2
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException, now: float, *, at_once: bool = False

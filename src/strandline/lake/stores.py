@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
+from strandline.log.tier.credentials import explained
 from strandline.proto.errors import ConfigError, MissingExtra, StrandlineError
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ class ObjectStore:
             raise
         except BaseError as error:
             said = str(error).partition("\n\nDebug source")[0]
-            raise StoreFailed(f"{self.place}: {said}") from error
+            raise StoreFailed(f"{self.place}: {explained(said)}") from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # obstore's, for an endpoint that is no URL, say
                 raise

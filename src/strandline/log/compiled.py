@@ -1,5 +1,5 @@
 """The compiled parts of an installation, and what is said where they are not there: their twins in Python do the same
-work, and a node, or a client that sends or reads much, then needs about three times the CPU."""
+work more slowly (docs/benchmarks.md, "Without the compiled parts")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ OF_CLIENTS = ("strandline.log._records", "strandline.client._lanes")
 PARTS = (*OF_CLIENTS, "strandline.log._offsets", "strandline.log._sync")
 """By name: some lie in rooms above this one."""
 
-CONSEQUENCE = "parts that are written in C are replaced by Python: records cost about three times the CPU"
+CONSEQUENCE = (
+    "Python does what is written in C: small records cost about twice the CPU, and are read at a third of the rate"
+)
 REMEDY = (
     "install a wheel that has them; or a C compiler and Python's headers (Debian: apt-get install gcc python3-dev), "
     "and then Strandline again (pip install --force-reinstall --no-deps)"

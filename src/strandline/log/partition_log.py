@@ -367,24 +367,27 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ retention
 
-    async def find_expired(self, now_ms: int, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
+    async def find_expired(
+        self, now_ms: int, latest_ms: int, limit_offset: int, keep: retention.Keep
+    ) -> retention.Expired | None:
         """What age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It holds
-        when this returns; `delete_records_before` is the caller's.
+        when this returns; `delete_records_before` is the caller's. `now_ms` and `latest_ms`: the earliest and the
+        latest time that may be right.
 
         Raises KafkaError as `read`.
         """
         while self.failure is None:
             try:
                 return await self._reader.cold(
-                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread)
+                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread, latest_ms=latest_ms)
                 )
             except retention.Unproven as unproven:
                 await retention.prove_newest(self, unproven.segment, self._reader.cold)
         return None
 
-    async def find_cleanable(self, now_ms: int, limit_offset: int) -> Cleanable:
+    async def find_cleanable(self, now_ms: int, latest_ms: int, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
-        return await self._reader.cold(lambda pread: find_cleanable(self, now_ms, limit_offset, pread))
+        return await self._reader.cold(lambda pread: find_cleanable(self, now_ms, latest_ms, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
 

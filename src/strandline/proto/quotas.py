@@ -4,7 +4,7 @@ KIP-612)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -69,14 +69,6 @@ class QuotaKey(StrEnum):
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     CONNECTION_CREATION_RATE = "connection_creation_rate"
 
-
-QUOTA_DOCS: Mapping[QuotaKey, str] = {
-    QuotaKey.PRODUCER_BYTE_RATE: "Bytes a second that a client may produce, at each broker.",
-    QuotaKey.CONSUMER_BYTE_RATE: "Bytes a second that a client may fetch, of each broker.",
-    QuotaKey.REQUEST_PERCENTAGE: "Percent of a broker's time that a client's requests may take; 100 is all of it.",
-    QuotaKey.CONTROLLER_MUTATION_RATE: "Partitions a second that a client may create and delete, at each broker.",
-    QuotaKey.CONNECTION_CREATION_RATE: "Connections a second that an address may open, to each broker.",
-}
 
 IP_KEYS = (QuotaKey.CONNECTION_CREATION_RATE,)
 """What an ip may have."""

@@ -186,8 +186,8 @@ class Settings:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        told = (f"{name}={shown(name, self.__dict__[name])!r}" for name in self.attributes)
-        return f"{type(self).__name__}({', '.join(told)})"
+        values = ((attribute, shown(row.name, self.__dict__[attribute])) for attribute, row in self.attributes.items())
+        return f"{type(self).__name__}({', '.join(f'{attribute}={value!r}' for attribute, value in values)})"
 
 
 class Columns(TypedDict, total=False):
@@ -247,7 +247,7 @@ def milliseconds(
 
 
 def size(
-    name: str, default: int, sentence: str, *, low: int = 1, high: int = INT64_MAX, **columns: Unpack[Columns]
+    name: str, default: int | None, sentence: str, *, low: int = 1, high: int = INT64_MAX, **columns: Unpack[Columns]
 ) -> Setting[int]:
     """A size."""
     columns.setdefault("unit", "bytes")
@@ -343,9 +343,11 @@ def string(name: str, default: str | None, sentence: str, **columns: Unpack[Colu
     """Any text; unset, it reads as the empty one."""
 
     def read(key: str, value: object) -> str:
-        if isinstance(value, bool) or not isinstance(value, str | int | None):
+        if value is None and default is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, str | int):
             raise ConfigError(key, value, "text")
-        return "" if value is None else str(value)
+        return str(value)
 
     columns.setdefault("type", ConfigType.PASSWORD if is_secret(name) else ConfigType.STRING)
     return Setting(name, default, sentence, read, "any text", **columns)

@@ -216,7 +216,7 @@ class Compactor:
             if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
                 continue
             try:
-                found = await plog.find_cleanable(now_ms, partition.high_watermark)
+                found = await plog.find_cleanable(now_ms, self._clock.latest_ms(), partition.high_watermark)
             except (KafkaError, DiskError, FileNotFoundError) as error:
                 self._give_up(partition, plog, error)
                 continue

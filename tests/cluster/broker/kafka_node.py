@@ -23,6 +23,9 @@ from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.node.broker_role import static_settings
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.security.plain import PlainUsers
 from strandline.cluster.security.sasl import Mechanisms, SaslSettings
 from strandline.cluster.security.tls_door import ListenerTls
@@ -223,7 +226,14 @@ class ChosenAuthorizer:
 class KafkaNode:
     """The parts, for tests to look at."""
 
-    def __init__(self, path: Path, service: BrokerConfig, listener: ListenerConfig, static: dict[str, str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        service: BrokerConfig,
+        listener: ListenerConfig,
+        static: dict[str, str],
+        settings: dict[str, str],
+    ) -> None:
         disk, clock = RealDisk(), SystemClock()
         format_log_dir(disk, str(path), CLUSTER_ID, ME, UUID(int=99))
         self.log_dir = LogDir.open(disk, str(path), clock)
@@ -267,6 +277,8 @@ class KafkaNode:
                 controller=self.controller,
                 quorum=OneVoter(),
                 configs=resolver,
+                settings=static_settings(NodeConfig({"node.id": str(ME), **settings})),
+                derived=DERIVED_SETTINGS,
                 clock=clock,
                 rpc=NoNetwork(),
                 broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
@@ -314,12 +326,13 @@ async def kafka_node(
     service: BrokerConfig | None = None,
     listener: ListenerConfig | None = None,
     static: dict[str, str] | None = None,
+    settings: dict[str, str] | None = None,
     tls: ListenerTls | None = None,
     sasl: SaslSettings | None = None,
     plain: Mapping[str, str] | None = None,
 ) -> AsyncIterator[KafkaNode]:
     """A started node; at the end nothing may be left of connections, sessions or charged memory."""
-    node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {})
+    node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {}, settings or {})
     node.listener.tls = tls
     if sasl is not None:
         node.listener.sasl = node.sasl_door(sasl, plain or {})

@@ -184,7 +184,7 @@ def test_commands_say_what_to_do_about_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [None, "", "Topic authorization failed."])
 def test_a_broker_of_kafka_says_no_more_than_the_code(said: str | None) -> None:
     login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "bob", "sasl_password": "x"}
-    config = AdminConfig.of(login)
+    config = AdminConfig(login)
     error = answered(config, Api.FETCH, ErrorCode.TOPIC_AUTHORIZATION_FAILED, said, of="orders", broker=1)
     assert str(error) == "TOPIC_AUTHORIZATION_FAILED (29): User:bob may not READ topic orders [broker=1]"
     assert answered(config, Api.FETCH, ErrorCode.INVALID_REQUEST, said, of="orders").message == (said or "")

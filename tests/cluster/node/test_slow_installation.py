@@ -93,6 +93,6 @@ def test_doctor_says_so(tmp_path: Path) -> None:
     [found] = [one for one in json.loads(done.stdout) if one["kind"] == "slow"]
     assert found["where"] == "this installation"
     assert all(part in found["setting"] for part in compiled.PARTS)
-    assert "three times" in found["loses"]
+    assert "a third of the rate" in found["loses"]
     security = subprocess.run([*words, "--security"], capture_output=True, text=True, check=False)
     assert "compiled" not in security.stdout

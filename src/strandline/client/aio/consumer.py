@@ -217,6 +217,7 @@ class Consumer(Reader):
             group.member.touched = True
         else:
             self._handed = record
+        # rule B37/a-record-is-taken-off-by-a-call
         del self._ready[0]  # no call, after which a signal's handler could raise, and the record would be lost
         return record
 

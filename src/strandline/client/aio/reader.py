@@ -43,7 +43,7 @@ class Reader:
         rng: Rng | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._config = ConsumerConfig.of(settings)
+        self._config = ConsumerConfig(settings)
         self.session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._leaders = Leaders(self.session, self._config.request_timeout_ms)
         self._fetcher: Fetcher | None = None

@@ -132,6 +132,7 @@ class Commits:
         if done is not None:
             try:
                 done(offsets, failed)
+            # rule B37/an-exit-in-a-commits-callback-ends-the-commits
             except BaseException as error:  # SystemExit too: it would end the loop here
                 log.exception("a callback of commit_async failed")
                 self._on_callback_error(error)

@@ -49,7 +49,7 @@ class Progress:
         """The iteration has this still: if it was stepped to, an interrupt kept it from the caller."""
         one = self._one
         if one is not None and one[:3] == record[:3]:
-            self._one = None
+            self._one = None  # rule B37/a-stepped-to-record-counts-as-handed-out
 
     @property
     def handed_last(self) -> ConsumerRecord | None:

@@ -31,7 +31,7 @@ from strandline.cluster.node.replica_feed import (
     upkeep_config,
 )
 from strandline.cluster.node.sasl import NodeSasl
-from strandline.cluster.node.settings import RACK_AWARE
+from strandline.cluster.node.settings import DERIVED_SETTINGS, RACK_AWARE
 from strandline.cluster.node.tiered import NodeTier
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
@@ -42,7 +42,6 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.proto.ports import UnaryHandler
-from strandline.proto.secrets import is_secret
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReplicaConfig
@@ -111,7 +110,8 @@ class BrokerRole:
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
-                settings=_static_settings(config),
+                settings=static_settings(config),
+                derived=DERIVED_SETTINGS,
                 clock=node.clock,
                 rpc=node.rpc,
                 broker_epoch=lambda: self.session.broker_epoch,
@@ -362,18 +362,8 @@ def _listener_config(config: NodeConfig) -> ListenerConfig:
     return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
 
 
-def _static_settings(config: NodeConfig) -> list[StaticSetting]:
+def static_settings(config: NodeConfig) -> list[StaticSetting]:
     """What DescribeConfigs tells of settings that cannot change while the node runs."""
     rows = dict(config.rows)
     rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
-    return [
-        StaticSetting(
-            name=name,
-            value=None if row.secret or is_secret(name) else config.given.get(name, row.default),
-            type=row.type,
-            doc=row.documentation,
-            is_default=name not in config.given,
-            sensitive=row.secret or is_secret(name),
-        )
-        for name, row in rows.items()
-    ]
+    return [StaticSetting(name, row, config.given.get(name)) for name, row in rows.items()]

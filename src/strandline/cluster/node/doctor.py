@@ -74,7 +74,7 @@ def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None
     Args:
         brokers: how many brokers there are, where that is known.
     """
-    if values.get("default.replication.factor") == "1":
+    if values.get("default.replication.factor") == "1" and brokers != 1:
         yield Finding(
             where,
             "default.replication.factor = 1",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from strandline.cluster.broker.config import DerivedSetting
 from strandline.cluster.groups.config import MigrationPolicy
 from strandline.cluster.groups.consumer_protocol.assignors import ASSIGNORS
 from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_listeners, parse_voters
@@ -317,7 +318,11 @@ class Identity(Settings, scope=Scope.NODE):
         "The longest wait after a lost election; waits grow from one to the next and are drawn at random.",
     )
     metadata_log_segment_bytes = size(
-        "metadata.log.segment.bytes", 64 * 1024**2, "The size at which the metadata log begins a new segment.", low=1024
+        "metadata.log.segment.bytes",
+        64 * 1024**2,
+        "The size at which the metadata log begins a new segment.",
+        low=1024,
+        high=INT32_MAX,
     )
     metadata_snapshot_bytes = size(
         "metadata.log.max.record.bytes.between.snapshots",
@@ -394,7 +399,6 @@ class Security(Settings, scope=Scope.NODE):
         "NAME:SASL_SSL (authentication, without TLS and with it). A listener that is not named here speaks what its "
         "name says, if it is one of these four, else PLAINTEXT.",
         _PROTOCOL_MAP,
-        type=ConfigType.LIST,
     )
     ssl_keystore_type = parsed(
         "ssl.keystore.type",
@@ -439,13 +443,17 @@ class Security(Settings, scope=Scope.NODE):
         _CLIENT_AUTH,
     )
     ssl_enabled_protocols = string(
-        "ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "The versions of TLS: TLSv1.2, TLSv1.3 or both."
+        "ssl.enabled.protocols",
+        "TLSv1.2,TLSv1.3",
+        "The versions of TLS: TLSv1.2, TLSv1.3 or both.",
+        type=ConfigType.LIST,
     )
     ssl_cipher_suites = string(
         "ssl.cipher.suites",
         "",
         "The cipher suites of TLS 1.2, under their names in Java or OpenSSL. Empty: those with forward secrecy and "
         "authenticated encryption. Those of TLS 1.3 are all sound, and are not chosen.",
+        type=ConfigType.LIST,
     )
     ssl_principal_mapping_rules = parsed(
         "ssl.principal.mapping.rules",
@@ -498,6 +506,7 @@ class Sasl(Settings, scope=Scope.NODE):
         "How long an authentication by SASL holds: then the client authenticates anew on the same connection (KIP-368) "
         "or is disconnected at its next request. 0: as long as the connection.",
         low=0,
+        type=ConfigType.LONG,
     )
     sasl_failure_delay_ms = milliseconds(
         "connection.failed.authentication.delay.ms",
@@ -534,6 +543,7 @@ class Sasl(Settings, scope=Scope.NODE):
         30,
         "By how much the clocks of a node and of who makes tokens may differ.",
         high=3600,
+        unit="s",
     )
     token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Which claim of a token is the user's name.")
 
@@ -580,11 +590,13 @@ class Limits(Settings, scope=Scope.NODE):
         "replica.lag.time.max.ms",
         30_000,
         "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
+        type=ConfigType.LONG,
     )
     log_retention_check_interval_ms = milliseconds(
         "log.retention.check.interval.ms",
         300_000,
         "How often is looked for records that retention.ms and retention.bytes take.",
+        type=ConfigType.LONG,
     )
     replica_alter_log_dirs_io_max_bytes_per_second = number(
         "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -615,15 +627,20 @@ class Limits(Settings, scope=Scope.NODE):
         low=1,
         high=INT32_MAX,
         unit="s",
+        type=ConfigType.LONG,
     )
     socket_request_max_bytes = size(
         "socket.request.max.bytes",
         100 * 1024**2,
         "The largest request that is read from a client; a longer one closes the connection.",
         low=1024,
+        high=INT32_MAX,
     )
     connections_max_idle_ms = milliseconds(
-        "connections.max.idle.ms", 600_000, "A client's connection without a request for so long is closed."
+        "connections.max.idle.ms",
+        600_000,
+        "A client's connection without a request for so long is closed.",
+        type=ConfigType.LONG,
     )
     max_connections = whole(
         "max.connections",
@@ -645,7 +662,6 @@ class Limits(Settings, scope=Scope.NODE):
         "",
         "Other limits for single addresses, as ADDRESS:COUNT,... (10.0.0.7:200); names are not looked up.",
         _OVERRIDES,
-        type=ConfigType.LIST,
     )
     quota_window_num = whole(
         "quota.window.num",
@@ -670,7 +686,11 @@ class Limits(Settings, scope=Scope.NODE):
         low=1024**2,
     )
     fetch_max_bytes = size(
-        "fetch.max.bytes", 55 * 1024**2, "The largest answer to one fetch, whatever the client asks for.", low=1024
+        "fetch.max.bytes",
+        55 * 1024**2,
+        "The largest answer to one fetch, whatever the client asks for.",
+        low=1024,
+        high=INT32_MAX,
     )
     fetch_session_slots = whole(
         "max.incremental.fetch.session.cache.slots",
@@ -732,6 +752,7 @@ class Tiered(Settings, scope=Scope.NODE):
         "remote.log.manager.task.interval.ms",
         30_000,
         "How often is looked for segments to copy, and for copied ones that retention takes.",
+        type=ConfigType.LONG,
     )
     remote_copies_max = whole(
         "remote.log.manager.copier.thread.pool.size",
@@ -746,7 +767,7 @@ class Tiered(Settings, scope=Scope.NODE):
         "The most that copying reads and sends in a second, altogether.",
         low=1,
         high=INT64_MAX,
-        unit="bytes",
+        unit="bytes/s",
     )
     remote_fetch_wait_max_ms = milliseconds(
         "remote.fetch.max.wait.ms",
@@ -867,7 +888,10 @@ class Groups(Settings, scope=Scope.NODE):
         unit="min",
     )
     offsets_retention_check_interval_ms = milliseconds(
-        "offsets.retention.check.interval.ms", 600_000, "How often is looked for offsets that may be forgotten."
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "How often is looked for offsets that may be forgotten.",
+        type=ConfigType.LONG,
     )
     offsets_commit_timeout_ms = milliseconds(
         "offsets.commit.timeout.ms",
@@ -888,12 +912,14 @@ class Groups(Settings, scope=Scope.NODE):
         "many as there are, with a warning in the log.",
         low=1,
         high=32_767,
+        type=ConfigType.SHORT,
     )
     offsets_topic_segment_bytes = size(
         "offsets.topic.segment.bytes",
         100 * 1024**2,
         "segment.bytes of __consumer_offsets when it is created.",
         low=1024,
+        high=INT32_MAX,
     )
 
 
@@ -908,3 +934,34 @@ PLAIN_USERS = string(
 
 class NodeSettings(Identity, Security, Sasl, Limits, Tiered, Groups):
     """Everything that may stand in a node's file and holds until it restarts."""
+
+
+def _longer(unit_ms: int) -> Callable[[str], str]:
+    """Milliseconds in a longer unit, rounded up, as far as Kafka's type INT goes; -1, no limit, stays."""
+    return lambda text: str(min(-(-int(text) // unit_ms), INT32_MAX)) if int(text) > 0 else text
+
+
+_AMONG_NODES = "The listener through which nodes reach each other."
+
+DERIVED_SETTINGS = (
+    DerivedSetting(whole("broker.id", None, "The same as node.id.", high=INT32_MAX), "node.id"),
+    DerivedSetting(string("controller.listener.names", INTERNAL, _AMONG_NODES)),
+    DerivedSetting(boolean("delete.topic.enable", True, "Topics can be deleted, always.")),
+    DerivedSetting(string("inter.broker.listener.name", INTERNAL, _AMONG_NODES)),
+    DerivedSetting(boolean("log.cleaner.enable", True, "Compaction is always on.")),
+    DerivedSetting(
+        string("log.dir", None, "The first of log.dirs."), "log.dirs", lambda text: split_list(text)[0].rstrip("/")
+    ),
+    *(
+        DerivedSetting(
+            whole(name, None, f"The same as {of}, rounded up.", low=-1, high=INT32_MAX, unit=unit), of, _longer(unit_ms)
+        )
+        for name, of, unit, unit_ms in (
+            ("log.retention.hours", "log.retention.ms", "h", 3_600_000),
+            ("log.retention.minutes", "log.retention.ms", "min", 60_000),
+            ("log.roll.hours", "log.roll.ms", "h", 3_600_000),
+            ("log.roll.jitter.hours", "log.roll.jitter.ms", "h", 3_600_000),
+        )
+    ),
+)
+"""What tools look up in a broker's settings under names that Kafka has and nobody sets here."""

@@ -28,7 +28,13 @@ from strandline.controller.broker_api import (
     UnregisterBrokerRequest,
 )
 from strandline.controller.machine.log_verdict import LogVerdict, RegisteredLogs
-from strandline.controller.machine.state import PRODUCER_ID_BLOCK, PRODUCER_IDS_OF_AN_EPOCH, MachineState, Result
+from strandline.controller.machine.state import (
+    PRODUCER_ID_BLOCK,
+    PRODUCER_IDS_OF_AN_EPOCH,
+    MachineState,
+    Result,
+    first_producer_id,
+)
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import (
@@ -400,15 +406,17 @@ def allocate_producer_ids(state: MachineState, request: AllocateProducerIdsReque
     """The next block of producer ids for a registered broker; no id is given out twice (rule C3). A reply that is lost
     wastes its block, which is fine: there are 2^63 ids.
 
-    Each quorum epoch begins with ids of its own. A metadata log that was rolled back has forgotten which blocks were
-    given out; but it is led in an epoch that no leader before had (rule B27).
+    Each cluster begins with ids of its own, for producers outlive a cluster that is lost, and go on against the one in
+    its place. So does each quorum epoch: a metadata log that was rolled back has forgotten which blocks were given out;
+    but it is led in an epoch that no leader before had (rule B27).
 
     Raises:
         KafkaError: STALE_BROKER_EPOCH; UNKNOWN_SERVER_ERROR once all ids are used up.
     """
     state.broker_of_epoch(request.node_id, request.broker_epoch)
-    # rule B27/epochs-share-producer-ids
-    first = ProducerId(max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH))
+    # rule B27/clusters-share-producer-ids
+    of_epoch = first_producer_id(state.image.cluster_id) + state.epoch * PRODUCER_IDS_OF_AN_EPOCH
+    first = ProducerId(max(state.image.next_producer_id, of_epoch))  # rule B27/epochs-share-producer-ids
     if first > _LAST_PRODUCER_ID - PRODUCER_ID_BLOCK:  # rule C3/producer-ids-wrap
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
     # rule C3/producer-ids-are-leased-twice

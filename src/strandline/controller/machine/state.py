@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Generic, TypeVar
 
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
@@ -19,19 +20,22 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
 from strandline.proto.ports import Rng
 
-DEFAULT_REPLICATION_FACTOR_MAX = 3
-"""The default replication factor is this, or as many as there are brokers (design: safe by default)."""
-
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
 
 PRODUCER_IDS_OF_AN_EPOCH = 1 << 32
-"""With two million epochs ids are below 2^53: programs that read numbers as doubles have them whole."""
+PRODUCER_IDS_OF_A_CLUSTER = 1 << 52
+"""A million epochs. Ids are below 2^53: programs that read numbers as doubles have them whole."""
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's MAX_RECORDS_PER_USER_OP: what one request may create is appended as one atomic batch."""
 
 T = TypeVar("T")
+
+
+def first_producer_id(cluster_id: str) -> int:
+    """Where the producer ids of a cluster begin: each has a place of its own, as far as chance has it (rule B27)."""
+    return int.from_bytes(sha256(cluster_id.encode()).digest()[:8], "big") % PRODUCER_IDS_OF_A_CLUSTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine import adoption, tiering
-from strandline.controller.machine.placement import Placer, usable_brokers
+from strandline.controller.machine.placement import Placer, default_replication_factor, usable_brokers
 from strandline.controller.machine.state import (
-    DEFAULT_REPLICATION_FACTOR_MAX,
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
     Result,
@@ -40,8 +39,6 @@ from strandline.controller.metadata.settings import BrokerSettings, validate_top
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, NodeId, PartitionEpoch, TopicId
-
-_FIRST_EPOCH = LeaderEpoch(0)
 
 
 class _Placement:
@@ -135,7 +132,7 @@ def _create_topic(
             number,
             replicas,
             manual=bool(topic.assignments),
-            leader_epoch=adopted.epochs.get(number, _FIRST_EPOCH),
+            leader_epoch=adopted.first_epoch,
         )
         for number, replicas in enumerate(assignments)
     ]
@@ -225,7 +222,7 @@ def _automatic_assignments(
         factor = state.resolver.broker_value(state.image, BrokerSettings.default_replication_factor)
         if factor < 1:
             brokers = len(placement.brokers)
-            factor = max(1, min(DEFAULT_REPLICATION_FACTOR_MAX, brokers))
+            factor = default_replication_factor(brokers)
             remark = f"Replication factor {factor} was chosen: the cluster has {brokers} broker(s)."
             if factor == 1:
                 remark += " Records exist once and are lost with that broker's disk."
@@ -284,7 +281,7 @@ def new_partition(
     replicas: tuple[NodeId, ...],
     *,
     manual: bool,
-    leader_epoch: LeaderEpoch = _FIRST_EPOCH,
+    leader_epoch: LeaderEpoch = adoption.FIRST_EPOCH,
 ) -> PartitionRecord:
     """A new partition: its ISR are the active replicas that have room, or all active ones where none has; the first of
     them leads.

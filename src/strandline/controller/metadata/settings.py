@@ -377,6 +377,7 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
         "log.cleaner.backoff.ms",
         15_000,
         "How often is looked for a compacted log of which enough is to be compacted.",
+        type=ConfigType.LONG,
     )
     log_cleaner_dedupe_buffer_size = size(
         "log.cleaner.dedupe.buffer.size",

@@ -86,11 +86,12 @@ class Driver:
         endpoints: Mapping[NodeId, Endpoint],
         config: QuorumConfig,
         clock: Clock,
+        stamp_ms: Callable[[], int],
         rpc: Rpc,
         on_fatal: Callable[[BaseException], None],
         fetched: Fetched | None = None,
     ) -> None:
-        """`fetched` tries what a leader sends before it is appended."""
+        """`stamp_ms` says the time that is written down; `fetched` tries what a leader sends before it is appended."""
         self.core = core
         self._durable = durable
         self._log = durable.log
@@ -99,6 +100,7 @@ class Driver:
         self.unreached: dict[NodeId, str] = {}
         self._config = config
         self._clock = clock
+        self._stamp_ms = stamp_ms
         self._rpc = rpc
         self._on_fatal = on_fatal
         self._fetched = fetched
@@ -302,7 +304,7 @@ class Driver:
     def _change_log(self, action: LogAction) -> bool:
         """Carry out one order; False if it failed harmlessly and those after it cannot follow."""
         if isinstance(action, Append):
-            if not self._log.write(action.batch, self._clock.wall_ms()):
+            if not self._log.write(action.batch, self._stamp_ms()):
                 self.core.append_failed(self._log.end_offset, self.now_ms())
                 return False
         elif isinstance(action, TruncateTo):

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from strandline.log.tier.credentials import explained
 from strandline.log.tier.store import StoredObject
 from strandline.proto.errors import ConfigError, MissingExtra, ObjectMissing, StoreError
 from strandline.proto.secrets import HIDDEN
@@ -95,7 +96,7 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float, make:
         why = _line(error)
         for value in filter(None, options.values()):
             why = why.replace(value, HIDDEN)
-        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {why}") from None
+        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {explained(why)}") from None
     return _Remote(obstore, made, timeout_ms)
 
 
@@ -222,7 +223,8 @@ class _Remote:
             # A bucket that is missing is "not found" as well, and says nothing of the object.
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise ObjectMissing(key) from None
-            raise StoreError(f"the object store cannot do what was asked ({key}): {_line(error)}") from None
+            about = f" ({key})" if key else ""
+            raise StoreError(f"the object store cannot do what was asked{about}: {explained(_line(error))}") from None
 
 
 class _Directory(_Remote):

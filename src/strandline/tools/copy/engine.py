@@ -93,14 +93,14 @@ class Engine:
         self._clock = clock or SystemClock()
         self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
-        producer = ProducerConfig.of(settings)
+        producer = ProducerConfig(settings)
         if producer.partitioner is not None:
             raise ConfigError("partitioner", producer.partitioner, "a copy goes by the key, as clients do without one")
         given = {name.replace(".", "_"): value for name, value in settings.items()}
         self._codec = Codec[producer.compression_type.upper()] if "compression_type" in given else None
         self._sending = {"max_block_ms": producer.delivery_timeout_ms, **given}
         self._bootstrap = bootstrap
-        common = {name: value for name, value in given.items() if name in CommonConfig.__dataclass_fields__}
+        common = {name: value for name, value in given.items() if name in CommonConfig.attributes}
         reading = {**common, "isolation_level": "read_committed", "max_partition_fetch_bytes": FETCH_BYTES}
         make_admin: Callable[..., Admin] = Admin
         make_reader: Callable[..., AsyncRangeReader] = AsyncRangeReader

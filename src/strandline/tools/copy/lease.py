@@ -41,7 +41,7 @@ class Lease:
         self, bootstrap: str | Sequence[str], group: str, topics: tuple[str, ...], settings: Mapping[str, object],
         *, clock: Clock, rng: Rng,
     ) -> None:  # fmt: skip
-        config = ConsumerConfig.of(
+        config = ConsumerConfig(
             {
                 "client_id": "strandline-copy",
                 **settings,

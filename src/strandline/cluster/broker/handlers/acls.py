@@ -3,11 +3,11 @@ SECURITY_DISABLED, as in Kafka: entries that nothing asks for would only look li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, require
 from strandline.controller import operations
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
@@ -26,6 +26,7 @@ from strandline.proto.acls import (
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 NO_AUTHORIZER = "no authorizer is configured on this broker: set authorizer.class.name (docs/security.md)"
 
@@ -166,3 +167,24 @@ def _filter_result(outcome: AclOutcome) -> Any:
         for binding in outcome.bindings
     )
     return part(error_code=outcome.error, error_message=outcome.message or None, matching_acls=matching)
+
+
+def _acls_added(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.creations, answer.results, strict=True):
+        yield f"ACL {binding_of(one, one.resource_pattern_type)}", outcome.error_code
+
+
+def _acls_removed(request: Any, answer: Any) -> Iterator[Change]:
+    for wanted, outcome in zip(request.filters, answer.filter_results, strict=True):
+        if outcome.error_code is not ErrorCode.NONE:
+            words = f"name {wanted.resource_name_filter}, principal {wanted.principal_filter}"
+            yield f"ACLs of type {wanted.resource_type_filter}, {words}", outcome.error_code
+        for one in outcome.matching_acls:
+            yield f"ACL {binding_of(one, one.pattern_type)}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_ACLS, (1, 3), AclsHandler, AclsHandler.describe),
+    by_schema(Api.CREATE_ACLS, (1, 3), AclsHandler, AclsHandler.create, changes=_acls_added),
+    by_schema(Api.DELETE_ACLS, (1, 3), AclsHandler, AclsHandler.delete, changes=_acls_removed),
+)

@@ -5,10 +5,10 @@ Only the quorum's leader knows how far the others have come, so that other nodes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
@@ -32,6 +32,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 from strandline.proto.messages.method import call, handler
 from strandline.proto.ports import Rpc, RpcError, UnaryHandler
 
@@ -257,3 +258,23 @@ def describe_quorum_handler(node_id: NodeId, quorum: QuorumView) -> UnaryHandler
         )
 
     return handler(methods.DESCRIBE_QUORUM, describe)
+
+
+def _voter_changed(request: Any, answer: Any) -> Iterator[Change]:
+    yield f"voter {request.voter_id}, directory {request.voter_directory_id}", answer.error_code
+
+
+ROWS = (
+    by_schema(
+        Api.DESCRIBE_CLUSTER,
+        (0, 2),
+        ClusterHandler,
+        ClusterHandler.describe_cluster,
+        refuse=ClusterHandler.refuse_cluster,
+    ),
+    by_schema(
+        Api.DESCRIBE_QUORUM, (0, 2), ClusterHandler, ClusterHandler.describe_quorum, refuse=ClusterHandler.refuse_quorum
+    ),
+    by_schema(Api.ADD_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
+    by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.remove_voter, changes=_voter_changed),
+)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.handlers.group_admin import DescribedGroup, describe_each
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
@@ -33,6 +33,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_group_records import Assignment
 
 OWN_ID_SINCE = 1
@@ -207,3 +208,9 @@ def _assigned(assigned: Assignment) -> Any:
             part(topic_id=topic_id, partitions=partitions) for topic_id, partitions in assigned.items()
         ),
     )
+
+
+ROWS = (
+    by_schema(Api.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupsHandler, ConsumerGroupsHandler.heartbeat),
+    by_schema(Api.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupsHandler, ConsumerGroupsHandler.describe),
+)

@@ -6,7 +6,7 @@ import asyncio
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
 from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group, refusal
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -14,6 +14,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
+from strandline.proto.kafka.apis import Api
 
 MANY_SINCE = 4
 KIND_SINCE = 1
@@ -119,3 +120,6 @@ def _where(one: CoordinatorAnswer) -> dict[str, Any]:
         "error_code": one.error,
         "error_message": one.message or None,
     }
+
+
+ROWS = (by_schema(Api.FIND_COORDINATOR, (0, 6), CoordinatorsHandler, CoordinatorsHandler.find),)

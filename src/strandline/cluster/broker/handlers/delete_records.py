@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -15,6 +15,7 @@ from strandline.controller.metadata.settings import TopicSettings
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.waiting import PendingDeletion
 
@@ -124,3 +125,16 @@ def _respond(outcomes: list[Deleted]) -> Any:
     return part(
         topics=tuple(part(name=name, partitions=tuple(results)) for name, results in topics.items()),
     )
+
+
+def _records_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    offsets = {(asked.name, one.partition_index): one.offset for asked in request.topics for one in asked.partitions}
+    for told in answer.topics:
+        for one in told.partitions:
+            offset = offsets.get((told.name, one.partition_index))
+            yield f"topic {told.name}-{one.partition_index}: records below {offset}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DELETE_RECORDS, (0, 2), DeleteRecordsHandler, DeleteRecordsHandler.delete, changes=_records_deleted),
+)

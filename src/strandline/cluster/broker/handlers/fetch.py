@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.exchange import Exchange
@@ -20,8 +21,11 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import (
     FINAL_EPOCH,
+    FIRST,
+    LAST,
     LEADER_SINCE,
     NO_SESSION,
     SESSION_SINCE,
@@ -598,3 +602,6 @@ class FetchHandler:
             result.preferred_replica = max(near, key=lambda follower: follower.fetch_offset).node_id
             result.high_watermark = result.last_stable_offset = partition.high_watermark
             result.log_start_offset = partition.log_start_offset
+
+
+ROWS = (by_hand(Api.FETCH, (FIRST, LAST), FetchHandler, large_answer=True),)

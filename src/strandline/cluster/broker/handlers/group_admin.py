@@ -6,10 +6,10 @@ Each group is answered by its own coordinator alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
@@ -25,6 +25,7 @@ from strandline.cluster.groups.runtime import Phase
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 OPERATIONS_SINCE = 3
 NOT_FOUND_SINCE = 6
@@ -205,3 +206,15 @@ def _deleted(call: Call, errors: Sequence[ErrorCode]) -> Any:
         part(group_id=group_id, error_code=error) for group_id, error in zip(_names(call), errors, strict=True)
     )
     return part(results=results)
+
+
+def _groups_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"group {one.group_id}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_GROUPS, (0, 6), GroupAdminHandler, GroupAdminHandler.describe),
+    by_schema(Api.LIST_GROUPS, (0, 5), GroupAdminHandler, GroupAdminHandler.list_groups),
+    by_schema(Api.DELETE_GROUPS, (0, 2), GroupAdminHandler, GroupAdminHandler.delete, changes=_groups_deleted),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, group, require
 from strandline.cluster.groups.commands import (
     Heartbeat,
@@ -25,6 +25,7 @@ from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 REBALANCE_TIMEOUT_SINCE = 1
 MEMBER_ID_REQUIRED_SINCE = 4
@@ -208,3 +209,11 @@ def _leavers(call: Call) -> tuple[Leaver, ...]:
     if call.context.version < LEAVE_MANY_SINCE:
         return (Leaver(call.request.member_id),)
     return tuple(Leaver(member.member_id, member.group_instance_id) for member in call.request.members)
+
+
+ROWS = (
+    by_schema(Api.JOIN_GROUP, (0, 9), GroupMembersHandler, GroupMembersHandler.join),
+    by_schema(Api.HEARTBEAT, (0, 4), GroupMembersHandler, GroupMembersHandler.heartbeat),
+    by_schema(Api.LEAVE_GROUP, (0, 5), GroupMembersHandler, GroupMembersHandler.leave),
+    by_schema(Api.SYNC_GROUP, (0, 5), GroupMembersHandler, GroupMembersHandler.sync),
+)

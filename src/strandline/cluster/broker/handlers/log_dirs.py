@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, require
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
@@ -15,6 +15,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
 
 log = structlog.get_logger("strandline.broker")
@@ -141,3 +142,29 @@ def _respond(error: ErrorCode, found: Sequence[LogDirDescription]) -> Any:
         )
         results.append(result)
     return part(error_code=error, results=tuple(results))
+
+
+def _replicas_moved(request: Any, answer: Any) -> Iterator[Change]:
+    paths = {
+        (topic.name, number): wanted.path
+        for wanted in request.dirs
+        for topic in wanted.topics
+        for number in topic.partitions
+    }
+    for topic in answer.results:
+        for one in topic.partitions:
+            path = paths.get((topic.topic_name, one.partition_index))
+            yield f"replica of {topic.topic_name}-{one.partition_index}: to {path}", one.error_code
+
+
+ROWS = (
+    by_schema(
+        Api.ALTER_REPLICA_LOG_DIRS,
+        (1, 2),
+        LogDirsHandler,
+        LogDirsHandler.alter,
+        refuse=LogDirsHandler.refuse_alter,
+        changes=_replicas_moved,
+    ),
+    by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirsHandler, LogDirsHandler.describe),
+)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
 from strandline.cluster.broker.exchange import Charge, Exchange
 from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
@@ -40,6 +41,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
@@ -390,3 +392,6 @@ class AutoCreation:
 
 def _log_failure(error: BaseException) -> None:
     log.error("internal error: topics were not created on first use", exc_info=error)
+
+
+ROWS = (by_hand(Api.METADATA, VERSIONS, MetadataHandler),)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, topic
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
 
 LATEST = -1
@@ -202,3 +203,9 @@ def _epochs_found(answers: list[EpochAnswer]) -> Any:
         for name, group in groupby(answers, lambda answer: answer.query.topic)
     )
     return part(topics=topics)
+
+
+ROWS = (
+    by_schema(Api.LIST_OFFSETS, (1, 11), OffsetsHandler, OffsetsHandler.list_offsets),
+    by_schema(Api.OFFSET_FOR_LEADER_EPOCH, (2, 4), OffsetsHandler, OffsetsHandler.ends_of_epochs),
+)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from strandline.cluster.broker.api import INJECTED
+from strandline.cluster.broker.api import INJECTED, by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, refusal, topic
@@ -34,8 +34,11 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import NO_TAGS, OWN_CLIENT
 from strandline.proto.kafka.produce import (
+    FIRST,
+    LAST,
     LEADER_SINCE,
     PartitionResult,
     ProduceRequest,
@@ -429,3 +432,6 @@ def _unless_corrupt(batch: memoryview, code: ErrorCode, why: str) -> tuple[Error
     except KafkaError as error:
         return error.code, error.message
     return code, why
+
+
+ROWS = (by_hand(Api.PRODUCE, (FIRST, LAST), ProduceHandler, large=True),)

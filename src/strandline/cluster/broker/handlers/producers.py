@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, refusal, topic
 from strandline.controller import operations
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
@@ -20,6 +20,7 @@ from strandline.proto.acls import CLUSTER, Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.tasks import shared, spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import Role
@@ -204,3 +205,9 @@ def _producer(entry: ProducerEntry) -> Any:
         coordinator_epoch=entry.coordinator_epoch,
         current_txn_start_offset=entry.transaction_start,
     )
+
+
+ROWS = (
+    by_schema(Api.INIT_PRODUCER_ID, (0, 5), ProducersHandler, ProducersHandler.init_producer_id),
+    by_schema(Api.DESCRIBE_PRODUCERS, (0, 0), ProducersHandler, ProducersHandler.describe),
+)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, require
 from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
@@ -15,6 +15,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import address_of
+from strandline.proto.kafka.apis import Api
 from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity, entity_of
 
 EXACT, DEFAULT_NAME, ANY_NAME = range(3)
@@ -134,3 +135,23 @@ def _fits(entity: QuotaEntity, wanted: dict[str, tuple[int, str | None]], *, str
     if strict and len(names) != len(wanted):
         return False
     return all(kind in names and (how == ANY_NAME or names[kind] == name) for kind, (how, name) in wanted.items())
+
+
+def _quotas_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.entries, answer.entries, strict=True):
+        whom = ", ".join(f"{part.entity_type} {part.entity_name or '(default)'}" for part in one.entity)
+        changes = ", ".join(f"{op.key}={'(removed)' if op.remove else format(op.value, '.15g')}" for op in one.ops)
+        yield f"quotas of {whom}: {changes}", outcome.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_CLIENT_QUOTAS, (0, 1), QuotasHandler, QuotasHandler.describe),
+    by_schema(
+        Api.ALTER_CLIENT_QUOTAS,
+        (0, 1),
+        QuotasHandler,
+        QuotasHandler.alter,
+        refuse=QuotasHandler.refuse_alter,
+        changes=_quotas_altered,
+    ),
+)

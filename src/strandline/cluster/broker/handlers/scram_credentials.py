@@ -7,12 +7,12 @@ and goes no further: not to the controller, and into no log line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, require
 from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
@@ -20,6 +20,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramUpsertion
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import ScramMechanism, credential_of
 
 log = structlog.get_logger("strandline.security")
@@ -96,3 +97,21 @@ def _upsertion(one: Any) -> ScramUpsertion:
             made = credential_of(mechanism, one.salted_password, one.salt, one.iterations)
             stored_key, server_key = made.stored_key, made.server_key
     return ScramUpsertion(one.name, one.mechanism, one.salt, one.iterations, stored_key, server_key)
+
+
+def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"SCRAM credentials of {one.user}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), ScramCredentialsHandler, ScramCredentialsHandler.describe),
+    by_schema(
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        (0, 0),
+        ScramCredentialsHandler,
+        ScramCredentialsHandler.alter,
+        refuse=ScramCredentialsHandler.refuse_alter,
+        changes=_credentials_altered,
+    ),
+)

@@ -3,11 +3,11 @@ fails alone. A timeout answers REQUEST_TIMED_OUT for every topic: the change may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from strandline.cluster.broker import restored_topics
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
 from strandline.cluster.broker.exchange import FREE
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
@@ -35,6 +35,7 @@ from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 
 DETAILS_SINCE = 5
 """Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
@@ -308,3 +309,33 @@ def _added(outcomes: list[TopicOutcome]) -> Any:
         for outcome in outcomes
     )
     return part(results=results)
+
+
+def _topics_created(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.topics:
+        yield f"topic {one.name}", one.error_code
+
+
+def _topics_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.responses:
+        yield f"topic {one.name or getattr(one, 'topic_id', None)}", one.error_code
+
+
+def _partitions_asked(request: Any, answer: Any) -> Iterator[Change]:
+    counts = {one.name: one.count for one in request.topics}
+    for one in answer.results:
+        yield f"topic {one.name}: {counts.get(one.name)} partitions", one.error_code
+
+
+ROWS = (
+    by_schema(Api.CREATE_TOPICS, (2, 7), TopicsHandler, TopicsHandler.create, changes=_topics_created, strict_since=6),
+    by_schema(Api.DELETE_TOPICS, (1, 6), TopicsHandler, TopicsHandler.delete, changes=_topics_deleted, strict_since=5),
+    by_schema(
+        Api.CREATE_PARTITIONS,
+        (0, 3),
+        TopicsHandler,
+        TopicsHandler.create_partitions,
+        changes=_partitions_asked,
+        strict_since=3,
+    ),
+)
