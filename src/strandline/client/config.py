@@ -294,8 +294,12 @@ class ProducerConfig(CommonConfig):
     buffer_memory = size(
         "buffer.memory", 33_554_432, "Bytes of records that may wait or be under way; above it send blocks."
     )
-    max_block_ms = milliseconds(
-        "max.block.ms", 60_000, "How long send blocks for metadata or memory before it raises.", low=0
+    max_block_ms = whole(
+        "max.block.ms",
+        60_000,
+        "How long send blocks for metadata and memory, all in all, before it raises.",
+        low=0,
+        unit="ms",
     )
     max_in_flight_requests_per_connection = whole(
         "max.in.flight.requests.per.connection",
@@ -469,8 +473,12 @@ class ConsumerConfig(CommonConfig):
         "Deserializer",
         "(bytes) -> what they mean",
     )
-    default_api_timeout_ms = milliseconds(
-        "default.api.timeout.ms", 60_000, "How long a question to the leaders goes on retrying."
+    default_api_timeout_ms = whole(
+        "default.api.timeout.ms",
+        60_000,
+        "How long a call without a limit of its own may take, all in all, before it raises ClientTimeout.",
+        low=1,
+        unit="ms",
     )
 
     def _check_together(self) -> None:
@@ -512,8 +520,12 @@ class AdminConfig(CommonConfig):
 
     title: ClassVar[str] = "an admin client"
 
-    default_api_timeout_ms = milliseconds(
-        "default.api.timeout.ms", 60_000, "How long a call goes on retrying before it raises ClientTimeout."
+    default_api_timeout_ms = whole(
+        "default.api.timeout.ms",
+        60_000,
+        "How long a call may take, all in all, before it raises ClientTimeout.",
+        low=1,
+        unit="ms",
     )
 
 
