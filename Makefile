@@ -15,7 +15,7 @@ JOBS ?= 2
 # Each node that a test or a demo starts would compile all of the package: half of the CPU of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: matrix supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
+.PHONY: wheels matrix supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -38,6 +38,7 @@ help:
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
 	@echo "make pins          write deploy/requirements.txt anew: the newest dependencies of the image, with their hashes"
 	@echo "make audit         what is known against these dependencies, and their list (CycloneDX) as build/sbom.json"
+	@echo "make wheels        binary wheels for every Python, glibc and musl, by cibuildwheel in its images (needs a container engine)"
 	@echo "make clean         remove the virtual environment and caches"
 
 setup: $(STAMP)
@@ -137,6 +138,10 @@ fuzz: setup
 
 sanitize: setup
 	$(BIN)/python -m tests.hostile.sanitize
+
+wheels: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cibuildwheel>=4'
+	$(BIN)/cibuildwheel --platform linux --archs $(or $(ARCHS),auto64) --output-dir dist/wheels
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -22,8 +22,8 @@ from bench.secured import own_settings, reached_by
 from strandline.client import AclBinding, Admin, Operation, PatternType, Permission, ResourceKind
 from strandline.cluster.broker.request import Peer, RequestContext
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
-from strandline.cluster.node.config_security import STANDARD_AUTHORIZER
 from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.settings import STANDARD_AUTHORIZER
 from strandline.cluster.security.dev_certificates import DevCa, client_properties
 from strandline.proto.acls import Resource
 from strandline.proto.system import SystemClock

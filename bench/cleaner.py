@@ -84,7 +84,7 @@ def fill(log: PartitionLog, load: Load) -> int:
 async def measured(log: PartitionLog) -> tuple[Compacted, Round]:
     """One pass over it."""
     clock = SystemClock()
-    found = await log.find_cleanable(clock.wall_ms(), log.log_end_offset)
+    found = await log.find_cleanable(clock.wall_ms(), clock.wall_ms(), log.log_end_offset)
     late: list[float] = []
     syncs: list[float] = []
     replaced: list[str] = []

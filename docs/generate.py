@@ -47,9 +47,11 @@ def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:
     """(page, its generator)."""
     from lab.pages.commands import command_page
     from lab.pages.configuration import configuration_page
+    from lab.pages.settings import typed_settings
 
     yield "configuration.md", configuration_page
     yield "cli.md", command_page
+    yield "../src/strandline/client/settings.py", typed_settings
 
 
 def rendered(page: str, name: str, text: str) -> str:

@@ -22,7 +22,7 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"(^[ ]*(?:```|~~~~).*?^[ ]*(?:```|~~~~)[ ]*$)", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
-_AT_THE_HEAD = {"CHANGELOG.md": "changelog.md", "README.md": "start.md"}
+_AT_THE_HEAD = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "start.md"}
 
 
 def on_files(files: Files, config: Any) -> Files:

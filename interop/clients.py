@@ -80,6 +80,7 @@ CLIENTS = (
     ),
     Client("franz-go", lambda: program(install.go("franz"))),
     Client("sarama", lambda: program(install.go("sarama"))),
+    Client("kafka-go", lambda: program(install.go("kafkago"))),
     Client("kafkajs", lambda: program(install.node("kafkajs"))),
     Client("rskafka", lambda: program(install.rust("rskafka")), open_alone="its driver speaks plaintext"),
     Client("connect", connect_worker, (CONNECT,)),

@@ -66,7 +66,7 @@ def test_clients_of_a_secured_cluster_find_their_settings_in_a_file(
     kafka = SecuredKafka(tmp_path, {1: 19092})
     assert "CLIENTS:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL" in kafka.settings(1, 1, 2).values()
     reached_by(kafka.client_properties)
-    assert ProducerConfig.of(own_settings()).security_protocol == "SASL_SSL"
+    assert ProducerConfig(own_settings()).security_protocol == "SASL_SSL"
     theirs = librdkafka_settings()
     assert theirs["security.protocol"] == "SASL_SSL"
     assert kafka.format_options()[1] == f"SCRAM-SHA-512=[name=dev,password={theirs['sasl.password']}]"

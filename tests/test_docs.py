@@ -56,7 +56,7 @@ def test_the_site_has_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"(?:^|[- ])([\w/-]+\.md)$", nav, re.MULTILINE)
     pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
-    assert sorted(named) == sorted([*pages, "start.md", "changelog.md"])
+    assert sorted(named) == sorted([*pages, "start.md", "changelog.md", "contributing.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -108,6 +108,18 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
         assert there, name
         _aim, ours, kafka, nats, _nats_unsynced = [cell.partition("(")[0].strip() for cell in there[1].split("|")]
         assert [*cells, ""][:3] == [ours, kafka, nats], name
+
+
+def test_files_that_a_contributor_touches_exist() -> None:
+    """Each name in CONTRIBUTING.md that is a path; one without a folder lies beside the one named before it."""
+    folder = ROOT
+    named = re.findall(r"`([\w./-]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    paths = [name for name in named if "/" in name or name.endswith((".py", ".md", ".yml"))]
+    for path in paths:
+        there = [ROOT / path, folder / path]
+        assert any(one.exists() for one in there), f"CONTRIBUTING.md: there is no {path}"
+        folder = (ROOT / path).parent if "/" in path else folder
+    assert len(paths) > 40
 
 
 def test_make_words_in_the_docs_exist() -> None:

@@ -18,9 +18,9 @@ from typing import Self
 from lab.compose.engine import Engine, EngineError
 from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS
 from strandline.client import Admin
-from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.config_values import environment_name
 from strandline.cluster.node.ports import is_free
+from strandline.cluster.node.settings import BROKER, CONTROLLER
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
 

@@ -52,10 +52,11 @@ from lab.mutants import (
     unproven,
     users,
 )
-from lab.mutants.mutant import Mutant, Patch
-from lab.mutants.patching import StalePatch, applied
+from lab.mutants.mutant import Mutant
+from lab.mutants.patching import applied
+from lab.mutants.places import StaleMutant
 
-__all__ = ["MUTANTS", "Mutant", "Patch", "StalePatch", "without"]
+__all__ = ["MUTANTS", "Mutant", "StaleMutant", "without"]
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
@@ -113,7 +114,7 @@ def without(name: str | None) -> Iterator[None]:
 
     Raises:
         KeyError: there is no such mutant.
-        StalePatch: the code that it changes is not there any more.
+        StaleMutant: a place that it changes is not marked, or has another shape.
     """
     with applied(None if name is None else MUTANTS[name]):
         yield

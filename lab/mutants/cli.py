@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import json
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from lab.mutants import MUTANTS, Mutant
+from lab.mutants.patching import changed_functions
+from lab.mutants.places import PACKAGE
 
 if TYPE_CHECKING:
     from lab.mutants.killing import Verdict
@@ -20,13 +24,21 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--rule", default=None, help="Only mutants of this rule: A6, 'schedule 45', or a whole section: B.")
 @click.option("--list", "list_only", is_flag=True, help="Only say what there is.")
+@click.option("--diff", "diff_only", is_flag=True, help="Only show what each changes, where the code is now.")
 @click.option("--jobs", type=click.IntRange(1), default=2, help="Mutants at a time, each in a process of its own.")
 @click.option("--timeout-s", type=click.FloatRange(1.0), default=300.0, help="For one mutant.")
 @click.option(
     "-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object a mutant."
 )
 def mutants(
-    *, names: tuple[str, ...], rule: str | None, list_only: bool, jobs: int, timeout_s: float, output: str
+    *,
+    names: tuple[str, ...],
+    rule: str | None,
+    list_only: bool,
+    diff_only: bool,
+    jobs: int,
+    timeout_s: float,
+    output: str,
 ) -> None:
     """Take each rule out of the running code, and see whether its tests notice.
 
@@ -37,10 +49,14 @@ def mutants(
     python -m lab.mutants
     python -m lab.mutants --rule A6
     python -m lab.mutants commit-by-count no-pre-vote --output json
+    python -m lab.mutants commit-by-count --diff
     """
     chosen = _choose(names, rule)
     if list_only:
         _list(chosen, output)
+        return
+    if diff_only:
+        _show(chosen)
         return
     from lab.mutants.killing import fail_anyway, hold_against_killers
 
@@ -85,6 +101,17 @@ def _list(chosen: list[Mutant], output: str) -> None:
             click.echo(json.dumps({"name": mutant.name, "rule": mutant.rule, "killed_by": mutant.killed_by}))
         else:
             click.echo(f"{mutant.name:<52} {mutant.rule}")
+
+
+def _show(chosen: list[Mutant]) -> None:
+    """The functions before and after, as a diff of what Python reads of them: without comments, in its own layout."""
+    for mutant in chosen:
+        click.echo(f"{mutant.name}: {mutant.rule}")
+        for changed in changed_functions(mutant):
+            place = f"{changed.path.relative_to(PACKAGE.parent)}:{changed.qualified_name}"
+            before, after = (ast.unparse(tree).splitlines() for tree in (changed.original, changed.function))
+            for line in difflib.unified_diff(before, after, place, place, lineterm="", n=1):
+                click.echo(f"    {line}")
 
 
 def _progress(verdicts: Iterator[Verdict], total: int) -> Iterator[Verdict]:

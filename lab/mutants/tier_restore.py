@@ -1,8 +1,8 @@
-"""Mutants of rules B25 and B27: what a topic that is restored from the object store begins with."""
+"""Mutants of rules B25, B27 and B36: what a topic that is restored from the object store begins with."""
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, one_change
+from lab.mutants.mutant import Mutant, always, dropped, never, one_change, part, value
 
 _ADOPTION = "tests/controller/machine/test_adoption.py"
 _CHAINS = "tests/log/tier/test_chains.py"
@@ -13,105 +13,103 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "restored-topics-repeat-leader-epochs",
         "B25: the first leader epoch lies above those of all stored records",
-        "controller.machine.adoption:_last_epoch",
-        "return one.segments[-1].last_epoch",
-        "return -1",
+        value("-1"),
         f"{_ADOPTION}::test_topic_and_tiers_are_one_batch",
     ),
     one_change(
         "restored-tiers-have-gaps",
         "B25: stored segments are taken over only if each begins where the one before it ends",
-        "controller.machine.adoption:_last_epoch",
-        "segment_fault(segment) or place_fault(segment, one.segments[0].base_offset, end_offset)",
-        "segment_fault(segment)",
+        dropped("place_fault(segment, one.segments[0].base_offset, end_offset)"),
         f"{_ADOPTION}::test_what_makes_no_tier_is_refused",
     ),
     one_change(
         "topics-are-restored-while-they-are-deleted",
         "B25: a topic whose objects are being deleted is not restored",
-        "controller.machine.adoption:_check_topic",
-        "if topic.topic_id in state.image.deleted_tiers:",
-        "if False:",
+        never(),
         f"{_ADOPTION}::test_a_topic_that_is_being_deleted_is_not_restored",
     ),
     one_change(
         "what-parted-is-restored",
         "B25: records that gave way to those of a later leader epoch are left out",
-        "log.tier.chains:_is_of",
-        "return epochs.entries() == _epochs_of(segment).entries()",
-        "return True",
+        value("True"),
         f"{_CHAINS}::test_the_later_leader_epoch_counts_after_an_unclean_election",
     ),
     one_change(
         "gaps-are-passed-over-in-silence",
         "B25: nothing that was copied is left out unless that is agreed to",
-        "log.tier.restoring:tiers_to_adopt",
-        "if refusal and not (found and allow_loss):",
-        "if not found:",
+        part("refusal and (not (found and allow_loss))", "not found"),
         f"{_RESTORING}::test_less_than_was_copied_is_refused",
     ),
     one_change(
         "rot-is-brought-to-another-store",
         "B25: what goes to another store is what was stored",
-        "log.tier.restoring:_streamed",
-        "crc != segment.header.log_crc",
-        "False",
+        part("crc != segment.header.log_crc", "False"),
         f"{_RESTORING}::test_other_bytes_than_were_stored_are_not_brought",
     ),
     one_change(
         "restored-producer-ids-are-given-out-again",
         "B27: the next producer id lies above all in what is taken over",
-        "controller.machine.adoption:raised_producer_ids",
-        "if end <= state.image.next_producer_id:",
-        "if True:",
+        always(),
         f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
     ),
     one_change(
         "lost-producers-have-our-ids",
         "B27: of a lost cluster's producers those are not known whose ids were given out here before",
-        "controller.machine.adoption:adopted",
-        "ProducerIds(next_id, max(next_id, one.producer_ids_end))",
-        "ProducerIds(ProducerId(0), max(next_id, one.producer_ids_end))",
+        part("ProducerIds(next_id, max(next_id, end))", "ProducerIds(ProducerId(0), max(next_id, end))"),
         f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
     ),
     one_change(
         "lost-producers-are-ours",
         "B27: of the producers that a lost cluster's segments tell of those are known whose ids nobody has here",
-        "log.tier.producers:producers_before",
-        "if segment.producers is not None:",
-        "if False:",
+        never(),
         f"{_PRODUCERS}::test_92_ids_of_a_lost_clusters_producers_may_be_others_here",
     ),
     one_change(
         "lost-producers-are-ours-where-snapshots-lack",
         "B27: so it is where their batches are read",
-        "log.tier.producers:_taker",
-        "known is None or header.producer_id in known",
-        "True",
+        value("True"),
         f"{_PRODUCERS}::test_92_ids_of_a_lost_clusters_producers_may_be_others_here",
     ),
     one_change(
         "one-snapshot-tells-of-all-ids",
         "B27: all segments' snapshots are asked for the ids of their producers",
-        "log.tier.restoring:_producer_ids_end",
-        "chain.segments",
-        "chain.segments[-1:]",
+        part("chain.segments", "...[-1:]"),
         f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
     ),
     one_change(
         "invented-ids-use-up-all",
         "B27: an id that no cluster can have reached raises nothing",
-        "log.tier.restoring:_producer_ids_end",
-        "if number < PRODUCER_IDS_END",
-        "if True",
+        part("number < PRODUCER_IDS_END", "True"),
         f"{_RESTORING}::test_92_the_ids_of_all_producers_in_what_is_taken_over",
     ),
     one_change(
         "epochs-share-producer-ids",
         "B27: each quorum epoch begins with producer ids of its own",
-        "controller.machine.brokers:allocate_producer_ids",
-        "max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH)",
-        "state.image.next_producer_id",
+        part("max(state.image.next_producer_id, of_epoch)", "state.image.next_producer_id"),
         f"{_ADOPTION}::test_producer_ids_go_on_where_the_metadata_log_was_rolled_back",
+    ),
+    one_change(
+        "clusters-share-producer-ids",
+        "B27: each cluster has producer ids of its own",
+        part("first_producer_id(state.image.cluster_id)", "0"),
+        f"{_ADOPTION}::test_111_each_cluster_has_producer_ids_of_its_own",
+    ),
+    one_change(
+        "what-the-lost-cluster-gave-out-last-is-given-out-again",
+        "B27: the next producer id lies beyond what the lost cluster may have given out after what was stored",
+        part("end + IDS_BEYOND", "end"),
+        f"{_ADOPTION}::test_92_producer_ids_do_not_begin_again",
+    ),
+    one_change(
+        "lost-producers-are-strangers",
+        "B27: the producers of a lost cluster are known, whose ids lie nowhere near to ours",
+        never(),
+        f"{_ADOPTION}::test_111_each_cluster_has_producer_ids_of_its_own",
+    ),
+    one_change(
+        "restored-partitions-begin-in-the-next-epoch",
+        "B36: the first leader epoch lies above all that the lost cluster can have reached",
+        part("EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1", "1"),
+        f"{_ADOPTION}::test_110_leader_epochs_begin_far_above_those_that_were_stored",
     ),
 )

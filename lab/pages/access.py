@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from strandline.cluster.broker.access import ACCESS, OPEN
+from strandline.proto.kafka.access import ACCESS, OPEN
 
 
 def access_table() -> str:

@@ -1,11 +1,13 @@
-"""The configuration reference, written from the table of settings. A test fails when docs/configuration.md is stale."""
+"""The configuration reference, written from the tables. A test fails when docs/configuration.md is stale."""
 
 from __future__ import annotations
 
-from strandline.cluster.node.config import NODE_SETTINGS
+from typing import Any
+
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import environment_name
-from strandline.controller.metadata.config_resolver import AGREED_KEYS
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
+from strandline.controller.metadata.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from strandline.proto.settings import Setting
 
 HEAD = """# Configuration
 
@@ -25,13 +27,13 @@ log.dirs=/var/lib/strandline
 ```
 """
 
+COLUMNS = "| setting | default | allowed | unit | meaning |\n|---|---|---|---|---|\n"
+
 NODE_HEAD = """
 ## Settings of a node
 
 They hold until the node restarts: DescribeConfigs calls them read-only, and who alters one is refused.
 
-| setting | default | unit | meaning |
-|---|---|---|---|
 """
 
 DYNAMIC_HEAD = """
@@ -39,28 +41,34 @@ DYNAMIC_HEAD = """
 
 They may stand in the file, and change while the cluster runs: `strandline config alter broker --set key=value` sets
 one for all brokers, `strandline config alter broker 2 --set key=value` for broker 2 alone (a file's value holds where
-nobody did, and again after `--delete key`). Those marked *agreed* must be the same everywhere, so the
-file's value is only what a new cluster begins with; later ones are set with the command. A topic's own config, where it
-has one of the name in the third column, wins over all of them.
+nobody did, and again after `--delete key`). Those marked *cluster-wide* can be set for all brokers alone. Those marked
+*agreed* must be the same everywhere, so the file's value is only what a new cluster begins with; later ones are set
+with the command. A topic's own config, where one is named, wins over all of them.
 
-| setting | default | topic config | meaning |
-|---|---|---|---|
+"""
+
+TOPIC_HEAD = """
+## Settings of topics alone
+
+These have no default of the brokers: `strandline config alter topic NAME --set key=value`.
+
 """
 
 
 def configuration_page() -> str:
     """docs/configuration.md."""
-    parts = [HEAD.format(variable=environment_name("node.id")), NODE_HEAD]
-    for name, setting in NODE_SETTINGS.items():
-        default = "**must be given**" if setting.default is None else _code(setting.default)
-        parts.append(f"| `{name}` | {default} | {setting.unit} | {setting.doc} |\n")
-    parts.append(DYNAMIC_HEAD)
-    for name, key in BROKER_CONFIGS.items():
-        topic = f"`{key.name}`" if key.name in TOPIC_CONFIGS else ""
-        agreed = " *Agreed.*" if name in AGREED_KEYS else ""
-        parts.append(f"| `{name}` | {_code(key.default)} | {topic} | {key.documentation}{agreed} |\n")
+    topics = {row.broker: row.name for row in TOPIC_SETTINGS.values()}
+    rows = sorted(NodeConfig.rows.values(), key=lambda row: row.name)
+    parts = [HEAD.format(variable=environment_name("node.id")), NODE_HEAD, COLUMNS, *map(line, rows)]
+    parts += [DYNAMIC_HEAD, COLUMNS]
+    for name, row in BROKER_SETTINGS.items():
+        marks = (" *Cluster-wide.*" if row.cluster_wide else "") + (" *Agreed.*" if row.agreed else "")
+        parts.append(line(row, (f" Topic config: `{topics[name]}`." if name in topics else "") + marks))
+    parts += [TOPIC_HEAD, COLUMNS, *(line(row) for row in TOPIC_SETTINGS.values() if not row.broker)]
     return "".join(parts)
 
 
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
+def line(row: Setting[Any], more: str = "") -> str:
+    """A setting's line of the page."""
+    default = "**must be given**" if row.required else f"`{row.default}`" if row.default else ""
+    return f"| `{row.name}` | {default} | {row.allowed} | {row.unit} | {row.documentation}{more} |\n"

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from interop.driver import ClientError
 from interop.tools import KafkaTools
 
-from strandline.cluster.node.config_security import STANDARD_AUTHORIZER
 from strandline.cluster.node.config_values import read_file
 from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.settings import STANDARD_AUTHORIZER
 from strandline.cluster.security.dev_certificates import DevCa
 from tests.acceptance.foreign import kafka_tools
 from tests.acceptance.helpers import eventually

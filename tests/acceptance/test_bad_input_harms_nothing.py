@@ -26,6 +26,7 @@ from strandline.client import Producer
 from strandline.client.errors import ClientError
 from strandline.cluster.node.dev import DevCluster
 from strandline.controller import methods
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.replica.fetcher import STREAM_METHOD
@@ -80,7 +81,7 @@ def internal_endpoint(cluster: DevCluster) -> tuple[str, int]:
 
 def unary_methods() -> list[str]:
     """Every method that nodes call on each other, streams excepted."""
-    return [*(method.path for method in QUORUM_METHODS.values()), *(method.path for method in methods.METHODS)]
+    return [*(method.path for method in QUORUM_METHODS.values()), *(each.method.path for each in OPERATIONS)]
 
 
 class Flow:

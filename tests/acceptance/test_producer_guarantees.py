@@ -162,7 +162,7 @@ def test_retry_until_acknowledged(faulty: FaultyCluster) -> None:
 
 def test_batch_size_closes_a_batch(faulty: FaultyCluster) -> None:
     """Row S26: 17 KB of small records make a request before the linger ends; the default is 16384."""
-    assert ProducerConfig().batch_size == 16_384
+    assert ProducerConfig({}).batch_size == 16_384
     create(faulty.bootstrap, "s26", replicas=[[1, 2, 3]])
     producer = Producer(faulty.bootstrap, linger_ms=20_000)
     producer.partitions_for("s26")

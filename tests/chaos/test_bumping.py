@@ -24,7 +24,7 @@ class Bumping(Harness):
     def __init__(self) -> None:
         super().__init__()
         self.fatal: list[StrandlineError] = []
-        config = ProducerConfig(linger_ms=0)
+        config = ProducerConfig({"linger.ms": 0})
         self.accumulator = Accumulator(config, ThreadFutures(), SystemClock(), lambda: None)
         make = partial(BumpingSequencer, self.accumulator)
         self.sequencer = make(config, self.sequencer._session, lambda: None, self.fatal.append)

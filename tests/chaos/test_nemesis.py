@@ -67,6 +67,7 @@ EFFECTS_OF = {
     "damage_files": ("file-damaged",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
+    "wipe_ahead": ("disk-replaced", "wall-clock-jumped-days"),
     "wipe_one": ("disk-replaced",),
     "unmount_one": ("disk-unmounted",),
     "lose_metadata": ("metadata-lost",),
@@ -187,7 +188,7 @@ def test_kinds_are_known_by_one_name_each() -> None:
     apart = {*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *STORE_KINDS}
     assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - apart
     assert apart < set(FAULTS)
-    assert set(DESTRUCTIVE) < {*NODE_KINDS, *OF_SEVERAL}
+    assert set(DESTRUCTIVE) < {*NODE_KINDS, *OF_SEVERAL, *OF_CLOCKS}
 
 
 def test_only_the_victim_loses_its_data() -> None:

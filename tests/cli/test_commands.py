@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from tests.client.conftest import eventually
 
 from strandline.cli.main import COMMANDS, main
-from strandline.client import Admin, TopicPartition
+from strandline.client import Admin, Producer, TopicPartition
 from strandline.client.errors import UnknownTopic
 
 Run = Callable[..., Result]
@@ -279,3 +279,123 @@ def test_help_teaches(path: tuple[str, ...], command: click.Command) -> None:
     assert f"strandline {' '.join(path)}" in text
     silent = [option.name for option in command.params if isinstance(option, click.Option) and not option.help]
     assert not silent
+
+
+def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: str) -> None:
+    """State, members and lag; what retention took unread, and a group whose topic is gone, are no number."""
+    run("topic", "create", topic, "-p", "2")
+    run("produce", topic, stdin=b"\n".join(b"%d" % n for n in range(10)))
+    one, other = f"{topic}-one", f"{topic}-other"
+    with Admin(cluster.bootstrap) as admin:
+        ends = admin.list_offsets({TopicPartition(topic, number): -1 for number in (0, 1)})
+        behind = {place: max(found.offset - 1, 0) for place, found in ends.items()}
+        admin.alter_group_offsets(one, behind)
+        admin.alter_group_offsets(other, dict.fromkeys(ends, 0))
+        lag = sum(1 for found in ends.values() if found.offset)
+
+        def listed() -> dict[str, Any]:
+            told = json.loads(run("group", "list", "-o", "json").stdout)
+            return {group["group"]: group for group in told if group["group"].startswith(topic)}
+
+        assert {(name, found["lag"], found["members"], found["state"]) for name, found in listed().items()} == {
+            (one, lag, 0, "Empty"),
+            (other, 10, 0, "Empty"),
+        }
+        [line] = [line for line in run("group", "list").stdout.splitlines() if f"{other} " in line]
+        assert line.split() == [other, "Empty", "0", "10", "classic"]
+        admin.delete_records({place: found.offset for place, found in ends.items()})
+        eventually(lambda: listed()[other]["expired_unread"] == 10)
+        [line] = [line for line in run("group", "list").stdout.splitlines() if f"{other} " in line]
+        assert "! 10 behind in all, 10 records expired unread" in line
+        admin.delete_groups([one, other])
+        assert listed() == {}
+
+
+def test_who_produces(run: Run, cluster: Any, topic: str) -> None:
+    """Each leader's producers, the latest first; those without an id are not remembered."""
+    run("topic", "create", topic, "-p", "2")
+    assert run("topic", "producers", topic).stdout == f"no leader of {topic} remembers a producer\n"
+    with Producer(cluster.bootstrap, enable_idempotence=False) as producer:
+        producer.send(topic, b"v", partition=0).result()
+    assert json.loads(run("topic", "producers", topic, "-o", "json").stdout) == []
+    for at_ms in (1_000_000, 2_000_000, 1_500_000):
+        with Producer(cluster.bootstrap) as producer:
+            producer.send(topic, b"v", partition=1, timestamp_ms=at_ms).result()
+            producer.send(topic, b"v", partition=1, timestamp_ms=at_ms).result()
+    found = json.loads(run("topic", "producers", topic, "-o", "json").stdout)
+    assert [(one["partition"], one["last_sequence"], one["last_timestamp_ms"]) for one in found] == [
+        (1, 1, 2_000_000),
+        (1, 1, 1_500_000),
+        (1, 1, 1_000_000),
+    ]
+    assert len({one["producer_id"] for one in found}) == 3
+    first = run("topic", "producers", topic, "-p", "1").stdout.splitlines()
+    assert "1970-01-01 00:33:20 UTC" in first[3]
+    assert "has partitions 0 to 1, not 2" in run("topic", "producers", topic, "-p", "2", expect=2).stderr
+
+
+def test_consume_prints_what_fits(run: Run, cluster: Any, topic: str) -> None:
+    """By key, value and headers, as text and as pattern; what is asked for together must fit together."""
+    run("topic", "create", topic, "-p", "1")
+    odd = b"\xff\xfe"
+    sent: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+        (b"user-1", b'{"total": 10}', [("tenant", b"acme"), ("trace", b"1")]),
+        (b"user-2", b'{"total": 2000}', [("tenant", b"acme")]),
+        (b"user-1", None, []),
+        (None, b"no key", [("tenant", None)]),
+        (odd, odd, [("tenant", odd)]),
+        (b"", b"", [("tenant", b"a=b"), ("tenant", b"zenith")]),
+    ]
+    with Producer(cluster.bootstrap) as producer:
+        for key, value, headers in sent:
+            producer.send(topic, value, key=key, headers=headers, timestamp_ms=1_000 * (1 + len(headers)))
+    everything = ("consume", topic, "--from-beginning", "-e", "-o", "json")
+
+    def offsets(*words: str) -> list[int]:
+        return [json.loads(line)["offset"] for line in run(*everything, *words).stdout.splitlines()]
+
+    assert offsets("--key", "user-1") == [0, 2]
+    assert offsets("--key", "user-1", "--key", "user-2") == [0, 1, 2]
+    assert offsets("--key", "") == [5], "which is not: no key"
+    assert offsets("--key", "user") == []
+    assert offsets("--key-regex", "^user-[2-9]$", "--key", "user-1") == [0, 1, 2]
+    assert offsets("--key-regex", "") == [0, 1, 2, 4, 5], "whatever has a key"
+    assert offsets("--value", "no key") == [3]
+    assert offsets("--value-regex", '"total": [0-9]{4}') == [1]
+    assert offsets("--null-value") == [2]
+    assert offsets("--header", "tenant") == [0, 1, 3, 4, 5]
+    assert offsets("--header", "tenant=acme") == [0, 1]
+    assert offsets("--header", "tenant=acme", "--header", "trace=1") == [0]
+    assert offsets("--header", "tenant=a=b") == [5]
+    assert offsets("--header-regex", "tenant=^(ac|z)") == [0, 1, 5]
+    assert offsets("--header", "tenant=acme", "--key", "user-2") == [1]
+    assert offsets("--key", "user-1", "-n", "1") == [0]
+    told = run("consume", topic, "--from-beginning", "-e", "--key", "user-1")
+    assert told.stderr == "2 records of 6 up to the end\n"
+    assert "no regular expression" in run(*everything, "--value-regex", "(", expect=2).stderr
+    assert "not NAME=REGEX" in run(*everything, "--header-regex", "tenant", expect=2).stderr
+
+
+def test_consume_stops_at_a_time(run: Run, cluster: Any, topic: str) -> None:
+    run("topic", "create", topic, "-p", "1")
+    with Producer(cluster.bootstrap) as producer:
+        for second in (1, 2, 3, 4):
+            producer.send(topic, b"%d" % second, timestamp_ms=second * 1_000)
+    told = run("consume", topic, "--since", "2000", "--until", "4000")
+    assert (told.stdout, told.stderr) == ("2\n3\n", "2 records up to that time\n")
+    assert run("consume", topic, "--from-beginning", "--until", "9000").stdout == "1\n2\n3\n4\n", "the end comes first"
+    assert "needs a begin" in run("consume", topic, "--until", "9000", expect=2).stderr
+
+
+def test_what_a_member_reads_and_does_not_print_is_committed(run: Run, cluster: Any, topic: str) -> None:
+    """And what it has not looked at is not: behind the last record that is asked for the group goes on."""
+    run("topic", "create", topic, "-p", "1")
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, key=b"even" if number % 2 == 0 else b"odd")
+    group = ("consume", topic, "--group", f"{topic}-filter", "--from-beginning", "--key", "odd")
+    told = run(*group, "-n", "2")
+    assert (told.stdout, told.stderr) == ("1\n3\n", f"2 records of 4, committed for group {topic}-filter\n")
+    assert run(*group, "-e").stdout == "5\n7\n9\n"
+    with Admin(cluster.bootstrap) as admin:
+        assert admin.list_group_offsets(f"{topic}-filter")[TopicPartition(topic, 0)].offset == 10

@@ -21,7 +21,8 @@ LOOKING = {
     "acl explain", "acl list", "audit tail", "check", "cluster describe", "completion", "config client",
     "config describe", "consume", "dead-letters list", "doctor", "group describe", "group list", "lake files",
     "lake status", "lake verify", "log dump", "log verify", "profile list", "profile show", "quorum describe",
-    "quota list", "tier list", "tier verify", "topic describe", "topic list", "topic size", "trace", "user list", "why",
+    "quota list", "tier list", "tier verify", "topic describe", "topic list", "topic producers", "topic size",
+    "trace", "user list", "why",
 }  # fmt: skip
 """These change nothing."""
 

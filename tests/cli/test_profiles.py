@@ -98,6 +98,19 @@ def test_what_is_kept_is_its_owners_alone_and_not_shown(home: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_files_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile counts in every directory, and a relative name would mean another file in each."""
+    monkeypatch.chdir(tmp_path)
+    run("create", "staging", "-b", "there:9093", "-X", "ssl.truststore.location=certs/ca.pem")
+    run("set", "ssl.keystore.location=${env:KEYSTORE}")
+    monkeypatch.chdir("/")
+    assert Profiles().load("staging") == {
+        "bootstrap.servers": "there:9093",
+        "ssl.truststore.location": f"{tmp_path}/certs/ca.pem",
+        "ssl.keystore.location": "${env:KEYSTORE}",
+    }
+
+
 def test_settings_are_checked_changed_and_deleted() -> None:
     """A setting that no client has, a value that cannot be, a name that is a path: nothing is written."""
     for pair in ("no.such.setting=1", "request.timeout.ms=soon", "security.protocol=SECRET"):

@@ -23,7 +23,7 @@ class Harness:
 
     def __init__(self, **settings: Any) -> None:
         self.woken = 0
-        self.accumulator = Accumulator(ProducerConfig.of(settings), ThreadFutures(), SystemClock(), self._wake)
+        self.accumulator = Accumulator(ProducerConfig(settings), ThreadFutures(), SystemClock(), self._wake)
         self.lanes = Lanes(1, None)
 
     def _wake(self) -> None:
@@ -145,11 +145,18 @@ def test_a_batch_of_a_size_that_was_asked_for_does_not_grow() -> None:
 
 
 def test_what_finds_no_room_leaves_nothing_behind() -> None:
-    """No batch without records, which could not be encoded; and room that was given back is there again."""
+    """No batch without records is sent, which could not be encoded, nor waited for by a flush; and room that was given
+    back is there again."""
     harness = Harness(buffer_memory=500)
     assert harness.send(b"x" * 300) is not None
     assert harness.send(b"x" * 300) is None
-    assert [batch.count for batch in harness.queue.waiting] == [1]
-    harness.accumulator.release(harness.accumulator.take(harness.queue))
+    taken, flushed = harness.accumulator.take(harness.queue), list[bool]()
+    assert harness.accumulator.is_due(harness.queue, 0.0, 1e15) == float("inf")
+    harness.accumulator.start_flush(lambda: flushed.append(True))
+    assert harness.accumulator.busy_queues() == []
+    harness.accumulator.release(taken)
+    assert not flushed
+    harness.accumulator.complete(taken)
+    assert flushed
     assert harness.send(b"x" * 300) is not None
     assert harness.accumulator.memory.used == 321

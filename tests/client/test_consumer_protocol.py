@@ -126,8 +126,8 @@ def test_settings() -> None:
         ("partition.assignment.strategy", "range"),
     ):
         with pytest.raises(ConfigError, match="the brokers decide"):
-            ConsumerConfig.of({"group.protocol": "consumer", name: value})
+            ConsumerConfig({"group.protocol": "consumer", name: value})
     with pytest.raises(ConfigError, match=r"group\.protocol=consumer"):
-        ConsumerConfig.of({"group.remote.assignor": "range"})
+        ConsumerConfig({"group.remote.assignor": "range"})
     with pytest.raises(ConfigError, match="classic, consumer"):
-        ConsumerConfig.of({"group.protocol": "streams"})
+        ConsumerConfig({"group.protocol": "streams"})

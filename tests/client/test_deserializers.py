@@ -113,7 +113,7 @@ def test_nothing_is_made_of_nothing() -> None:
 
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"value\.deserializer"):
-        ConsumerConfig.of({"value.deserializer": "org.example.Json"})
+        ConsumerConfig({"value.deserializer": "org.example.Json"})
 
 
 def test_the_error_travels() -> None:

@@ -32,7 +32,7 @@ class Harness:
     """A partition's queue with a sequencer that has producer id 7 and asks for another one by `asked`."""
 
     def __init__(self, before: SequencesBefore | None = None) -> None:
-        config = ProducerConfig()
+        config = ProducerConfig({})
         session = Session("127.0.0.1:1", config, clock=SystemClock(), rng=random.Random(1))
         self.asked = 0
         self.sequencer = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from types import FrameType
 from typing import Any
@@ -16,10 +18,18 @@ from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.client.loop_thread import Calls, LoopThread
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
+from tests.client.conftest import eventually
 
 
 async def nothing() -> None:
     """No farewell."""
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: DevCluster) -> str:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("interrupted", 1, 3)])
+    return "interrupted"
 
 
 @pytest.fixture
@@ -112,6 +122,145 @@ def test_a_deserializer_that_leaves_costs_no_record(cluster: DevCluster) -> None
                 reader.commit()
     assert got == [b"%d" % count for count in range(6)]
     assert not leaves
+
+
+class Left(BaseException):
+    """As SystemExit, and unknown to asyncio."""
+
+
+LEAVING = [SystemExit, KeyboardInterrupt, Left]
+
+
+def leaves(kind: type[BaseException]) -> Callable[..., None]:
+    def callback(*_: object) -> None:
+        raise kind(3)
+
+    return callback
+
+
+@pytest.mark.parametrize("kind", LEAVING)
+def test_what_a_futures_callback_leaves_with_belongs_to_the_next_call(
+    cluster: DevCluster, topic: str, kind: type[BaseException]
+) -> None:
+    """`sys.exit` in a delivery callback: raised by the next `send`, `flush` or `close`, once; the others of its
+    batch are called, and the producer goes on."""
+    told: list[int] = []
+    producer = Producer(cluster.bootstrap, linger_ms=200)
+    producer.send(topic, b"the first").result(30)
+    for act in (producer.flush, lambda: producer.send(topic, b"not sent"), lambda: producer.partitions_for(topic)):
+        producer.send(topic, b"0").add_done_callback(leaves(kind))
+        second = producer.send(topic, b"1")
+        second.add_done_callback(lambda future: told.append(future.result().offset))
+        second.result(30)
+        if act is not producer.flush:
+            eventually(lambda: len(told) == 1)
+        with pytest.raises(kind) as caught:
+            act()
+        assert caught.value.args == (3,)
+        assert producer.send(topic, b"2").result(30).offset == told.pop() + 1
+    producer.send(topic, b"3").add_done_callback(leaves(kind))
+    with pytest.raises(kind):
+        producer.close()
+    producer.close()
+
+
+def test_a_flush_returns_when_the_callbacks_have_run(cluster: DevCluster, topic: str) -> None:
+    """And when futures are done: not between the answer and them."""
+    told: list[object] = []
+
+    def slow(future: object) -> None:
+        threading.Event().wait(0.3)
+        told.append(future)
+
+    with Producer(cluster.bootstrap) as producer:
+        future = producer.send(topic, b"")
+        future.add_done_callback(slow)
+        producer.flush()
+        assert told == [future]
+
+
+@pytest.mark.parametrize("kind", LEAVING)
+def test_what_a_commits_callback_leaves_with_belongs_to_the_next_poll(
+    cluster: DevCluster, topic: str, kind: type[BaseException]
+) -> None:
+    """Or to `close`; the consumer goes on."""
+    consumer = Consumer(cluster.bootstrap, group_id=f"leaves-in-a-commit-{kind.__name__}")
+    consumer.assign([(topic, 0)])
+    consumer.commit_async({(topic, 0): 0}, leaves(kind))
+    with pytest.raises(kind):
+        consumer.poll(30)
+    consumer.poll(0.1)
+    consumer.commit_async({(topic, 0): 0}, leaves(kind))
+    with pytest.raises(kind):
+        consumer.close()
+    consumer.close()
+
+
+@pytest.mark.parametrize("kind", LEAVING)
+def test_what_a_listener_leaves_with_belongs_to_the_poll(
+    cluster: DevCluster, topic: str, kind: type[BaseException]
+) -> None:
+    """It is called again by the next one."""
+    group, told = f"leaves-in-a-listener-{kind.__name__.lower()}", list[Any]()
+
+    def listener(partitions: list[TopicPartition]) -> None:
+        told.append(partitions)
+        if len(told) == 1:
+            raise kind(3)
+
+    with Producer(cluster.bootstrap) as producer:
+        producer.send(topic, b"0").result(30)
+    with Consumer(cluster.bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(topic, on_assigned=listener)
+        with pytest.raises(kind):
+            eventually(lambda: consumer.poll(1))
+        eventually(lambda: consumer.poll(1))
+    assert told == [[TopicPartition(topic, 0)]] * 2
+
+
+def test_what_a_partitioner_leaves_with_belongs_to_the_send(cluster: DevCluster, topic: str) -> None:
+    """The record is not queued, and the next one is."""
+    with Producer(cluster.bootstrap, partitioner=leaves(SystemExit)) as producer:
+        with pytest.raises(SystemExit):
+            producer.send(topic, b"")
+        first = producer.send(topic, b"", partition=0).result(30)
+        with pytest.raises(SystemExit):
+            producer.send(topic, b"")
+        assert producer.send(topic, b"", partition=0).result(30).offset == first.offset + 1
+
+
+def test_what_escapes_on_the_thread_belongs_to_the_next_call(thread: LoopThread) -> None:
+    """Whatever brings it there (a handler of logging, say), and also while the thread is to end."""
+    thread.loop.call_soon_threadsafe(leaves(SystemExit))
+    with pytest.raises(SystemExit):
+        eventually(lambda: thread.wait(asyncio.sleep(0)))
+    assert thread.wait(asyncio.sleep(0, "alive")) == "alive"
+
+    async def farewell() -> None:
+        thread.loop.call_soon(thread.loop.call_soon, leaves(SystemExit))
+
+    thread.stop(farewell)
+    assert thread.closed
+
+
+EXITS = """
+import sys
+from strandline.client import Producer, unclosed
+producer = Producer(sys.argv[1])
+future = producer.send("interrupted", b"")
+future.add_done_callback(lambda _: sys.exit(5))
+future.result()
+producer.send("interrupted", b"").result() if sys.argv[2] == "goes on" else None
+"""
+
+
+@pytest.mark.parametrize(("way", "code"), [("goes on", 5), ("ends", 0)])
+def test_a_program_whose_callback_exits_comes_to_its_end(cluster: DevCluster, topic: str, way: str, code: int) -> None:
+    """By the next call, with that code; or, where none comes, by its own end."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS, cluster.bootstrap, way], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr
 
 
 class Alarm(Exception):

@@ -18,7 +18,7 @@ from strandline.proto.errors import ConfigError, StrandlineError
 
 async def refusal(bootstrap: str) -> str:
     """What is told when no address of the list answers."""
-    session = Session(bootstrap, AdminConfig.of({}))
+    session = Session(bootstrap, AdminConfig({}))
     with pytest.raises(BrokerUnreachable) as refused:
         await session.network.to_any([])
     await session.close()

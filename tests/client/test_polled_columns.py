@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Consumer, Producer
-from strandline.client.errors import MissingExtra
 from strandline.client.polled import PolledRecords
 from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import ConfigError, KafkaError
@@ -223,25 +219,3 @@ def test_a_deserializer_is_refused() -> None:
                 await one.poll_columns()
 
     play(scenario, {"t": 2})
-
-
-@pytest.mark.parametrize(
-    ("call", "library", "extra"), [("to_arrow", "pyarrow", "arrow"), ("to_pandas", "pandas", "pandas")]
-)
-def test_a_missing_library_names_the_extra(
-    call: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is printed can be typed: pyproject.toml has that extra, and the library is in it."""
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == library:
-            raise ImportError(f"No module named '{library}'")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=rf"{library}.*pip install '\.\[{extra}\]'"):
-        getattr(PolledRecords([]), call)()
-    monkeypatch.undo()
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert any(item.startswith(library) for item in project["optional-dependencies"][extra])

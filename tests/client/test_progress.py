@@ -33,6 +33,20 @@ def test_an_iteration_is_done_record_by_record() -> None:
     assert progress.to_commit()[A] == OffsetAndMetadata(4, "", 3)
 
 
+def test_what_an_interrupt_kept_from_the_caller_is_not_done() -> None:
+    """The iteration has stepped to it, and has it still; of another record that says nothing."""
+    progress = Progress()
+    for offset in range(3):
+        progress.step(record(A, offset))
+    progress.keep(record(A, 2))
+    progress.finish()
+    assert offsets(progress) == {A: 2}
+    progress.step(record(A, 2))
+    progress.keep(record(A, 3))
+    progress.finish()
+    assert offsets(progress) == {A: 3}
+
+
 def test_what_is_polled_as_columns_is_done_with_the_next_poll() -> None:
     """Each partition's offset behind its last record, with its leader epoch."""
     progress = Progress()

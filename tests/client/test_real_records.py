@@ -16,13 +16,16 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from strandline.client import Ack, Consumer, ConsumerRecord, Producer, TopicPartition, aio
+from strandline.client import Ack, Admin, Consumer, ConsumerRecord, Producer, TopicPartition, aio
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError, UnknownTopic
 from strandline.client.partitioner import partition_of_key
 from strandline.client.range_reader import RangeReader, read_range
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from tests.client.conftest import MakeTopic
+from strandline.tools.copy import copy_topic
+from strandline.tools.handling import handle
+from tests.acceptance.raw import produce_with_header_names
+from tests.client.conftest import MakeTopic, eventually
 
 
 def read_all(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -> list[ConsumerRecord]:
@@ -363,3 +366,53 @@ def test_buffer_memory_bounds_the_producer_while_brokers_are_silent() -> None:
             finally:
                 one.resume(1)
             assert [future.result(30).offset for future in sent] == list(range(1, 1_001))
+
+
+NAMES = (b"plain", b"caf\xe9", b"\xff\xfe\x80", b"", b"\xc3\xbc")
+"""In ASCII, in Latin-1, no text at all, empty, in UTF-8."""
+
+
+def test_header_names_of_any_bytes_stop_nobody(bootstrap: str, make_topic: MakeTopic) -> None:
+    """Apache Kafka stores them, and its readers see U+FFFD for what is no UTF-8: so do poll, columns, iteration, handle
+    and its dead letters, and a copy writes the names as they were read. Our consumer stood still there for ever."""
+    topic = make_topic(message_timestamp_type="LogAppendTime")
+    with Admin(bootstrap) as admin:
+        eventually(lambda: admin.describe_topics([topic])[0].partitions[0].leader is not None)
+        leader = admin.describe_topics([topic])[0].partitions[0].leader
+        nodes = {node.node_id: f"{node.host}:{node.port}" for node in admin.describe_cluster().nodes}
+    assert leader is not None
+    with Producer(bootstrap) as producer:
+        producer.send(topic, b"before", partition=0).result()
+        produce_with_header_names(nodes[leader], topic, NAMES, b"odd")
+        producer.send(topic, b"behind", partition=0).result()
+    names = [name.decode(errors="replace") for name in NAMES]
+    headers = tuple((name, b"%d" % number) for number, name in enumerate(names))
+    assert "caf\ufffd" in names
+
+    records = read_all(bootstrap, topic)
+    assert [(one.value, one.headers) for one in records] == [(b"before", ()), (b"odd", headers), (b"behind", ())]
+    with Consumer(bootstrap, auto_offset_reset="earliest", group_id=f"{topic}-handle") as consumer:
+        consumer.subscribe([topic])
+
+        def fails_at_the_odd_one(record: ConsumerRecord) -> None:
+            if record.value == b"odd":
+                assert record.headers == headers
+                raise ValueError("it is odd")
+            if record.value == b"behind":
+                consumer.stop()
+
+        report = handle(consumer, fails_at_the_odd_one, attempts=1)
+        assert (report.handled, report.dead_letters) == (2, 1)
+        consumer.unsubscribe()
+        consumer.assign([(topic, 0)])
+        consumer.seek_to_beginning()
+        [odd] = [row for row in consumer.poll_columns(5.0, 3).to_arrow().to_pylist() if row["value"] == b"odd"]
+        assert [(pair["name"], pair["value"]) for pair in odd["headers"]] == list(headers)
+    [letter] = read_all(bootstrap, f"{topic}.dead")
+    assert letter.headers[: len(headers)] == headers
+    copy_topic(bootstrap, topic, f"{topic}-copy", partitions=1)
+    assert [(one.value, one.headers) for one in read_all(bootstrap, f"{topic}-copy")] == [
+        (one.value, one.headers) for one in records
+    ]
+    with Admin(bootstrap) as admin:
+        admin.delete_topics([f"{topic}-copy", f"{topic}.dead"])

@@ -26,7 +26,7 @@ def test_a_refused_login_makes_no_busy_loop(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def scenario() -> None:
         network: Any = None
-        config = ProducerConfig(retry_backoff_ms=50)
+        config = ProducerConfig({"retry.backoff.ms": 50})
         metadata = Metadata(network, config, SystemClock(), random.Random(1))
         loop = asyncio.get_running_loop()
         metadata.subscribe(lambda: loop.call_soon(metadata.request_update))

@@ -43,7 +43,7 @@ def login(url: str, **more: Any) -> Login:
         "sasl.oauthbearer.token.endpoint.url": url,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
-    found = login_of(CommonConfig.of(given), SystemClock(), system_rng())
+    found = login_of(CommonConfig(given), SystemClock(), system_rng())
     assert found is not None
     return found
 

@@ -15,6 +15,7 @@ from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
+from strandline.controller.operations import ALTER_PARTITION, CREATE_TOPICS
 from strandline.controller.quorum.api import QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.findings import LogCondition
@@ -216,7 +217,7 @@ class SimCluster(Stage):
             configs={key.replace("_", "."): value for key, value in configs.items()},
         )
         node = min(self.nodes)
-        reply = await self.on(node, lambda node: node.channel.create_topics(api.CreateTopicsRequest((topic,))))
+        reply = await self.on(node, lambda node: node.channel.ask(CREATE_TOPICS, api.CreateTopicsRequest((topic,))))
         assert reply.topics[0].error == 0, reply
         await self.until(lambda: all(name in node.publisher.image.topics for node in self.nodes.values()))
 
@@ -235,7 +236,7 @@ class SimCluster(Stage):
                 tuple(IsrMember(replica, image.brokers[replica].broker_epoch) for replica in info.replicas),
             )
             request = broker_api.AlterPartitionRequest(node.node, node.session.broker_epoch, (item,))
-            outcome = (await node.channel.alter_partition(request)).outcomes[0]
+            outcome = (await node.channel.ask(ALTER_PARTITION, request)).outcomes[0]
             assert outcome.error == 0, outcome
 
         await self.on(info.leader, propose)

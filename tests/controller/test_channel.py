@@ -11,6 +11,7 @@ import pytest
 from strandline.controller import api
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.operations import CREATE_TOPICS, DELETE_TOPICS, ELECT_LEADERS
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -60,7 +61,7 @@ class Leaderless(Silent):
 def ask(world: Any) -> KafkaError:
     channel = ControllerChannel(world, ImagePublisher("c"), world, world, random.Random(1))
     with pytest.raises(KafkaError) as told:
-        asyncio.run(channel.elect_leaders(api.ElectLeadersRequest(api.ElectionKind.PREFERRED, ()), 30_000))
+        asyncio.run(channel.ask(ELECT_LEADERS, api.ElectLeadersRequest(api.ElectionKind.PREFERRED, ()), 30_000))
     assert told.value.code is ErrorCode.REQUEST_TIMED_OUT
     return told.value
 
@@ -95,11 +96,11 @@ def test_a_broker_knows_what_was_changed_through_it(seed: int) -> None:
 
     async def scenario(cluster: SimCluster) -> None:
         async def make(node: Node) -> bool:
-            await node.channel.create_topics(api.CreateTopicsRequest((api.CreatableTopic("orders"),)))
+            await node.channel.ask(CREATE_TOPICS, api.CreateTopicsRequest((api.CreatableTopic("orders"),)))
             return "orders" in node.publisher.image.topics
 
         async def delete(node: Node) -> bool:
-            await node.channel.delete_topics(api.DeleteTopicsRequest((api.TopicRef("orders"),)))
+            await node.channel.ask(DELETE_TOPICS, api.DeleteTopicsRequest((api.TopicRef("orders"),)))
             return "orders" not in node.publisher.image.topics
 
         for number in list(cluster.nodes):

@@ -11,6 +11,13 @@ import pytest
 
 from strandline.controller import api, broker_api, methods
 from strandline.controller.broker_api import DescribeReplicasRequest, ReplicaOffsets
+from strandline.controller.operations import (
+    ALTER_PARTITION,
+    CREATE_TOPICS,
+    DESCRIBE_REPLICAS,
+    REGISTER_BROKER,
+    UNREGISTER_BROKER,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH
@@ -171,7 +178,7 @@ def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
             calls = []
             for number in range(20):
                 topic = api.CreatableTopic(f"t{number}", 2, 2)
-                calls.append(asyncio.ensure_future(node.channel.create_topics(api.CreateTopicsRequest((topic,)))))
+                calls.append(asyncio.ensure_future(node.channel.ask(CREATE_TOPICS, api.CreateTopicsRequest((topic,)))))
                 await asyncio.sleep(0.002)
             return [await call for call in calls]
 
@@ -196,7 +203,9 @@ def test_cut_off_controller_answers_nothing_and_nothing_half_made_remains() -> N
         old, _ = cluster.active_and_other()
         cluster.world.isolate(f"n{old.node}")
         request = api.CreateTopicsRequest((api.CreatableTopic("lost", 1, 1),))
-        asking = asyncio.ensure_future(cluster.on(old.node, lambda node: node.controller.create_topics(request)))
+        asking = asyncio.ensure_future(
+            cluster.on(old.node, lambda node: node.controller.carry_out(CREATE_TOPICS, request))
+        )
         await asyncio.sleep(0.5)
         assert not asking.done()
         working = old.controller.working_image
@@ -224,7 +233,7 @@ def test_many_commands_of_one_turn_share_one_append() -> None:
 
         async def many(node: Any) -> list[Any]:
             requests = [api.CreateTopicsRequest((api.CreatableTopic(f"t{number}", 1, 1),)) for number in range(100)]
-            return await asyncio.gather(*(node.controller.create_topics(request) for request in requests))
+            return await asyncio.gather(*(node.controller.carry_out(CREATE_TOPICS, request) for request in requests))
 
         replies = await cluster.on(active.node, many)
         assert all(reply.topics[0].error is ErrorCode.NONE for reply in replies)
@@ -243,7 +252,7 @@ def test_offsets_reach_the_controller_and_its_successor() -> None:
             node.offsets = [ReplicaOffsets(topic_id, 0, 5, 5 + number, 0)]
 
         async def reported(node: Any) -> dict[int, int]:
-            reply = await node.channel.describe_replicas(DescribeReplicasRequest())
+            reply = await node.channel.ask(DESCRIBE_REPLICAS, DescribeReplicasRequest())
             return {one.node_id: one.log_end_offset for one in reply.replicas}
 
         await asyncio.sleep(2.5)
@@ -302,7 +311,7 @@ def test_unregistered_broker_stops_with_a_sentence() -> None:
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
         request = broker_api.UnregisterBrokerRequest(other.node)
-        await cluster.on(active.node, lambda node: node.channel.unregister_broker(request))
+        await cluster.on(active.node, lambda node: node.channel.ask(UNREGISTER_BROKER, request))
         await cluster.until(lambda: bool(other.fatal))
         assert "not registered any more" in str(other.fatal.pop())
         assert other.node not in active.publisher.image.brokers
@@ -323,7 +332,7 @@ def test_a_late_registration_of_an_earlier_life_takes_nobodys_place() -> None:
         await cluster.until(lambda: cluster.registered(victim) not in (None, earlier))
         node = cluster.nodes[victim]
         late = replace(cluster.registration(victim, earlier), replaces=None)
-        reply = await cluster.on(active.node, lambda one: one.channel.register_broker(late))
+        reply = await cluster.on(active.node, lambda one: one.channel.ask(REGISTER_BROKER, late))
         assert (reply.broker_epoch, reply.registered) == (NO_BROKER_EPOCH, node.incarnation)
         assert cluster.registered(victim) == node.incarnation
         node.ready = True
@@ -363,7 +372,7 @@ def test_a_fenced_broker_that_is_unregistered_registers_once_more() -> None:
         await cluster.until(lambda: cluster.registered(victim) == node.incarnation)
         epoch = node.session.broker_epoch
         request = broker_api.UnregisterBrokerRequest(victim)
-        await cluster.on(active.node, lambda one: one.channel.unregister_broker(request))
+        await cluster.on(active.node, lambda one: one.channel.ask(UNREGISTER_BROKER, request))
         await cluster.until(lambda: node.session.broker_epoch > epoch)
         node.ready = True
         node.session.wake()
@@ -384,7 +393,7 @@ def test_channel_gives_up_at_its_deadline() -> None:
         request = api.CreateTopicsRequest((api.CreatableTopic("t", 1, 1),))
         began = cluster.world.now_ms
         with pytest.raises(KafkaError) as caught:
-            await cluster.on(other.node, lambda node: node.channel.create_topics(request, timeout_ms=3_000))
+            await cluster.on(other.node, lambda node: node.channel.ask(CREATE_TOPICS, request, timeout_ms=3_000))
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
         assert 2_900 < cluster.world.now_ms - began < 5_500
         assert "t" not in other.publisher.image.topics
@@ -416,7 +425,7 @@ def test_isr_proposal_goes_to_the_new_controller_when_the_old_one_is_cut_off() -
             (IsrMember(leader, -1),),
         )
         request = broker_api.AlterPartitionRequest(leader, proposer.session.broker_epoch, (item,))
-        reply = await cluster.on(leader, lambda node: node.channel.alter_partition(request))
+        reply = await cluster.on(leader, lambda node: node.channel.ask(ALTER_PARTITION, request))
         assert reply.outcomes[0].error in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
         assert cluster.active is not old
         cluster.world.heal()
@@ -430,7 +439,10 @@ def test_commands_fail_on_a_standby_at_once() -> None:
     async def scenario(cluster: SimCluster) -> None:
         _, other = cluster.active_and_other()
         with pytest.raises(KafkaError) as caught:
-            await cluster.on(other.node, lambda node: node.controller.describe_replicas(DescribeReplicasRequest()))
+            await cluster.on(
+                other.node,
+                lambda node: node.controller.carry_out(DESCRIBE_REPLICAS, DescribeReplicasRequest()),
+            )
         assert caught.value.code is ErrorCode.NOT_CONTROLLER
 
     SimCluster(15).play(scenario)
@@ -445,7 +457,7 @@ def test_bytes_that_are_no_request_reject_the_call_and_harm_nobody() -> None:
         async def nonsense(node: Any) -> None:
             target = endpoint(active.node)
             with pytest.raises(RpcRejected):
-                await node.ports.rpc.call(target, methods.REGISTER_BROKER.path, b"\xff\xff", timeout_ms=1000)
+                await node.ports.rpc.call(target, REGISTER_BROKER.method.path, b"\xff\xff", timeout_ms=1000)
             stream = await node.ports.rpc.open_stream(target, methods.SESSION.path, timeout_ms=1000)
             await stream.write(b"\xff\xff")
             assert await stream.read() is None

@@ -12,9 +12,9 @@ import yaml
 from packaging.requirements import Requirement
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.container.settings import BOOTSTRAP, CLUSTER_ID, FORMAT, load
 from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.settings import HTTP, INTERNAL
 from strandline.log.real_disk import RealDisk
 from strandline.proto.ids import Endpoint
 from strandline.proto.system import system_rng

@@ -1,15 +1,17 @@
 """`make docs-run`: every command and program of these pages, as a reader types them, with what they print held.
 
-Not collected by `make test`: it takes some ten minutes, a fresh virtual environment with PySpark, a Java, kcat, and the
-ports of `strandline dev`. The pages' marks are explained in `markup.py`; `test_docs_run.py` tests it on small pages.
+Not collected by `make test`: it takes some twenty minutes, a fresh virtual environment with PySpark, a Java, kcat, and
+the ports of `strandline dev`. The marks of the pages are explained in `markup.py`; `test_docs_run.py` tests it on small
+pages, and runs a short one with `make test-long`.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,11 @@ PAGES = (
     "docs/uses/hub.md",
     "docs/uses/capture.md",
     "docs/uses/recipes.md",
+    "docs/uses/pipelines.md",
+    "docs/operations.md",
+    "docs/security.md",
+    "docs/tiering.md",
+    "docs/lake.md",
 )
 
 DOCUMENTS = {page: markup.parse(ROOT / page) for page in PAGES}
@@ -46,10 +53,17 @@ def _bare_environment() -> dict[str, str]:
     return {**kept, "PATH": os.pathsep.join(path), "COLUMNS": "120"}
 
 
-@pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository, as `git clone` gives it."""
-    directory = tmp_path_factory.mktemp("checkout")
+@contextmanager
+def fresh_checkout() -> Iterator[Path]:
+    """A copy of the repository, as `git clone` gives it. Not where the system empties directories: `strandline doctor`
+    would find that."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="docs-run-", dir=ROOT / "build") as name:
+        _copy_into(Path(name))
+        yield Path(name)
+
+
+def _copy_into(directory: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -64,28 +78,26 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
     )
     subprocess.run(["tar", "--extract", "--file=-"], cwd=directory, input=copied.stdout, check=True)
-    return directory
 
 
 @pytest.fixture(scope="session")
-def installed(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a reader who has done what the README says: for the pages that begin there."""
     home = tmp_path_factory.mktemp("reader") / "venv"
-    with Session(checkout, _bare_environment()) as session:
+    with fresh_checkout() as checkout, Session(checkout, _bare_environment()) as session:
         session.shell(f"python3 -m venv {home} && . {home}/bin/activate && pip install --quiet . ")
         return session.environment
 
 
 @pytest.fixture(scope="module")
-def reader(checkout: Path, request: pytest.FixtureRequest) -> Iterator[_Reader]:
+def reader(request: pytest.FixtureRequest) -> Iterator[_Reader]:
     """Turns from one page to the next."""
-    with _Reader(checkout, request) as one:
+    with _Reader(request) as one:
         yield one
 
 
 class _Reader:
-    def __init__(self, checkout: Path, request: pytest.FixtureRequest) -> None:
-        self._checkout = checkout
+    def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
         self._page = ""
         self._stack = ExitStack()
@@ -104,7 +116,7 @@ class _Reader:
         self._stack.close()
         self._page, self.failed = page, False
         environment = _bare_environment() if page == "README.md" else self._request.getfixturevalue("installed")
-        session = self._stack.enter_context(Session(self._checkout, environment))
+        session = self._stack.enter_context(Session(self._stack.enter_context(fresh_checkout()), environment))
         DOCUMENTS[page].namespace[markup.SESSION] = session
 
 

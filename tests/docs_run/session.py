@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +51,7 @@ class Session:
         self._environment = dict(environment)
         self._state = tempfile.TemporaryDirectory(prefix="docs-run-")
         self._terminals: list[_Terminal] = []
+        self._started = 0
         self._programs = 0
 
     def __enter__(self) -> Session:
@@ -65,6 +68,18 @@ class Session:
         self._environment = {name: value for name, _, value in pairs}
         self.directory = Path((state / "cwd").read_text().rstrip("\n"))
         return printed
+
+    def again(self, script: str, suits: Callable[[str], bool]) -> str:
+        """Run commands again and again until what they print suits; what they printed last, after two minutes."""
+        deadline, pause = time.monotonic() + READY_TIMEOUT_S, threading.Event()
+        while True:
+            try:
+                printed = self.shell(script)
+            except WentWrong as wrong:
+                printed = wrong.printed
+            if suits(printed) or time.monotonic() > deadline:
+                return printed
+            pause.wait(POLL_S)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,7 +103,8 @@ class Session:
         Raises:
             WentWrong: it ended, or did not print that in time.
         """
-        log = Path(self._state.name) / f"terminal_{len(self._terminals) + 1}.log"
+        self._started += 1
+        log = Path(self._state.name) / f"terminal_{self._started}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 ["bash", "-c", f"exec {command}"],
@@ -110,6 +126,15 @@ class Session:
                 process.wait(POLL_S)
             waited_s += POLL_S
 
+    def interrupt(self, command: str) -> None:
+        """Press Ctrl-C where something with such a beginning runs, and wait for its end. Raises WentWrong."""
+        terminal = next((one for one in reversed(self._terminals) if one.command.startswith(command)), None)
+        if terminal is None:
+            raise WentWrong(f"nothing runs as {command}")
+        self._check(terminal)
+        self._terminals.remove(terminal)
+        _press(terminal)
+
     def check(self) -> None:
         """Raises WentWrong if something that should stay running has ended."""
         for terminal in self._terminals:
@@ -118,15 +143,7 @@ class Session:
     def close(self) -> None:
         """Press Ctrl-C in every terminal, the last one first."""
         for terminal in reversed(self._terminals):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(terminal.process.pid, signal.SIGINT)
-            try:
-                terminal.process.wait(END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(terminal.process.pid, signal.SIGKILL)
-                terminal.process.wait()
-            with contextlib.suppress(ProcessLookupError):  # the JVM of a driver that was interrupted may stay behind
-                os.killpg(terminal.process.pid, signal.SIGKILL)
+            _press(terminal)
         self._terminals.clear()
         self._state.cleanup()
 
@@ -155,6 +172,18 @@ class Session:
             raise WentWrong(told, printed)
         sys.stdout.write(f"{shown}\n---- it printed:\n{printed}\n")  # pytest -rP shows it
         return printed
+
+
+def _press(terminal: _Terminal) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(terminal.process.pid, signal.SIGINT)
+    try:
+        terminal.process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(terminal.process.pid, signal.SIGKILL)
+        terminal.process.wait()
+    with contextlib.suppress(ProcessLookupError):  # the JVM of a driver that was interrupted may stay behind
+        os.killpg(terminal.process.pid, signal.SIGKILL)
 
 
 def _end_of(log: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest import SkipTest
@@ -10,8 +12,10 @@ from unittest import SkipTest
 import psutil
 import pytest
 
+from strandline.cluster.node.ports import holder_of, is_free
+from strandline.proto.ids import Endpoint
 from tests.docs_run import markup
-from tests.docs_run.markup import PageWrong
+from tests.docs_run.markup import ROOT, PageWrong
 from tests.docs_run.pages import DOCUMENTS
 from tests.docs_run.session import Session, WentWrong
 
@@ -45,11 +49,9 @@ def test_a_page_is_run_as_it_stands(read: Read) -> None:
     compared, with dots for what is another one each time; what stays running runs beside the rest."""
     left_out = read("""
 <!-- stays: sh -c, until "listening" -->
-<!-- unseen
+```sh
 export GREETING=hello
 mkdir below
--->
-```sh
 cd below                       # a comment
 sh -c 'echo listening; exec sleep 600' # one that goes on
 echo $GREETING \\
@@ -92,6 +94,30 @@ exit 3
 before
 -->
 
+A moment later:
+
+<!-- eventually -->
+```sh
+printf x >> looks && test "$(cat looks)" = xxx && echo there
+```
+<!-- prints
+there
+-->
+
+Each further program begins with this:
+
+<!-- beginning -->
+```python
+word = "again"
+```
+
+```python
+print(word)
+```
+<!-- prints
+again
+-->
+
 <!-- skip: next "nobody has a moon" -->
 ```sh
 land --on moon
@@ -113,6 +139,11 @@ land --on moon
         ("```\necho one\n```", PageWrong, "without a language"),
         ("```ruby\nputs 1\n```", PageWrong, "ruby"),
         ("<!-- skip: next -->\n```sh\nfalse\n```", PageWrong, "and why"),
+        ("```properties\nbroker.id=1\nlog.dirz=a\n```", AssertionError, "no setting is called"),
+        ("<!-- unseen\ntouch topic\n-->", PageWrong, "no mark is called 'unseen'"),
+        ('<!-- stay: sleep, until "x" -->', PageWrong, "no mark is called 'stay'"),
+        ("<!-- beginning\nimport os\n-->", PageWrong, "a block that readers see"),
+        ("<!-- eventually -->\n```sh\ntrue\n```", AssertionError, "no `prints` says what"),
         ("<!-- ledger.py -->\n```python\nimport nothing\n```", AssertionError, "no ledger.py with this text"),
     ],
 )
@@ -127,6 +158,30 @@ def test_what_stays_is_ended_with_the_page(read: Read, tmp_path: Path) -> None:
     page = "<!-- stays: sh -c, until \"up\" -->\n```sh\nsh -c 'echo $$ > pid; echo up; exec sleep 600'\n```"
     read(page)
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_a_page_may_end_what_it_started(read: Read, tmp_path: Path) -> None:
+    """With Ctrl-C, where the page says so: what ends by itself has crashed."""
+    start = "<!-- stays: sh -c, until \"up\" -->\n```sh\nsh -c 'echo $$ > pid; echo up; exec sleep 600'\n```\n"
+    looks = "```sh\nkill -0 $(cat pid) 2> /dev/null || echo gone\n```\n<!-- prints\ngone\n-->\n"
+    read(f"{start}\nCtrl-C ends it.\n\n<!-- ctrl-c: sh -c -->\n\n{looks}")
+    with pytest.raises(WentWrong, match="nothing runs as sh -x"):
+        read(f"{start}\nCtrl-C ends it.\n\n<!-- ctrl-c: sh -x -->\n")
+    with pytest.raises(PageWrong, match="says nothing of Ctrl-C"):
+        read(f"{start}\nIt ends.\n\n<!-- ctrl-c: sh -c -->\n")
+
+
+def test_a_page_of_the_documentation() -> None:
+    """A sample of `make docs-run`: a page that starts nodes, stops one, ruins its files and mends them."""
+    if not is_free(Endpoint("127.0.0.1", 9092)):
+        pytest.skip(f"the page needs the port of a first cluster: 127.0.0.1:9092 is taken, {holder_of(9092)}")
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "tests/docs_run/pages.py"]
+    done = subprocess.run([*command, "-k", "operations"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if "No matching distribution found" in done.stdout:
+        pytest.skip("pip finds no dependencies: a fresh environment needs the registry")
+    assert done.returncode == 0, done.stdout
+    assert "SKIPPED [1]" in done.stdout
+    assert "two controllers of three without their logs" in done.stdout
 
 
 def test_every_page_can_be_run() -> None:

@@ -15,13 +15,18 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from strandline.cluster.node.audit_partitions import APPEND_AUDIT
 from strandline.controller import methods
 from strandline.controller.metadata.records import MAPPERS
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.proto.messages.mapper import mapper_of
 
 GOLDEN = Path(__file__).parent / "messages" / "strandline.proto"
 
 ALL_METHODS = (
-    *(*QUORUM_METHODS.values(), *methods.METHODS, methods.SESSION, methods.PING, methods.DESCRIBE_QUORUM),
+    *QUORUM_METHODS.values(),
+    *(each.method for each in OPERATIONS),
+    methods.SESSION,
+    methods.PING,
+    methods.DESCRIBE_QUORUM,
     APPEND_AUDIT,
 )
 

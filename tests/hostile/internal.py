@@ -10,12 +10,12 @@ from uuid import UUID
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from strandline.controller import methods
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft.config import EPOCH_LEAD_MAX, EPOCH_MAX
 
 QUORUM: dict[str, type[Message]] = {method.path: method.request.message for method in QUORUM_METHODS.values()}
-CONTROLLER: dict[str, type[Message]] = {method.path: method.request.message for method in methods.METHODS}
+CONTROLLER: dict[str, type[Message]] = {each.method.path: each.method.request.message for each in OPERATIONS}
 
 FORESEEN = ("ProtocolError", "RpcUnavailable")
 """How an answer begins that refuses a message; of any other error a handler has failed."""

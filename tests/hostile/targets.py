@@ -18,6 +18,7 @@ from strandline.cluster.security.sasl import MECHANISMS, OAUTHBEARER, Mechanisms
 from strandline.cluster.security.tokens import TokenError, Tokens, TokenSettings, parse_keys
 from strandline.controller import methods
 from strandline.controller.metadata import records as metadata_records
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.quorum.state_file import _decode as decode_quorum_state
 from strandline.log import checkpoints, records_python
@@ -281,7 +282,8 @@ def _quorum(data: bytes) -> None:
 
 
 def _controller(data: bytes) -> None:
-    method, body = _pick(methods.METHODS, data)
+    operation, body = _pick(OPERATIONS, data)
+    method = operation.method
     for decode in (method.request.decode, method.reply.decode, partial(methods.read_answer, method)):
         try:
             decode(body)

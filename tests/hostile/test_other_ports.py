@@ -14,6 +14,7 @@ import pytest
 from strandline.cluster.node.dev import DevCluster
 from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 from strandline.controller import methods
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft.messages import BeginQuorumEpochRequest, OffsetAndEpoch, ReplicaKey, VoteRequest
 from strandline.proto.error_codes import ErrorCode
@@ -23,7 +24,7 @@ from strandline.replica.fetcher import STREAM_METHOD
 from tests.acceptance.helpers import make_topic, send_all
 from tests.hostile.node import MIB, attack, internal_endpoint
 
-UNARY = [*(method.path for method in QUORUM_METHODS.values()), *(method.path for method in methods.METHODS)]
+UNARY = [*(method.path for method in QUORUM_METHODS.values()), *(each.method.path for each in OPERATIONS)]
 
 
 def address(cluster: DevCluster) -> str:

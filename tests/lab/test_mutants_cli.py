@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner, Result
 
-from lab.mutants import MUTANTS, Mutant, Patch
+from lab.mutants import MUTANTS, Mutant
 from lab.mutants.cli import mutants as command
+from lab.mutants.mutant import condition
 from lab.pages.mutants import mutants_table
 
 ROW = "tests/controller/machine/test_isr.py::test_row_of_the_table[not the leader]"
-HARMLESS = Mutant(
-    "harmless",
-    "X: nothing",
-    (Patch("controller.machine.isr:check_leader", "if sender != partition.leader:", "if partition.leader != sender:"),),
-    (ROW,),
-)
+HARMLESS = Mutant("anybody-alters-the-isr", "B2: nothing", (condition("not not (...)"),), (ROW,))
 
 
 def mutants(*arguments: str) -> Result:
@@ -27,11 +22,9 @@ def mutants(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def harmless() -> Iterator[None]:
-    """A mutant that breaks nothing."""
-    MUTANTS["harmless"] = HARMLESS
-    yield
-    del MUTANTS["harmless"]
+def harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that breaks nothing, in the place of one that does."""
+    monkeypatch.setitem(MUTANTS, HARMLESS.name, HARMLESS)
 
 
 def test_a_mutant_that_is_noticed_exits_0() -> None:
@@ -48,11 +41,19 @@ def test_a_mutant_that_is_noticed_exits_0() -> None:
 @pytest.mark.usefixtures("harmless")
 def test_a_mutant_that_survives_exits_1_and_is_named() -> None:
     """With what did not notice it."""
-    result = mutants("harmless", "anybody-alters-the-isr", "--jobs", "1")
+    result = mutants(HARMLESS.name, "old-leader-alters-the-isr", "--jobs", "1")
     assert result.exit_code == 1, result.output
     assert "1 of 2 mutants killed" in result.stdout
-    assert "survived: harmless" in result.stdout
+    assert f"survived: {HARMLESS.name}" in result.stdout
     assert f"not by {ROW}" in result.stdout
+
+
+def test_what_a_mutant_changes_is_shown() -> None:
+    """The table names no code: this finds it."""
+    shown = mutants("anybody-alters-the-isr", "--diff").stdout
+    assert "+++ strandline/controller/machine/isr.py:check_leader" in shown
+    assert "-    if sender != partition.leader:" in shown
+    assert "+    if False:" in shown
 
 
 def test_selection_by_rule() -> None:

@@ -55,7 +55,9 @@ def compact(
             log.disk.unlink(path)
 
     async def run() -> Compacted:
-        found = await log.find_cleanable(now_ms, int(log.log_end_offset) if limit is None else limit)
+        found = await log.find_cleanable(
+            now_ms, latest_ms or now_ms, int(log.log_end_offset) if limit is None else limit
+        )
         times = {"now_ms": now_ms, "latest_ms": latest_ms or now_ms}
         return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=Pauses(turn), unlink=unlink).run()
 
@@ -64,7 +66,7 @@ def compact(
 
 def cleanable(log: PartitionLog, now_ms: int, limit: int) -> Cleanable:
     """What a pass would find."""
-    return asyncio.run(log.find_cleanable(now_ms, limit))
+    return asyncio.run(log.find_cleanable(now_ms, now_ms, limit))
 
 
 def put(

@@ -32,7 +32,7 @@ CONFIG = LogConfig(segment_bytes=600, compacted=True, preallocate_bytes=0, index
 async def compact(log: PartitionLog, ports: Ports, *, limit: int) -> None:
     """One pass; the files that made way are unlinked slowly."""
     waiting: list[str] = []
-    found = await log.find_cleanable(NOW_MS, limit)
+    found = await log.find_cleanable(NOW_MS, NOW_MS, limit)
     one = Compaction(
         log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, latest_ms=NOW_MS, pace=Pauses(), unlink=waiting.extend
     )

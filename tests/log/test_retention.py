@@ -44,9 +44,12 @@ def filled(disk: FailingDisk, path: Path, config: LogConfig, times: list[int]) -
     return log
 
 
-def expired(log: PartitionLog, now_ms: int, limit: int | None = None) -> Expired | None:
+def expired(
+    log: PartitionLog, now_ms: int, limit: int | None = None, *, latest_ms: int | None = None
+) -> Expired | None:
     keep = Keep(log.config.retention_ms, log.config.retention_bytes)
-    return asyncio.run(log.find_expired(now_ms, log.log_end_offset if limit is None else limit, keep))
+    end = log.log_end_offset if limit is None else limit
+    return asyncio.run(log.find_expired(now_ms, now_ms if latest_ms is None else latest_ms, end, keep))
 
 
 def test_age_takes_whole_segments_up_to_the_first_that_is_young(disk: FailingDisk, tmp_path: Path) -> None:
@@ -179,6 +182,14 @@ def test_a_record_of_the_future_holds_nobodys_disk(disk: FailingDisk, tmp_path: 
     found = expired(log, T0 + HOUR_MS + 1)
     assert found is not None
     assert found.offset == 2
+
+
+def test_a_record_is_none_of_the_future_by_a_clock_set_back(disk: FailingDisk, tmp_path: Path) -> None:
+    """A life went by a clock eight days behind, in another one 400 days behind the file was written: the record is
+    seconds old, and neither says so (seed 14000169)."""
+    log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0])
+    os.utime(log.segments[0].path(".log"), (T0 / 1000 - 400 * 86_400,) * 2)
+    assert expired(log, T0 - 8 * 24 * HOUR_MS, latest_ms=T0 + 5) is None
 
 
 def test_times_too_far_from_the_brokers_are_refused(disk: FailingDisk, tmp_path: Path) -> None:

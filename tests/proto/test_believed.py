@@ -81,3 +81,42 @@ def test_a_clock_set_back_by_less_than_a_day_stamps_at_once() -> None:
     believed.latest_ms()
     clock.jump(-14 * HOUR_MS)
     assert believed.latest_ms() == clock.wall_ms()
+
+
+def test_112_a_new_disk_has_the_time_from_others() -> None:
+    """Schedule 112: a node with a new disk finds a clock that is days ahead, and there is no life before to say so.
+    The metadata do; the latest word counts, up to its own registration."""
+    clock = JumpingClock(0, T0 + 8 * DAY_MS)
+    believed = BelievedClock(clock, is_told=True)
+    assert not believed.is_founded, "nothing of it is written down"
+    believed.tell(T0 - 30 * DAY_MS)
+    assert believed.is_founded
+    assert believed.earliest_ms() == T0 - 30 * DAY_MS
+    believed.tell(T0)
+    believed.tell(T0 - DAY_MS)
+    believed.told_all()
+    clock.now_ms = 500
+    assert believed.earliest_ms() == T0 + 500
+    assert believed.ahead_ms == 8 * DAY_MS
+    assert believed.latest_ms() == clock.wall_ms(), "a stamp is late rather than early"
+    believed.tell(T0 + 8 * DAY_MS)
+    assert believed.earliest_ms() == T0 + 500, "heard no more"
+    clock.now_ms = BELIEVED_AFTER_MS + 500
+    assert believed.earliest_ms() == clock.wall_ms()
+
+
+def test_112_who_has_a_life_before_is_told_nothing() -> None:
+    clock = JumpingClock(0, T0 + HOUR_MS)
+    believed = BelievedClock(clock, T0, is_told=True)
+    assert believed.is_founded
+    believed.tell(T0 - 30 * DAY_MS)
+    assert believed.earliest_ms() == T0 + HOUR_MS
+
+
+def test_112_a_clock_that_is_right_is_believed_at_once() -> None:
+    clock = JumpingClock(0, T0)
+    believed = BelievedClock(clock, is_told=True)
+    believed.told_all()
+    assert not believed.is_founded, "nobody has said anything"
+    believed.tell(T0 - HOUR_MS)
+    assert believed.earliest_ms() == T0

@@ -82,12 +82,14 @@ class SimBroker:
             format_log_dir(ports.disk, PATH, CLUSTER, self.node, UUID(int=self.node))
         self.log_dir = LogDir.open(ports.disk, PATH, ports.clock)
         assert not self.log_dir.offline, self.log_dir.offline
+        believed = believed_clock(ports.clock, ports.disk, PATH)
+        believed.tell(ports.clock.wall_ms())  # as metadata do
         self.manager = ReplicaManager(
             node_id=self.node,
             cluster_id=CLUSTER,
             log_dirs=LogDirs([self.log_dir]),
             clock=ports.clock,
-            believed=believed_clock(ports.clock, ports.disk, PATH),
+            believed=believed,
             rng=ports.rng,
             rpc=ports.rpc,
             config=cluster.config,

@@ -394,15 +394,20 @@ def segment(base: int, end: int, *, size: int = 100, newest_ms: int = T0, copied
 def test_age_and_size_take_whole_segments_from_the_front() -> None:
     tier = Tier(Offset(0), (segment(0, 10), segment(10, 20, newest_ms=T0 + 500), segment(20, 30, newest_ms=T0 + 100)))
     by_age = keep_whole(replace(LOG, retention_ms=1_000))
-    assert [expired_start(tier, by_age, 0, T0 + after) for after in (1_000, 1_001, 1_400, 1_501)] == [0, 10, 10, 30]
+    assert [expired_start(tier, by_age, 0, T0 + after, T0 + after) for after in (1_000, 1_001, 1_400, 1_501)] == [
+        0,
+        10,
+        10,
+        30,
+    ]
     for size, expected in ((300, 0), (250, 0), (200, 10), (100, 20), (0, 30)):
-        assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=size)), 0, T0) == expected
-    assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=250)), 60, T0) == 10
-    assert expired_start(tier, keep_whole(LOG), 1 << 40, T0 + (1 << 40)) == 0
+        assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=size)), 0, T0, T0) == expected
+    assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=250)), 60, T0, T0) == 10
+    assert expired_start(tier, keep_whole(LOG), 1 << 40, T0 + (1 << 40), T0 + (1 << 40)) == 0
 
 
 def test_a_time_of_the_future_holds_the_room_from_when_it_was_copied() -> None:
     keep = keep_whole(replace(LOG, retention_ms=1_000))
     for newest_ms in (-1, T0 + (1 << 40)):
         tier = Tier(Offset(0), (segment(0, 10, newest_ms=newest_ms, copied_ms=T0),))
-        assert [expired_start(tier, keep, 0, T0 + after) for after in (1_000, 1_001)] == [0, 10]
+        assert [expired_start(tier, keep, 0, T0 + after, T0 + after) for after in (1_000, 1_001)] == [0, 10]

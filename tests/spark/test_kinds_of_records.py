@@ -12,6 +12,7 @@ import pytest
 from strandline.client import Admin, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
+from tests.acceptance.raw import produce_with_header_names
 from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
@@ -75,6 +76,17 @@ def test_what_was_sent_is_read_and_written_again(cluster: DevCluster) -> None:
     options = parse_sink_options({"kafka.bootstrap.servers": cluster.bootstrap, "topic": "kinds-out"})
     write_rows(options, TaskKey("query-kinds", 0, 0), iter(read.to_batches()))
     assert [(r.key, r.value, list(r.headers)) for r in drain(cluster.bootstrap, "kinds-out", 1)] == RECORDS
+
+
+def test_header_names_of_any_bytes_are_read(cluster: DevCluster) -> None:
+    """As every reader of Apache Kafka has them: U+FFFD for what is no UTF-8."""
+    create(cluster.bootstrap, "kinds-names", 1, 3)
+    with Admin(cluster.bootstrap) as admin:
+        leader = admin.describe_topics(["kinds-names"])[0].partitions[0].leader
+    assert leader is not None
+    produce_with_header_names(cluster.client(leader), "kinds-names", [b"plain", b"caf\xe9", b"\xff"], b"odd")
+    [row] = everything(cluster, "kinds-names").to_pylist()
+    assert [pair["key"] for pair in row["headers"]] == ["plain", "caf\ufffd", "\ufffd"]
 
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary"])

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from strandline.cli.main import main
 from strandline.cli.sizes import shown_bytes
 from strandline.client import Admin, NewTopic, Producer
-from strandline.tools.sizes import DAY_MS, Growing, bytes_a_day, days_until_full, records_a_day
+from strandline.tools.sizes import DAY_MS, Growing, bytes_a_day, days_until_full, known_at, records_a_day
 from tests.client.conftest import eventually
 
 NOW = 100 * DAY_MS
@@ -35,6 +35,11 @@ def test_bytes_a_day() -> None:
     assert bytes_a_day(1000, 100, None) is None
     assert bytes_a_day(0, 0, 0) == 0
     assert bytes_a_day(0, 0, 5) is None, "this replica has nothing yet"
+
+
+def test_when_a_growth_is_known() -> None:
+    assert known_at(NOW - 60_000) == NOW + 59 * 60_000
+    assert known_at(-1) is None, "no record has a time"
 
 
 def test_days_until_full() -> None:
@@ -89,5 +94,17 @@ def test_the_command(cluster: Any) -> None:
     assert shown.exit_code == 0, shown.output
     assert "sized-0" in shown.stdout
     assert " days" in shown.stdout
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topics([NewTopic("young", 1, 3)])
+        producer.send("young", b"x" * 1000, timestamp_ms=now_ms).result()
+    young = CliRunner().invoke(main, ["topic", "size", "young", "-b", cluster.bootstrap, "-o", "json"])
+    document = json.loads(young.stdout)
+    [one] = document["partitions"]
+    leader = one["replicas"][0]
+    assert (leader["bytes_a_day"], leader["known_at_ms"]) == (None, now_ms + 3_600_000)
+    assert all(disk["unknown"] >= 1 and disk["known_at_ms"] >= now_ms + 3_600_000 for disk in document["disks"])
+    shown = CliRunner().invoke(main, ["topic", "size", "young", "-b", cluster.bootstrap])
+    assert "or sooner" in shown.stdout
+    assert "It is known from 20" in shown.stdout
     unknown = CliRunner().invoke(main, ["topic", "size", "nowhere", "-b", cluster.bootstrap])
     assert unknown.exit_code == 1

@@ -54,7 +54,7 @@ class BumpingSequencer(Sequencer):
                     self._accumulator.drop(queue, earlier)
                     self._accumulator.release(earlier)
                     earlier.finish(-1, -1, None)
-                    self._accumulator.answered(earlier)
+                    self._accumulator.complete(earlier)
                     super().resolve(queue, earlier, written=True)
         super().resolve(queue, batch, written=written)
 

@@ -30,7 +30,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.run_node import FAILED_STOP_S
-from strandline.controller import api
+from strandline.controller import api, operations
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
@@ -49,6 +49,10 @@ CLIENT_PORT = 9092
 INTERNAL_PORT = 19092
 DATA = "/data"
 CLUSTER_ID = "simulated"
+NEXT_ID = "simulated-again"
+"""Of the cluster that takes the place of one that was lost."""
+_IDS_OF_A_CLUSTER = 1_000_000
+"""Directory ids."""
 
 
 _EARLIER_BUILD = 0.3
@@ -103,11 +107,7 @@ class SimCluster:
         self.forced: dict[str, None] = {}
         """Machines whose vote the operator forces before their nodes start."""
         self.self_stops = 0
-        self.quorum_checks = QuorumChecks(lambda node: world.machines[f"n{node}"].disk)
-        self.matching = MetadataLogMatching()
         self.partition_checks = PartitionChecks()
-        self.copies = CopyChecks()
-        self.durable = CommittedIsDurable(self.place)
         self._places: dict[tuple[int, str], str] = {}
         """(node, partition) -> the log directory in which its replica was seen last."""
         self._paths = [DATA, *(f"{DATA}{number}" for number in range(2, directories + 1))]
@@ -116,7 +116,6 @@ class SimCluster:
         self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
         """In which order a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
-        self.tiers = TierChecks(self.store, CLUSTER_ID)
         self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
@@ -124,8 +123,43 @@ class SimCluster:
         self._users = tuple(users)
         self._born: dict[str, None] = {}
         """Machines that were formatted once: the users of a cluster come with its first format."""
+        self._is_lost = False
+        """Nothing starts."""
+        self._wiped_before: dict[str, int] = {}
+        """How often a machine's disk was replaced up to the birth of this cluster."""
+        self._begin(CLUSTER_ID)
         for name in self.names:
             world.add_machine(name, mounted=self._paths[1:])
+
+    def _begin(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.quorum_checks = QuorumChecks(lambda node: self.world.machines[f"n{node}"].disk)
+        self.matching = MetadataLogMatching()
+        self.copies = CopyChecks()
+        self.durable = CommittedIsDurable(self.place)
+        self.tiers = TierChecks(self.store, cluster_id)
+
+    def lose(self) -> None:
+        """Every machine loses its power, and all its disks for good. Nothing starts before `begin_again`."""
+        self._is_lost = True
+        for name in self.names:
+            self.world.power_cut(name)
+            for disk in self.world.machines[name].disks:
+                disk.wipe()
+                disk.tails_lost.clear()
+            self._wiped_before[name] = self.world.machines[name].disk.wipes
+        self._newest = None
+        for state in (self.live, self._places, self._born, self.without_vote, self.forced):
+            state.clear()
+
+    def begin_again(self) -> None:
+        """Start the nodes of another cluster, with empty disks, under the same addresses. What it restores is held
+        against what was known of the lost one."""
+        self._is_lost = False
+        self.partition_checks = PartitionChecks(lost=self.partition_checks)
+        self._begin(NEXT_ID)
+        for name in self.names:
+            self.start(name)
 
     @property
     def bootstrap(self) -> str:
@@ -149,6 +183,8 @@ class SimCluster:
 
     def start(self, name: str) -> None:
         """Start a node's process."""
+        if self._is_lost:
+            return
         self._newest = self.newest_image()
         self.live.pop(name, None)
         self.world.spawn(name, lambda ports: self._main(name, ports))
@@ -222,11 +258,12 @@ class SimCluster:
     def _format(self, name: str, config: NodeConfig, ports: Ports) -> None:
         """As `strandline format` does, the directory ids being written down for every voter; a new disk gets an id of
         its own, which no voter set knows."""
-        wipes = self.world.machines[name].disk.wipes
+        wipes = self.world.machines[name].disk.wipes - self._wiped_before.get(name, 0)
+        first = 0 if self.cluster_id == CLUSTER_ID else _IDS_OF_A_CLUSTER
         voters = tuple(
             Voter(
                 NodeId(int(voter[1:])),
-                UUID(int=int(voter[1:]) + (1_000 * wipes if voter == name else 0)),
+                UUID(int=first + int(voter[1:]) + (1_000 * wipes if voter == name else 0)),
                 Endpoint(voter, INTERNAL_PORT),
             )
             for voter in self.controllers
@@ -237,7 +274,7 @@ class SimCluster:
         format_directory(
             ports.disk,
             config,
-            cluster_id=CLUSTER_ID,
+            cluster_id=self.cluster_id,
             initial_controllers=voters,
             rng=ports.rng,
             ignore_formatted=advised,
@@ -315,12 +352,15 @@ class SimCluster:
     def observe(self) -> None:
         """The cheap checks, often. Raises InvariantViolated."""
         image = self.newest_image()
+        if image is not None and self.cluster_id == NEXT_ID:
+            self.partition_checks.note_restored(image)
         self.quorum_checks.observe(self._views())
         for live in self.nodes():
             for partition in self.replicas(live):
                 disk = self._disk_of(live, partition)
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
-                if self._acks_synced:
+                deleted = image is not None and partition.state.topic_id not in image.topic_by_id
+                if self._acks_synced and not deleted:
                     self.durable.check(live.number, partition)
                 if partition.leader is not None and image is not None:
                     self.partition_checks.check_isr(live.number, partition, image)
@@ -484,7 +524,7 @@ class SimCluster:
         for live in self.nodes():
             controller = live.node.controller
             if controller is not None and controller.active:
-                work = controller.elect_leaders(request)
+                work = controller.carry_out(operations.ELECT_LEADERS, request)
                 live.process.context.copy().run(self.world.loop.create_task, work)
 
     def all_vote(self) -> bool:

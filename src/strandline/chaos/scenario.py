@@ -29,11 +29,13 @@ from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator
 from strandline.chaos.preload import preload
+from strandline.chaos.restored import QUIET_MS, Restoration, Restorer
 from strandline.chaos.scenario_options import ScenarioOptions
 from strandline.chaos.secured.options import PLAIN_CLIENTS, USERS
 from strandline.chaos.secured.secured import Secured
 from strandline.chaos.services.options import TOMBSTONES_MS
 from strandline.chaos.services.services import Services
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.threads import threads_of_clients
 from strandline.chaos.sim.world import World
@@ -46,6 +48,8 @@ CLIENT = "client"
 SERVICES = "services"
 SECURED = "secured"
 USERS_MACHINE = "users"
+RESTORER = "restorer"
+NEWCOMERS = "newcomers"
 
 READY_MS = 30_000
 PROGRESS_MS = 60_000
@@ -95,6 +99,11 @@ class ScenarioRun:
         if asking is not None:
             self.world.add_machine(SECURED)
             self.secured = Secured(bootstrap, asking, self._now_ms)
+        self.restorer = Restorer(bootstrap, self.cluster.store, self.options.workload)
+        self.restoration: Restoration | None = None
+        if self.options.restored is not None:
+            self.world.add_machine(RESTORER)
+            self.world.add_machine(NEWCOMERS)
         self.nemesis = Nemesis(
             self.world,
             split(seed, "faults"),
@@ -132,6 +141,9 @@ class ScenarioRun:
         return self.world.now_ms
 
     def _observe(self) -> None:
+        image = None if self.restoration is None else self.cluster.newest_image()
+        if self.restoration is not None and image is not None and self.restoration.settle(image):
+            self._reads = ConsistentRead()
         self.cluster.observe()
         if self.secured is not None:
             self.secured.check()
@@ -187,7 +199,7 @@ class ScenarioRun:
                 self.world.loop.call_later(self.options.duration_ms / 1800, self._replace_users)
         moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
-        await self.nemesis.run(self.options.duration_ms, FAULTS)
+        await self._strike()
         if moving is not None:
             moving.cancel()
         self.cluster.inspect()
@@ -202,6 +214,35 @@ class ScenarioRun:
         await self._finish()
         operating.cancel()
         self._judge()
+
+    async def _strike(self) -> None:
+        """Faults; in some seeds the cluster is lost in their middle."""
+        restored, duration_ms = self.options.restored, self.options.duration_ms
+        if restored is None:
+            await self.nemesis.run(duration_ms, FAULTS)
+            return
+        await self.nemesis.run(restored.after * duration_ms, FAULTS)
+        self.cluster.inspect()
+        lost = self.cluster.newest_image()
+        self.nemesis.note("the whole cluster is lost, with every disk")
+        self.cluster.lose()
+        self.nemesis.heal()
+        await self.world.sleep_ms(QUIET_MS)
+        if lost is not None:
+            self.restoration = Restoration(self.history, lost)
+        self.workload.era += 1
+        self.nemesis.note("another cluster begins under its addresses, and restores its topics")
+        self.cluster.begin_again()
+        self.world.spawn(RESTORER, self._restore)
+        if restored.newcomers:
+            self.world.spawn(NEWCOMERS, self.workload.main)
+        self.nemesis.go_on()
+        await self.nemesis.run((1 - restored.after) * duration_ms, FAULTS)
+
+    async def _restore(self, ports: Ports) -> None:
+        process = self.world.process(RESTORER)
+        assert process is not None
+        await self.restorer.main(ports, process)
 
     async def _prepare_secured(self, secured: Secured) -> None:
         self.world.spawn(SECURED, secured.main)
@@ -242,6 +283,9 @@ class ScenarioRun:
         """Liveness: with everything healed the cluster gets whole again, and acknowledges."""
         await self.cluster.wait_ready(PROGRESS_MS)
         self.nemesis.note("every node is unfenced")
+        if self.options.restored is not None:
+            await self.cluster.wait_for("the topics are restored", PROGRESS_MS, lambda: self.restorer.done)
+            self.nemesis.note("the topics are restored")
         await self._acks_again()
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
@@ -278,9 +322,12 @@ class ScenarioRun:
 
     async def _finish(self) -> None:
         self.workload.sending = False
-        lanes = len(self.options.workload.lanes)
+        restored = self.options.restored
+        lanes = len(self.options.workload.lanes) * (2 if restored is not None and restored.newcomers else 1)
         await self.cluster.wait_for("the producers have flushed", 2 * PROGRESS_MS, lambda: self.workload.idle >= lanes)
         self.world.kill(CLIENT)
+        if restored is not None:
+            self.world.kill(NEWCOMERS)
         if self.options.tiered is not None:
             await self.world.sleep_ms(LEAVES_DISKS_MS)
         process = self.world.spawn(CLIENT, self.workload.read_everything)

@@ -9,6 +9,7 @@ from typing import Any
 from strandline.chaos.nemesis.kinds import BESIDE, DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
+from strandline.chaos.restored import RESTORED_SHARE, RestoredOptions
 from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
 from strandline.chaos.services.options import NODE, ServiceOptions
 from strandline.chaos.sim.disk import DiskConfig
@@ -101,6 +102,7 @@ class ScenarioOptions:
     users: UserOptions | None = None
     secured: SecuredOptions | None = None
     tiered: TieredOptions | None = None
+    restored: RestoredOptions | None = None
 
     @classmethod
     def draw(cls, seed: int, *, tiered: bool = False) -> ScenarioOptions:
@@ -177,11 +179,7 @@ class ScenarioOptions:
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
-        rng = split(seed, "users")
-        if rng.random() < USERS_SHARE:
-            drawn = override(drawn, {} if drawn.services is not None else BESIDE_USERS)
-            drawn.users = UserOptions.draw(rng)
-            drawn.node = NODE_BESIDE_USERS | drawn.node
+        drawn = drawn._draw_users(split(seed, "users"))
         rng = split(seed, "secured")
         if rng.random() < SECURED_SHARE:
             drawn.secured = SecuredOptions.draw(rng)
@@ -191,16 +189,27 @@ class ScenarioOptions:
             drawn = override(drawn, {"tiered": tier, **tier.changes(drawn.faults.kinds)})
             if drawn.services is not None:
                 drawn.services.tiered = dict(tier.topics)
+            rng = split(seed, "restored")
+            if rng.random() < RESTORED_SHARE and not any((drawn.services, drawn.secured, drawn.users)):
+                drawn.restored = RestoredOptions.draw(rng)
         return drawn._draw_dates(split(seed, "dates"))
 
+    def _draw_users(self, rng: random.Random) -> ScenarioOptions:
+        """Whether there are any (`chaos.users`)."""
+        if rng.random() >= USERS_SHARE:
+            return self
+        drawn = override(self, {} if self.services is not None else BESIDE_USERS)
+        drawn.users = UserOptions.draw(rng)
+        drawn.node = NODE_BESIDE_USERS | drawn.node
+        return drawn
+
     def _draw_dates(self, rng: random.Random) -> ScenarioOptions:
-        """Whether clocks are set by days, and who stamps. A machine without its directory does not know the time of its
-        last life, and believes the clock that it finds: no directory is wiped in such a run."""
-        wiped = any("wipe" in kind for kind in self.faults.kinds)
-        if rng.random() >= DATED_SHARE or wiped:
+        """Whether clocks are set by days, and who stamps."""
+        if rng.random() >= DATED_SHARE:
             return self
         drawn = override(self, DATED)
-        drawn.faults.kinds = (*drawn.faults.kinds, *OF_CLOCKS)
+        wiped = "wipe" in drawn.faults.kinds
+        drawn.faults.kinds = (*drawn.faults.kinds, *(kind for kind in OF_CLOCKS if wiped or kind not in DESTRUCTIVE))
         drawn.workload.topic_configs["message.timestamp.type"] = rng.choice(("CreateTime", "LogAppendTime"))
         return drawn
 

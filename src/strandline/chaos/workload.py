@@ -141,6 +141,8 @@ class Workload:
     """What went wrong in clients' eyes, counted: for the figures of a run."""
     idle: int = 0
     """Producers that have flushed and ended."""
+    era: int = 0
+    """Counts up when the cluster was lost and another one has its place: consumers begin anew."""
     _values: int = 0
     _groups: int = 0
 
@@ -236,18 +238,22 @@ class Workload:
 
     async def _consume(self, ports: Ports, name: str) -> None:
         """Reads everything from the beginning; sometimes seeks back, and goes on."""
+        while True:
+            await self._consume_an_era(ports, f"{name}-{self.era}" if self.era else name)
+
+    async def _consume_an_era(self, ports: Ports, name: str) -> None:
         settings = self.options.consumer | READS | self.login
         consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         consumer.assign([(where.topic, where.number) for where in self.partitions])
-        generation = 0
-        while True:
+        generation, era = 0, self.era
+        while era == self.era:
             if generation < self.options.rewinds_max and ports.rng.random() < self.options.rewinds_share:
                 consumer.seek_to_beginning()
                 generation += 1
             await self._poll(consumer, name, generation)
 
     async def _poll(self, consumer: Consumer, name: str, generation: int, *, final: bool = False) -> int:
-        invoked_ms = self.now_ms()
+        invoked_ms, era = self.now_ms(), self.era
         try:
             records = await consumer.poll(0.5)
         except StrandlineError as error:
@@ -258,7 +264,7 @@ class Workload:
             (Partition(record.topic, record.partition), record.offset, (record.value or b"").decode())
             for record in records
         ]
-        if places:
+        if places and era == self.era:
             self.history.poll(
                 Poll(name, places, generation, invoked_ms=invoked_ms, completed_ms=self.now_ms(), final=final)
             )

@@ -161,7 +161,7 @@ class AuditFiles:
                 return []
             self._say("the file that was read is gone: lines of files between it and this one may be missing")
         else:
-            following = self._neighbour(self._file, -1)
+            following = self._neighbour(self._file, -1)  # rule A20/files-between-are-skipped
         if following is None:
             return []
         rest, self._rest = self._rest, b""

@@ -82,7 +82,7 @@ def _progress(total: int, title: str) -> Iterator[Callable[[int], None]]:
 
 
 def _known(kind: type[Any], key: str) -> bool:
-    return key.replace(".", "_") in kind.__dataclass_fields__
+    return key.replace(".", "_") in kind.attributes
 
 
 class _Run:

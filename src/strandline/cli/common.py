@@ -25,8 +25,8 @@ import click
 
 from strandline.cli.profile_store import BOOTSTRAP, DEFAULT_BOOTSTRAP, Profiles
 from strandline.cli.screen import draw, echo
-from strandline.client.errors import BrokerUnreachable, ClientTimeout
-from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.client.errors import BrokerUnreachable, ClientTimeout, ManyErrors
+from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.printable import printable
 from strandline.proto.system import SystemClock
 
@@ -107,7 +107,7 @@ class Target:
         """The settings for one kind of client: the command's `defaults`, overridden by ``-X``."""
         merged: dict[str, Any] = dict(defaults)
         merged |= {key.replace(".", "_"): value for key, value in self.settings.items()}
-        kind.of(merged)
+        kind(merged)
         return merged
 
 
@@ -266,12 +266,24 @@ def plain_errors(target: Target | None = None) -> Iterator[None]:
     except ConfigError as error:
         raise CommandWrong(str(error)) from error
     except StrandlineError as error:
-        raise CommandFailed(str(error)) from error
+        hint = _RIGHTS if _is_denied(error) else ""
+        raise CommandFailed(f"{error}{hint}") from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of our output has gone: click ends the program silently
             raise
         where = f"{error.filename}: " if error.filename else ""
         raise CommandFailed(f"{where}{error.strerror or error}") from error
+
+
+_RIGHTS = ". Why it is so: strandline acl explain; to allow it, as one who may: strandline acl add"
+"""Where a right is missing."""
+
+
+def _is_denied(error: StrandlineError) -> bool:
+    from strandline.client.rights import DENIED
+
+    errors = error.errors.values() if isinstance(error, ManyErrors) else (error,)
+    return any(isinstance(one, KafkaError) and one.code in DENIED for one in errors)
 
 
 def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:
@@ -315,7 +327,7 @@ def check_reachable(target: Target) -> None:
     from strandline.client.session import Session
 
     async def knock() -> None:
-        config = AdminConfig.of({key: value for key, value in target.settings.items() if _is_common(key)})
+        config = AdminConfig({key: value for key, value in target.settings.items() if _is_common(key)})
         session = Session(target.bootstrap, config)
         try:
             await session.network.to_any([])
@@ -328,7 +340,7 @@ def check_reachable(target: Target) -> None:
 def _is_common(key: str) -> bool:
     from strandline.client.config import CommonConfig
 
-    return key.replace(".", "_") in CommonConfig.__dataclass_fields__
+    return key.replace(".", "_") in CommonConfig.attributes
 
 
 @contextmanager
@@ -369,7 +381,7 @@ def drawn_table(
     from rich.text import Text
 
     columns = [printable(name) for name in columns]
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]  # rule A29/cells-as-they-come
     needs = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
     is_narrow = sum(needs) + WIDE_GAP * len(needs) > width
     headers = [
@@ -382,6 +394,7 @@ def drawn_table(
     ]
     least = sum(leasts) + (NARROW_GAP if is_narrow else WIDE_GAP) * len(leasts)
     console = Console(width=max(width, least), highlight=False, force_terminal=colour, soft_wrap=False)
+    # rule A29/titles-are-markup
     table = Table(
         box=SIMPLE_HEAD, title=None if title is None else Text(printable(title)), title_justify="left",
         title_style="bold", pad_edge=False,
@@ -409,6 +422,14 @@ def _screen_width() -> int:
 def numbers(items: Sequence[int] | None) -> str:
     """``1,2,3``, or a dash for none."""
     return ",".join(str(item) for item in items) if items else "-"
+
+
+def shown_time(at_ms: int) -> str:
+    """``2026-11-23 10:00:00 UTC`` of milliseconds since 1970; what is no time of ours stays a number."""
+    if not 0 <= at_ms < 253_402_300_800_000:
+        return f"{at_ms} ms"
+    moment = datetime.fromtimestamp(at_ms / 1000, timezone.utc)  # noqa: UP017  # Python 3.11's datetime.UTC reads worse
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def plural(count: int, noun: str) -> str:

@@ -113,7 +113,7 @@ def client(kind: str, pairs: tuple[str, ...], output: str) -> None:
     """
     given = {key.replace(".", "_"): value for key, value in parse_pairs(pairs, "-X").items()}
     try:
-        settings = effective_settings(_CLIENTS[kind].of(given))
+        settings = effective_settings(_CLIENTS[kind](given))
     except ConfigError as error:
         raise CommandWrong(str(error)) from error
     if output == "json":

@@ -11,6 +11,7 @@ import click
 
 from strandline.cli.common import Moment, Target, check_reachable, interrupts, plain_errors, plural, target_options
 from strandline.cli.name_completion import group_names, topic_names
+from strandline.cli.record_filter import RecordFilter, filter_options
 from strandline.cli.screen import echo
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
@@ -42,8 +43,12 @@ COMMIT_MS = 1_000
     shell_complete=group_names,
     help="As a member of this group: go on where it has committed, and commit what is printed.",
 )
-@click.option("-n", "--max", "most", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("-n", "--max", "most", type=click.IntRange(1), help="Stop after so many records that are printed.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end that the log has at the start.")
+@click.option(
+    "--until", type=Moment(), help="Stop at this time, as --since has it: before the first record that is not older."
+)
+@filter_options
 @click.option("-k", "--keys", is_flag=True, help="Print the key and a tab before each value.")
 @click.option(
     "-o",
@@ -64,9 +69,10 @@ def consume(
     group: str | None,
     most: int | None,
     exit_at_end: bool,
+    until: int | None,
     keys: bool,
     output: str,
-    **where: Any,
+    **others: Any,
 ) -> None:
     """Print records, new ones as they come, until Ctrl-C (exit code 130).
 
@@ -74,19 +80,25 @@ def consume(
     strandline consume orders --from-beginning --exit-at-end
     strandline consume orders --since 15m --keys
     strandline consume orders -p 0 --offset 1234 -n 1 --output json
+    strandline consume orders --since 2024-05-01 --until 2024-05-02 --key 4711
+    strandline consume orders --from-beginning --exit-at-end --value-regex '"total": *[0-9]{4}' --header tenant=acme
     strandline consume orders --group kitchen --from-beginning
 
     In a group, --from-beginning is for partitions that the group has committed nothing of. What was printed is
-    committed, also at Ctrl-C.
+    committed, also at Ctrl-C; so is what was read and did not fit --key, --value and --header.
     """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         raise click.UsageError("--from-beginning, --offset and --since exclude one another")
+    if until is not None and not from_beginning and offset is None and since is None:
+        raise click.UsageError("--until needs a begin: --from-beginning, --offset or --since")
     if keys and output == "json":
         raise click.UsageError("--output json has the keys already: leave --keys out")
-    target = Target(**where)
+    wanted = RecordFilter(**{name: others.pop(name) for name in RecordFilter.__dataclass_fields__})
+    target = Target(**others)
     show = _as_json if output == "json" else _shown(_as_keyed_text if keys else _as_text)
+    printing = _Printing(show, wanted)
     group = group or target.settings.get("group.id") or target.settings.get("group_id")
-    if group is not None and (offset is not None or since is not None or partitions):
+    if group is not None and (offset is not None or since is not None or until is not None or partitions):
         raise click.UsageError(
             "the group decides what is read, from where it has committed; to move it: strandline group reset-offsets"
         )
@@ -104,15 +116,18 @@ def consume(
         check_reachable(target)
         with Consumer(target.bootstrap, **settings) as consumer:
             if group is not None:
-                count = _print_as_member(consumer, topic, exit_at_end, most, show)
-                summary = f"{plural(count, 'record')}, committed for group {group}"
+                read = _print_as_member(consumer, topic, exit_at_end, most, printing)
+                summary = f"{printing.words(read)}, committed for group {group}"
             else:
-                wanted = [TopicPartition(topic, number) for number in partitions or consumer.partitions_for(topic)]
-                consumer.assign(wanted)
-                ends = consumer.end_offsets(wanted)
+                places = [TopicPartition(topic, number) for number in partitions or consumer.partitions_for(topic)]
+                consumer.assign(places)
+                ends = consumer.end_offsets(places)
                 _seek(consumer, ends, from_beginning=from_beginning, offset=offset, since=since)
-                count = _print_all(consumer, ends if exit_at_end else None, most, show)
-                summary = f"{plural(count, 'record')} up to the end" if exit_at_end else ""
+                ends = ends if until is None else _before(consumer, ends, until)
+                bounded = exit_at_end or until is not None
+                read = _print_all(consumer, ends if bounded else None, most, printing)
+                goal = "the end" if until is None else "that time"
+                summary = f"{printing.words(read)} up to {goal}" if bounded else ""
     if summary:
         echo(summary, err=True)
 
@@ -134,51 +149,86 @@ def _seek(
             consumer.seek(partition, end if offset is None else offset)
 
 
-def _print_all(consumer: Consumer, ends: dict[TopicPartition, int] | None, most: int | None, show: _Show) -> int:
-    """Print until `most` records, or until every partition has reached its end; the number printed."""
-    out = sys.stdout.buffer
-    count = 0
+def _before(consumer: Consumer, ends: dict[TopicPartition, int], until_ms: int) -> dict[TopicPartition, int]:
+    """Where each partition has its first record that is not older; its end where it has none."""
+    found = consumer.offsets_for_times(dict.fromkeys(ends, until_ms))
+    return {place: end if (at := found[place]) is None else min(end, at.offset) for place, end in ends.items()}
+
+
+class _Printing:
+    """Records that fit, on standard output. `count`: how many were printed."""
+
+    def __init__(self, show: _Show, wanted: RecordFilter) -> None:
+        self.count = 0
+        self._show = show
+        self._wanted = wanted
+        self._out = sys.stdout.buffer
+
+    def take(self, record: ConsumerRecord) -> None:
+        """Print it, if it fits."""
+        if self._wanted.fits(record):
+            self._out.write(self._show(record))
+            self.count += 1
+
+    def flush(self) -> None:
+        """What was printed is to be seen."""
+        self._out.flush()
+
+    def room(self, most: int | None) -> int:
+        """How many records may be asked for: no more than are to be printed, where each is."""
+        return 500 if most is None or self._wanted.asks else min(most - self.count, 500)
+
+    def words(self, read: int) -> str:
+        """How many were printed, of how many that were read."""
+        printed = plural(self.count, "record")
+        return f"{printed} of {read:,}" if self._wanted.asks else printed
+
+
+def _print_all(
+    consumer: Consumer, ends: dict[TopicPartition, int] | None, most: int | None, printing: _Printing
+) -> int:
+    """Print until `most` records, or until every partition has reached its end; the number read."""
+    read = 0
     with interrupts() as interrupted:
-        while not interrupted.is_set() and (most is None or count < most):
+        while not interrupted.is_set() and (most is None or printing.count < most):
             if ends is not None and all(consumer.position(item) >= end for item, end in ends.items()):
                 break
-            room = None if most is None else most - count
-            for record in consumer.poll(POLL_S, min(room or 500, 500)):
+            for record in consumer.poll(POLL_S, printing.room(most)):
                 end = None if ends is None else ends[TopicPartition(record.topic, record.partition)]
-                if end is None or record.offset < end:
-                    out.write(show(record))
-                    count += 1
-            out.flush()
-    return count
+                if (end is None or record.offset < end) and (most is None or printing.count < most):
+                    printing.take(record)
+                    read += 1
+            printing.flush()
+    return read
 
 
-def _print_as_member(consumer: Consumer, topic: str, exit_at_end: bool, most: int | None, show: _Show) -> int:
-    """Print what the group gives, and commit what was printed; the number printed."""
-    out = sys.stdout.buffer
+def _print_as_member(consumer: Consumer, topic: str, exit_at_end: bool, most: int | None, printing: _Printing) -> int:
+    """Print what the group gives, and commit what was printed or did not fit; the number read."""
     ends = consumer.end_offsets([(topic, number) for number in consumer.partitions_for(topic)]) if exit_at_end else {}
     printed = _Printed(consumer)
     consumer.subscribe([topic], on_revoked=printed.commit, on_lost=printed.forget)
-    count = 0
+    read = 0
     with interrupts() as interrupted:
         try:
-            while not interrupted.is_set() and (most is None or count < most):
-                room = 500 if most is None else min(most - count, 500)
-                records = consumer.poll(POLL_S, room)
+            while not interrupted.is_set() and (most is None or printing.count < most):
+                records = consumer.poll(POLL_S, printing.room(most))
                 for record in records:
-                    out.write(show(record))
+                    if most is not None and printing.count >= most:
+                        break
+                    printing.take(record)
                     printed.offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
-                out.flush()
-                count += len(records)
+                    read += 1
+                printing.flush()
                 printed.commit_now_and_then()
                 mine = consumer.assignment()
                 waiting = records or consumer.state.name != "stable"
                 if exit_at_end and not waiting and all(consumer.position(item) >= ends.get(item, 0) for item in mine):
                     break
         finally:
-            out.flush()
+            printing.flush()
             if consumer.state.name in ("stable", "rebalancing"):
                 printed.commit(consumer.assignment())
-    return count
+    return read
 
 
 class _Printed:

@@ -15,7 +15,7 @@ import click
 from strandline.cli.common import output_option, plain_errors, plural, print_table, settings_option
 from strandline.cli.screen import echo
 from strandline.cluster.node.dev_layout import PORT_BASE, STATE_FILE
-from strandline.cluster.node.dev_login import KCAT_FILE
+from strandline.cluster.node.dev_login import KCAT_FILE, USER
 
 if TYPE_CHECKING:
     from strandline.cluster.node.dev import DevCluster
@@ -75,6 +75,7 @@ def dev(
     strandline dev --nodes 5 --controllers 3 --port-base 0
     strandline dev --secure
     strandline dev --secure --sasl
+    strandline dev --secure --sasl -X authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
     strandline dev --data-dir ./cluster -X num.partitions=3
     """
     from strandline.cluster.node.dev import DevCluster
@@ -156,13 +157,13 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
     echo(f"Data and logs: {cluster.root} ({how_long})")
     bootstrap = cluster.client(cluster.broker_ids[0])
     if cluster.client_properties is not None:
-        _tell_how_to_connect(bootstrap, cluster.client_properties)
+        _tell_how_to_connect(bootstrap, cluster.client_properties, cluster.super_users)
         return
     where = "" if bootstrap == f"127.0.0.1:{PORT_BASE}" else f" -b {bootstrap}"
     echo(f"Try: strandline topic create orders{where}    or: kcat -b {bootstrap} -L    Ctrl-C stops the cluster.")
 
 
-def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
+def _tell_how_to_connect(bootstrap: str, properties: Path, super_users: tuple[str, ...]) -> None:
     """To a secure cluster: with our commands, with kcat, with Kafka's tools, with curl."""
     ca, pem = properties.with_name("ca.pem"), properties.with_name("client-dev.pem")
     by_kcat = properties.with_name(KCAT_FILE)
@@ -176,6 +177,11 @@ def _tell_how_to_connect(bootstrap: str, properties: Path) -> None:
         f" -X ssl.certificate.location={pem} -X ssl.key.location={pem}"
     )
     echo(f"  kafka-topics.sh --bootstrap-server {bootstrap} --command-config {properties} --list")
+    if super_users:
+        echo(f"Brokers ask who may do what: {' and '.join(super_users)} may do everything, others what ACLs allow:")
+        alice = super_users[-1].replace(USER, "alice")
+        where = f"-b {bootstrap} --command-config {properties}"
+        echo(f"  strandline acl add --allow-principal {alice} --producer --topic orders {where}")
     echo(f"  curl --cacert {ca} https://... of the table. Ctrl-C stops the cluster.")
 
 

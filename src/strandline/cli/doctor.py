@@ -18,6 +18,7 @@ from strandline.cluster.node.doctor import (
     NO_EFFECT,
     OPEN,
     RISK,
+    SLOW,
     SLOW_SYNC_S,
     UNCHECKED,
     Finding,
@@ -25,11 +26,13 @@ from strandline.cluster.node.doctor import (
     judge_consumer,
     judge_damage,
     judge_directories,
+    judge_installation,
     judge_producer,
     judge_stores,
     judge_syncs,
     judge_tier,
 )
+from strandline.log import compiled
 from strandline.proto.system import SystemClock
 
 FOUND = 1
@@ -61,7 +64,8 @@ def doctor(
     output: str,
     **where: Any,
 ) -> None:
-    """Name every setting that can lose data, and what it would lose; and every setting that has no effect.
+    """Name every setting that can lose data, and what it would lose; every setting that has no effect; and an
+    installation that lacks its compiled parts.
 
     Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync;
     of brokers whose HTTP listeners are named (--http) also which have logs that are rotten, or cannot be compacted, and
@@ -92,6 +96,8 @@ def doctor(
             findings = list(_of_files(files, security=security))
     else:
         findings = _of_cluster(Target(**where)) + [one for node in http for one in _of_metrics(node, cacert)]
+    if not security:
+        findings += judge_installation("this installation", compiled.missing())
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
@@ -102,9 +108,9 @@ def doctor(
 
 def _of_client(target: Target, *, consumer: bool) -> Iterator[Finding]:
     if consumer:
-        yield from judge_consumer(ConsumerConfig.of(target.settings_for(ConsumerConfig)))
+        yield from judge_consumer(ConsumerConfig(target.settings_for(ConsumerConfig)))
     else:
-        yield from judge_producer(ProducerConfig.of(target.settings_for(ProducerConfig)))
+        yield from judge_producer(ProducerConfig(target.settings_for(ProducerConfig)))
 
 
 def _of_files(paths: Sequence[str], *, security: bool) -> Iterator[Finding]:
@@ -158,6 +164,9 @@ def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:
         slow=syncs - by_bound.get(str(SLOW_SYNC_S), syncs),
         in_flight_s=values.get("strandline_sync_in_flight_seconds", 0.0),
     )
+    if any(s.name == "strandline_sync_thread" and s.labels["kind"] == "python" and s.value for s in samples):
+        without = {"strandline.log._sync": "strandline_sync_thread says so; its log names all that it lacks"}
+        yield from judge_installation(f"broker {node_id}", without)
     yield from judge_damage(
         f"broker {node_id}",
         rotten=int(values.get("strandline_rotten_replicas", 0)),
@@ -175,6 +184,7 @@ _MARKS = {
     RISK: ("!", "would lose: "),
     NO_EFFECT: ("!", "no effect:  "),
     OPEN: ("!", "lets in:    "),
+    SLOW: ("!", "costs:      "),
     UNCHECKED: ("?", "not known:  "),
 }
 """Of each kind of finding: the mark before it, and what stands before its consequence."""

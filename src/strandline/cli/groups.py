@@ -24,8 +24,10 @@ from strandline.cli.common import (
 from strandline.cli.name_completion import group_names, topic_names
 from strandline.cli.screen import confirm, echo
 from strandline.client.config import duration_ms
+from strandline.client.errors import ClientTimeout
 from strandline.client.types import EARLIEST, LATEST, GroupDescription, OffsetAndMetadata
-from strandline.proto.errors import ConfigError
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from strandline.client.admin import Admin
 
 INACTIVE = ("Empty", "Dead")
+
+GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @click.group()
@@ -44,20 +48,65 @@ def group() -> None:
 @output_option
 @target_options
 def list_groups(output: str, **where: Any) -> None:
-    """List the groups.
+    """List the groups: state, members, and how many records each is behind in all.
+
+    The lag of a group is of the partitions of which it has committed something; `strandline group describe` has them.
 
     \b
     strandline group list
-    strandline group list --output json | jq -r '.[].group'
+    strandline group list --output json | jq -r '.[] | select(.lag > 1000) | .group'
     """
     with admin_for(Target(**where)) as admin:
-        found = admin.list_groups()
+        found, faults = _listed(admin)
     if output == "json":
-        print_json([{"group": one.group_id, "state": one.state, "type": one.type} for one in found])
+        print_json(found)
     elif not found:
         echo("no groups yet; join one with: strandline consume TOPIC --group NAME")
     else:
-        print_table(("group", "state", "type"), [(one.group_id, one.state or "?", one.type or "?") for one in found])
+        columns = ("group", "state", "members", "lag", "type")
+        rows = [
+            (
+                one["group"], one["state"] or "?", "?" if one["members"] is None else one["members"],
+                one["lag_words"] if one["expired_unread"] or one["lag"] is None else one["lag"], one["type"] or "?",
+            )
+            for one in found
+        ]  # fmt: skip
+        print_table(columns, rows)
+    for fault in faults:
+        echo(f"! {fault}", err=True)
+
+
+def _listed(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
+    """Each group as --output json has it, and what kept members and lag of some from being known."""
+    listed = admin.list_groups()
+    described: dict[str, tuple[GroupDescription, GroupOffsets]] = {}
+    faults: dict[str, str] = {}
+    gone: set[str] = set()
+    for one in listed:
+        name = one.group_id
+        try:
+            described[name] = admin.describe_groups([name])[name], admin.list_group_offsets(name)
+        except KafkaError as error:
+            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                gone.add(name)  # deleted since
+            else:
+                faults[name] = str(error)
+        except ClientTimeout as error:
+            faults[name] = f"{error}; the groups behind it were not asked for"
+            break  # each would take as long
+    start, end = _bounds(admin, sorted({item for _, offsets in described.values() for item in offsets}))
+    found = []
+    for one in listed:
+        told: dict[str, Any] = {"group": one.group_id, "state": one.state, "type": one.type}
+        told |= {"members": None, "lag": None, "lag_words": "?", "expired_unread": 0}
+        if one.group_id in described:
+            whole = _document(*described[one.group_id], start, end)
+            known = any(part["lag"] is not None for part in whole["partitions"])
+            told |= {name: whole[name] for name in ("state", "lag_words", "expired_unread")}
+            told |= {"members": len(whole["members"]), "lag": whole["lag"] if known else None}
+        if one.group_id not in gone:
+            found.append(told)
+    return found, [f"{name}: {why}" for name, why in faults.items()]
 
 
 @group.command("describe")
@@ -72,7 +121,11 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
     strandline group describe kitchen --output json
     """
     with admin_for(Target(**where)) as admin:
-        documents = [_document(admin, one) for one in admin.describe_groups(names).values()]
+        documents = []
+        for told in admin.describe_groups(names).values():
+            offsets = admin.list_group_offsets(told.group_id)
+            owned = {item for member in told.members for item in member.assignment}
+            documents.append(_document(told, offsets, *_bounds(admin, sorted({*offsets, *owned}))))
     if output == "json":
         print_json(documents)
         return
@@ -120,14 +173,13 @@ def expired_unread(committed: int | None, start: int | None) -> int | None:
     return None if committed is None or start is None else max(start - committed, 0)
 
 
-def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
-    """A group as --output json has it."""
-    offsets = admin.list_group_offsets(one.group_id)
+def _document(
+    one: GroupDescription, offsets: GroupOffsets, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> dict[str, Any]:
+    """A group as --output json has it, by where the logs begin and end."""
     owners = {item: member for member in one.members for item in member.assignment}
-    wanted = sorted({*offsets, *owners})
-    start, end = _bounds(admin, wanted)
     partitions: list[dict[str, Any]] = []
-    for item in wanted:
+    for item in sorted({*offsets, *owners}):
         committed = offsets[item].offset if item in offsets else None
         member = owners.get(item)
         behind = None if committed is None or item not in end else max(end[item] - committed, 0)
@@ -146,8 +198,13 @@ def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
             }
         )
     lags: list[int] = [part["lag"] for part in partitions if part["lag"] is not None]
-    words = "nothing committed" if not lags else f"{sum(lags)} behind in all" if sum(lags) else "caught up"
+    words = "nothing committed" if not offsets else f"{sum(lags)} behind in all" if sum(lags) else "caught up"
+    unknown = sum(part["committed"] is not None and part["lag"] is None for part in partitions)
+    if unknown:
+        words = f"! {sum(lags)} behind in all, without {plural(unknown, 'partition')} that has no leader"
     expired = sum(part["expired_unread"] or 0 for part in partitions)
+    if expired:
+        words = f"! {sum(lags)} behind in all, {plural(expired, 'record')} expired unread"
     return {
         "group": one.group_id,
         "state": one.state,
@@ -318,9 +375,7 @@ def _duration(text: str) -> int:
         ) from error
 
 
-def _wanted(
-    admin: Admin, name: str, topics: tuple[str, ...], before: Mapping[TopicPartition, OffsetAndMetadata]
-) -> list[TopicPartition]:
+def _wanted(admin: Admin, name: str, topics: tuple[str, ...], before: GroupOffsets) -> list[TopicPartition]:
     if not topics:
         if not before:
             raise CommandFailed(f"group {name} has committed nothing: say which --topic")
@@ -339,9 +394,7 @@ def _wanted(
     return list(wanted)
 
 
-def _shifted(
-    name: str, wanted: list[TopicPartition], before: Mapping[TopicPartition, OffsetAndMetadata], by: int
-) -> dict[TopicPartition, int]:
+def _shifted(name: str, wanted: list[TopicPartition], before: GroupOffsets, by: int) -> dict[TopicPartition, int]:
     for item in wanted:
         if item not in before:
             raise CommandFailed(f"group {name} has committed nothing of {item}: there is nothing to shift")

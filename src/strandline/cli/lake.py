@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +95,7 @@ def export(*, topic: str, place: str | None, format_: str, follow: bool, new_top
     _refuse_without_effect(format_, place, **iceberg, **values)
     if dry_run and format_ == "iceberg":
         raise CommandWrong("--dry-run is for --format parquet: an Iceberg table is made as soon as it is opened")
-    with admin_for(target) as admin, _libraries():
+    with admin_for(target) as admin:
         from strandline.client.range_reader import RangeReader
         from strandline.tools.lake.export import Export, Limits
 
@@ -136,7 +134,7 @@ def status(*, place: str, output: str, **where: Any) -> None:
     strandline lake status orders-lake
     """
     target = Target(**where)
-    with plain_errors(), _libraries():
+    with plain_errors():
         state = _lake(place).state()
     ends, why = _ends(target, state)
     rows = []
@@ -167,7 +165,7 @@ def verify(*, place: str, output: str) -> None:
     \b
     strandline lake verify orders-lake
     """
-    with plain_errors(), _libraries():
+    with plain_errors():
         from strandline.lake import upkeep
 
         verdict = upkeep.verify(_lake(place))
@@ -198,7 +196,7 @@ def compact(*, place: str, file_bytes: int, keep_minutes: float, dry_run: bool, 
     \b
     strandline lake compact orders-lake
     """
-    with plain_errors(), _libraries():
+    with plain_errors():
         from strandline.lake import upkeep
 
         there = _lake(place)
@@ -232,7 +230,7 @@ def repair(*, place: str, dry_run: bool, output: str) -> None:
     \b
     strandline lake repair orders-lake --dry-run
     """
-    with plain_errors(), _libraries():
+    with plain_errors():
         names = _lake(place).repair(dry_run=dry_run)
     if output == "json":
         print_json({"lake": place, "dry_run": dry_run, "broken": names})
@@ -253,7 +251,7 @@ def files(*, place: str, bad: bool, output: str) -> None:
     \b
     strandline lake files orders-lake
     """
-    with plain_errors(), _libraries():
+    with plain_errors():
         from strandline.lake.commits import BAD, DATA
 
         there = _lake(place)
@@ -268,17 +266,6 @@ def files(*, place: str, bad: bool, output: str) -> None:
 
 
 # -- inside ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _libraries() -> Iterator[None]:
-    """Say which extra brings a library that is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        from strandline.lake.stores import missing
-
-        raise CommandFailed(str(missing("strandline lake", "lake", error))) from error
 
 
 def _lake(place: str) -> Lake:

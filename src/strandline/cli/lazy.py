@@ -8,6 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
+from strandline.proto.errors import MissingExtra
+from strandline.proto.extras import extra_of
 from strandline.proto.printable import printable_lines
 
 ENTRY_POINTS = "strandline.commands"
@@ -42,13 +44,20 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """As click does it; Ctrl-C ends the program without a word, as a shell expects it of what SIGINT ended.
 
-        An error may have words of others in it: they are made printable here, for every command.
+        An error may have words of others in it: they are made printable here, for every command. A library that is not
+        installed is told with the extra that brings it.
         """
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = printable_lines(error.message)
+            vars(error)["message"] = printable_lines(error.message)  # rule A29/errors-as-they-come
             raise
+        except ModuleNotFoundError as error:
+            command = ctx.invoked_subcommand or ""
+            extra = extra_of(error.name or "", command)
+            if extra is None:
+                raise
+            raise click.ClickException(str(MissingExtra.of(f"strandline {command}", extra, error))) from error
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 

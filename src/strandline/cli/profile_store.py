@@ -20,6 +20,11 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUFFIX = ".properties"
+_FILES = ("ssl.truststore.location", "ssl.keystore.location")
+
+
+def _anchored(key: str, value: str) -> str:
+    return os.path.abspath(value) if key in _FILES and value and not value.startswith("${") else value
 
 
 class Profiles:
@@ -68,7 +73,9 @@ class Profiles:
             raise ConfigError("--profile", name, f"a file of text at {path} ({error.reason})") from None
 
     def save(self, name: str, settings: Mapping[str, str]) -> None:
-        """Write it. Raises ConfigError for what a line cannot hold."""
+        """Write it; files keep their place in whichever directory commands run. Raises ConfigError for what a line
+        cannot hold."""
+        settings = {key: _anchored(key, value) for key, value in settings.items()}
         for key, value in settings.items():
             if "\n" in value or "\r" in value or value.endswith("\\") or value != value.strip():
                 raise ConfigError(

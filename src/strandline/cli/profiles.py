@@ -189,7 +189,7 @@ def _check(settings: dict[str, str]) -> None:
     kinds: tuple[type[CommonConfig], ...] = (AdminConfig, ProducerConfig, ConsumerConfig)
     for key, value in settings.items():
         name = key.replace(".", "_")
-        known = [kind for kind in kinds if name in kind.__dataclass_fields__]
+        known = [kind for kind in kinds if name in kind.attributes]
         if key != BOOTSTRAP:
             for kind in known or [AdminConfig]:  # which says that there is no such setting
-                kind.of({name: value})
+                kind({name: value})

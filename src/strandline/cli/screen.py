@@ -11,7 +11,7 @@ from strandline.proto.printable import printable_lines
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None) -> None:
     """A line, or several. Names in it may be anybody's."""
-    click.echo(printable_lines(str(text)), err=err, nl=nl, file=file)
+    click.echo(printable_lines(str(text)), err=err, nl=nl, file=file)  # rule A29/lines-as-they-come
 
 
 def say(text: object, **style: Any) -> None:

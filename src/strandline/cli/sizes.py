@@ -15,6 +15,7 @@ from strandline.cli.common import (
     plural,
     print_json,
     print_table,
+    shown_time,
     target_options,
 )
 from strandline.cli.name_completion import topic_names
@@ -43,8 +44,9 @@ def size(names: tuple[str, ...], output: str, **where: Any) -> None:
     Records are offsets between the start of what is on the disks and the high watermark: a compacted topic has fewer.
     Of a tiered topic those in the object store are told too, which may be on the disks as well. Growth is of the last
     day, by the records' timestamps (ListOffsets), times the bytes that an offset takes on average now; a log that is
-    younger counts from its first record, and of one younger than an hour it is not known. Days until full lets each
-    replica of a disk grow at this rate up to what its retention leaves, all topics counted. Without a name: all topics.
+    younger counts from its first record, and of one younger than an hour it is not known: the output says from when on
+    it is. Days until full lets each replica of a disk grow at this rate up to what its retention leaves, all topics
+    counted; with replicas whose growth is not known it is full then or sooner. Without a name: all topics.
 
     \b
     strandline topic size
@@ -99,16 +101,29 @@ def _show(sizes: Sizes, names: tuple[str, ...]) -> None:
             disk.path,
             "?" if disk.total_bytes is None else shown_bytes(disk.total_bytes),
             "?" if disk.usable_bytes is None else shown_bytes(disk.usable_bytes),
-            shown_bytes(disk.bytes_a_day),
-            disk.why or f"{disk.days_until_full:,.1f} days",
+            "?" if disk.unknown and not disk.bytes_a_day else shown_bytes(disk.bytes_a_day),
+            disk.why or f"{disk.days_until_full:,.1f} days" + (" or sooner" if disk.unknown else ""),
         )
         for disk in sizes.disks
     ]
     print_table(("broker", "directory", "disk", "usable", "bytes a day", "full in"), disks)
-    unknown = sum(disk.unknown for disk in sizes.disks)
-    if unknown:
-        echo(f"The growth of {plural(unknown, 'replica')} is not known, and counts as none.")
+    _show_unknown(sizes)
     echo(_HOW)
+
+
+def _show_unknown(sizes: Sizes) -> None:
+    """Whose growth is not known, and when it will be."""
+    replicas = [one for part in sizes.partitions for one in part.replicas if one.bytes_a_day is None]
+    young = [one.known_at_ms for one in replicas if one.known_at_ms is not None]
+    if young:
+        until = shown_time(max(young))
+        echo(f"! The growth of {plural(len(young), 'replica')} is not known yet: younger than an hour.")
+        echo(f"! It is known from {until} on.")
+    if len(replicas) > len(young):
+        echo(
+            f"! The growth of {plural(len(replicas) - len(young), 'replica')} is not known: no record has a time, no "
+            "leader tells of it, or the replica has nothing yet."
+        )
 
 
 def shown_bytes(number: float) -> str:

@@ -122,7 +122,7 @@ def _inspected(
     from strandline.log.tier.object_store import open_store
 
     async def look() -> Inspected:
-        store = open_store(url, options, timeout_ms=1000 * timeout_s, make=False)
+        store = open_store(url, options, timeout_ms=1000 * timeout_s, make=False)  # rule B23/who-looks-makes-a-store
         try:
             return await inspect_store(store, topic=topic, every_byte=every_byte, report=report)
         finally:

@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter, delete; the other commands have files of their own."""
+"""`strandline topic`: create, list, describe, alter, delete, producers; the other commands have files of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from strandline.cli.backup import backup, restore
 from strandline.cli.common import (
+    CommandFailed,
     CommandWrong,
     Target,
     admin_for,
@@ -21,6 +22,7 @@ from strandline.cli.common import (
     plural,
     print_json,
     print_table,
+    shown_time,
     target_options,
 )
 from strandline.cli.copy import copy
@@ -48,7 +50,7 @@ from strandline.proto.errors import KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter, copy, trim, back up, delete topics; their sizes; elect leaders."""
+    """Create, list, describe, alter, copy, trim, back up, delete topics; their sizes and producers; elect leaders."""
 
 
 @topic.command("create")
@@ -346,6 +348,54 @@ def changes_json(changes: Sequence[ConfigChange], before: Mapping[str, str | Non
         {"name": change.name, "operation": change.operation, "value": change.value, "before": before.get(change.name)}
         for change in changes
     ]
+
+
+@topic.command("producers")
+@click.argument("name", shell_complete=topic_names)
+@click.option("-p", "--partition", "chosen", type=click.IntRange(0), multiple=True, help="Only this one; repeatable.")
+@output_option
+@target_options
+def producers(name: str, chosen: tuple[int, ...], output: str, **where: Any) -> None:
+    """Show who produces: the producers that each partition's leader remembers, the latest first.
+
+    A leader remembers an idempotent producer (Kafka's default) by its id, until producer.id.expiration.ms after its
+    last batch; its epoch and sequence are those of that batch. Of others, and of a producer's client.id and address,
+    nothing is kept. A producer that starts anew has another id.
+
+    \b
+    strandline topic producers orders
+    strandline topic producers orders --partition 0 --output json
+    """
+    with admin_for(Target(**where)) as admin:
+        [described] = admin.describe_topics([name])
+        there = {part.partition: part.leader for part in described.partitions}
+        unknown = [number for number in chosen if number not in there]
+        if unknown:
+            raise CommandWrong(f"topic {name} has partitions 0 to {len(there) - 1}, not {unknown[0]}")
+        wanted = sorted(set(chosen)) or sorted(there)
+        found = admin.describe_producers([(name, number) for number in wanted if there[number] is not None])
+    latest = {place: sorted(known, key=lambda one: -one.last_timestamp_ms) for place, known in found.items()}
+    silent = [number for number in wanted if there[number] is None]
+    if output == "json":
+        print_json([{"partition": place.partition} | one._asdict() for place, known in latest.items() for one in known])
+    elif not any(latest.values()):
+        echo(f"no leader of {name} remembers a producer")
+    else:
+        columns = ("partition", "producer id", "epoch", "last sequence", "last record's time", "transaction from")
+        rows = [
+            (
+                place.partition, one.producer_id, one.producer_epoch, one.last_sequence,
+                shown_time(one.last_timestamp_ms) if one.last_timestamp_ms >= 0 else "-",
+                "-" if one.transaction_start_offset is None else one.transaction_start_offset,
+            )
+            for place, known in latest.items()
+            for one in known
+        ]  # fmt: skip
+        print_table(columns, rows)
+    if silent:
+        raise CommandFailed(
+            f"no leader tells of the producers of {plural(len(silent), 'partition')}: {numbers(silent)}"
+        )
 
 
 def _confirm(what: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from strandline.cli.common import (
     plural,
     print_json,
     print_table,
+    shown_time,
     target_options,
 )
 from strandline.cli.http_listener import cacert_option, http_option, metrics_of
@@ -176,7 +176,7 @@ def _show(found: Explanation) -> None:
         key = "none" if record.key is None else repr(record.key)[1:][:_KEY_SHOWN]
         value = "none (a tombstone)" if record.value is None else plural(len(record.value), "byte")
         rows.append(("record", f"key {key}, value {value}, {plural(len(record.headers), 'header')}"))
-        rows.append(("time", f"{_shown_time(record.timestamp_ms)} ({_timestamp_type(found)})"))
+        rows.append(("time", f"{shown_time(record.timestamp_ms)} ({_timestamp_type(found)})"))
     if batch is not None:
         producer = f"id {batch.producer_id}, epoch {batch.producer_epoch}, sequence {_sequence(found)}"
         rows.append(("producer", producer if batch.producer_id >= 0 else "one without an id (not idempotent)"))
@@ -206,13 +206,6 @@ def _show(found: Explanation) -> None:
     if found.compaction:
         rows.append(("compaction", found.compaction))
     if found.not_before_ms is not None:
-        rows.append(("not before", _shown_time(found.not_before_ms)))
+        rows.append(("not before", shown_time(found.not_before_ms)))
     rows += [("unknown", sentence) for sentence in found.unknown]
     print_table(("", ""), rows, title=f"{found.topic}-{found.partition}, offset {found.offset}")
-
-
-def _shown_time(at_ms: int) -> str:
-    if not 0 <= at_ms < 253_402_300_800_000:
-        return f"{at_ms} ms"
-    moment = datetime.fromtimestamp(at_ms / 1000, timezone.utc)  # noqa: UP017
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

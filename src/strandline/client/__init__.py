@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         LogTruncated,
         ManyErrors,
         MembershipLost,
-        MissingExtra,
         NoOffsetForPartition,
         OffsetOutOfRange,
         PositionLost,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     )
     from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
     from strandline.proto.error_codes import ErrorCode
-    from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
+    from strandline.proto.errors import ConfigError, KafkaError, MissingExtra, StrandlineError
     from strandline.proto.ids import TopicPartition
     from strandline.proto.quotas import QuotaEntity
 
@@ -103,7 +102,7 @@ _HOMES = {
     "LogTruncated": "strandline.client.errors",
     "ManyErrors": "strandline.client.errors",
     "MembershipLost": "strandline.client.errors",
-    "MissingExtra": "strandline.client.errors",
+    "MissingExtra": "strandline.proto.errors",
     "NoOffsetForPartition": "strandline.client.errors",
     "OffsetOutOfRange": "strandline.client.errors",
     "PositionLost": "strandline.client.errors",

@@ -4,6 +4,9 @@ of them one bound of memory.
 Any thread may append, and most records never come here: a topic's lanes write them straight into the open batch of
 their partition. `append` opens batches. Everything else runs on the sender's loop. One lock guards the queues, held for
 microseconds and never across I/O.
+
+A signal's handler may run after any call in `append`, there raise or itself use the producer: what is there then holds,
+and nobody is in between of plain statements (rule B37).
 """
 
 from __future__ import annotations
@@ -70,8 +73,9 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "first", "last_error", "numbers_of",
-        "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "results", "retry_at_ms",
+        "announced", "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "first", "last_error",
+        "numbers_of", "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "results",
+        "retry_at_ms", "sealed",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +101,9 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         self.attempts = 0
         self.retry_at_ms = 0.0
+        self.sealed = False
+        self.announced = False
+        """The sender was woken for it."""
         self.done = False
         self.resolved = False
         self.encoded: bytearray | None = None
@@ -130,6 +137,7 @@ class ProducerBatch:
         if isinstance(self.builder, OpenBatch):
             self.builder.seal()
             self.reserved_bytes = self.builder.reserved_bytes
+        self.sealed = True
 
     def give_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Number the records for the broker's check against duplicates and gaps."""
@@ -188,7 +196,8 @@ class PartitionQueue:
 
     Invariants:
     - Only the last batch of `waiting` is open for records; one that was taken off it, or has another one behind it, is
-      sealed for good. It is due at `batch.size`, and grows on while others of its partition keep it waiting.
+      sealed for good. It is due at `batch.size`, and grows on while others of its partition keep it waiting. One whose
+      first record found no room, or was interrupted, is empty, and dropped by the sender.
     - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
       them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
     - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
@@ -251,7 +260,7 @@ class Accumulator:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         max_record = min(config.max_request_size, config.buffer_memory)
         self.memory = Memory(config.buffer_memory, max_record, config.batch_size)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.closed: Exception | None = None
         self._batch_size = config.batch_size
         self._batch_size_max = config.largest_batch
@@ -312,40 +321,41 @@ class Accumulator:
                 partition = partition()
             queue = self._queue(partition)
             waiting = queue.waiting
-            future = waiting[-1].append(timestamp_ms, key, value, headers) if waiting else None
-            wake = future is None
-            behind = queue.on_wire or len(waiting) > 1
-            if future is None and waiting and behind and queue.may_grow and waiting[-1].grow(self._batch_size_max):
-                future = waiting[-1].append(timestamp_ms, key, value, headers)
-            if future is None:
-                number = self._last_number + 1
-                batch = self._opened(number, partition)
-                try:
+            batch = waiting[-1] if waiting else None
+            future = None if batch is None else batch.append(timestamp_ms, key, value, headers)
+            if batch is not None and future is None:
+                behind = queue.on_wire or len(waiting) > 1
+                if behind and queue.may_grow and batch.grow(self._batch_size_max):
+                    batch.announced = False
                     future = batch.append(timestamp_ms, key, value, headers)
-                    if future is None:
-                        return None
-                    if waiting:
-                        waiting[-1].seal()
-                    self._last_number = number
-                    self._incomplete[number] = 1
-                    waiting.append(batch)  # the only call among the three: no signal's handler comes between
-                except BaseException:  # a handler has raised: the batch is queued, or is nowhere
-                    if not waiting or waiting[-1] is not batch:
-                        batch.seal()
-                        self.memory.give_back(batch.reserved_bytes)
-                    raise
-            records = waiting[-1].builder
-            if lanes is not None and isinstance(records, OpenRecords) and partition.partition < lanes.partitions:
-                lanes.open(partition.partition, records)
-            wake = wake or records.size_bytes >= self._batch_size
-        if wake:
+            if batch is None or future is None:
+                batch = self._opened(queue)
+                future = batch.append(timestamp_ms, key, value, headers)
+                if future is None:
+                    return None
+        records = batch.builder
+        if not batch.announced or records.size_bytes >= self._batch_size:
             self._wake()
+            batch.announced = True
+        if lanes is not None and isinstance(records, OpenRecords) and partition.partition < lanes.partitions:
+            lanes.open(partition.partition, records)  # not before it is announced: lanes announce nothing
         return future
 
-    def _opened(self, number: int, partition: TopicPartition) -> ProducerBatch:
-        results = self._kind.results(partition)
+    def _opened(self, queue: PartitionQueue) -> ProducerBatch:
+        """A new batch, the last of the queue. It has its number and its place at once, before any record: what is
+        interrupted in between would leave a record without them, or two batches of one number."""
+        results = self._kind.results(queue.partition)  # rule B37/a-batch-has-its-number-before-its-place
         records = OpenRecords.of(self.memory, results, self.codec)
-        return ProducerBatch((number,), partition, records, results, self._clock.monotonic_ms())
+        batch = ProducerBatch((0,), queue.partition, records, results, self._clock.monotonic_ms())
+        waiting = queue.waiting
+        while waiting and not waiting[-1].sealed:
+            waiting[-1].seal()  # rule C1/two-open-batches-of-a-partition
+        # rule B37/a-batch-has-its-number-before-its-place/2
+        self._last_number = number = self._last_number + 1  # from here on no call
+        batch.order = (number,)
+        self._incomplete[number] = 1
+        waiting += (batch,)
+        return batch
 
     def append_made(
         self, partition: TopicPartition, made: RecordBatchBuilder, max_timestamp: int
@@ -371,7 +381,7 @@ class Accumulator:
     def _queue(self, partition: TopicPartition) -> PartitionQueue:
         queue = self.queues.get(partition)
         if queue is None:
-            queue = self.queues[partition] = PartitionQueue(partition)
+            queue = self.queues.setdefault(partition, PartitionQueue(partition))
         return queue
 
     def when_memory(self, notify: Callable[[], None]) -> None:
@@ -388,7 +398,7 @@ class Accumulator:
         """Send everything queued so far without lingering; call `done` once all of it has its answer."""
         with self.lock:
             self._flush_up_to = self._last_number
-            done_now = not self._incomplete
+            done_now = not self._incomplete  # schedule 109/flush-ends-at-once
             if not done_now:
                 self._flushes.append((self._last_number, done))
         if done_now:
@@ -399,11 +409,14 @@ class Accumulator:
     # -- the sender's loop ------------------------------------------------------------------------------------------
 
     def is_due(self, queue: PartitionQueue, linger_ms: float, now_ms: float) -> float:
-        """Milliseconds until the oldest batch of a queue should go; 0 when it is full, flushed or old enough.
+        """Milliseconds until the oldest batch of a queue should go; 0 when it is full, flushed or old enough. An empty
+        one never goes.
 
         Nothing lingers while somebody waits for memory: that would only make it worse.
         """
         batch = queue.waiting[0]
+        if not batch.count:
+            return float("inf")
         if batch.attempts:
             return max(0.0, batch.retry_at_ms - now_ms)
         if (
@@ -420,7 +433,7 @@ class Accumulator:
         """Take the oldest batch off a queue; nothing is appended to it from now on."""
         with self.lock:
             batch = queue.waiting.popleft()
-            batch.seal()
+            batch.seal()  # rule C1/taken-batch-takes-records
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -440,14 +453,14 @@ class Accumulator:
 
     def release(self, batch: ProducerBatch) -> None:
         """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory.
-        Its futures come next, whose callbacks may send; then `answered`."""
+        Its futures come next, whose callbacks may send; then `complete`."""
         with self.lock:
             self.memory.give_back(batch.reserved_bytes)
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()
 
-    def answered(self, batch: ProducerBatch) -> None:
+    def complete(self, batch: ProducerBatch) -> None:
         """The futures of a batch are complete: wake those whose flush waited for it."""
         with self.lock:
             left = self._incomplete[batch.id] - 1
@@ -463,9 +476,18 @@ class Accumulator:
             done()
 
     def busy_queues(self) -> list[PartitionQueue]:
-        """The queues that hold something to send or have something on the wire."""
+        """The queues that hold something to send or have something on the wire. Empty batches are dropped."""
+        empty: list[ProducerBatch] = []
         with self.lock:
-            return [queue for queue in self.queues.values() if queue.waiting or queue.on_wire]
+            for queue in self.queues.values():
+                waiting = queue.waiting
+                while waiting and not waiting[0].count:
+                    waiting[0].seal()
+                    empty.append(waiting.popleft())
+            busy = [queue for queue in self.queues.values() if queue.waiting or queue.on_wire]
+        for batch in empty:
+            self.complete(batch)
+        return busy
 
     def forget_idle(self, is_gone: Callable[[TopicPartition], bool]) -> list[PartitionQueue]:
         """Take out the queues that hold nothing, of partitions that are gone."""
@@ -482,13 +504,13 @@ class Accumulator:
                 (queue, batch)
                 for queue in self.queues.values()
                 for batch in (*queue.on_wire, *queue.waiting)
-                if not batch.done
+                if batch.count and not batch.done
             ]
 
     def drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Take a batch that has failed out of the queue, wherever it stands; nothing is appended to it from now on."""
         with self.lock:
-            batch.seal()
+            batch.seal()  # rule C1/failed-batch-takes-records
             if batch in queue.waiting:
                 queue.waiting.remove(batch)
 
@@ -496,7 +518,7 @@ class Accumulator:
         """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
         with self.lock:
             self.closed = error
-            self.memory.close()
+            self.memory.close()  # rule C1/closed-producer-takes-records
             waiters, self._memory_waiters = self._memory_waiters, deque()
         for notify in waiters:
             notify()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
-from strandline.client.loop_thread import LoopThread, of_parents
+from strandline.client.loop_thread import LoopThread, nothing_to_await, of_parents
 from strandline.client.settings import AdminSettings
 from strandline.client.twins import waiting
 from strandline.client.unclosed import nothing, watch
@@ -67,6 +67,7 @@ class Admin:
         if self._thread is not None:
             self._watched()
             self._thread.stop(self.inner.close)
+            self._thread.raise_left()
 
     def __enter__(self) -> Self:
         return self
@@ -77,8 +78,12 @@ class Admin:
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine beside the asynchronous twin, `inner`; its result."""
         if self._thread is None:
-            self._thread = thread = LoopThread("strandline-admin")
-            self._watched = watch(self, "an Admin", thread, partial(thread.stop, self.inner.close))
+            thread = LoopThread("strandline-admin")
+            if self._thread is None:
+                self._thread = thread
+                self._watched = watch(self, "an Admin", thread, partial(thread.stop, self.inner.close))
+            else:  # another thread, or a signal's handler, was faster
+                thread.stop(nothing_to_await)
         return self._thread.wait(coroutine)
 
     def _forget_parent(self) -> None:

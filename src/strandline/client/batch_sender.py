@@ -62,7 +62,7 @@ class BatchSender:
         rng: Rng | None = None,
     ) -> None:
         memory = max(BUFFER_BYTES, 2 * largest_bytes)
-        self._config = ProducerConfig.of(
+        self._config = ProducerConfig(
             {**settings, "acks": "all", "enable_idempotence": True, "linger_ms": 0, "buffer_memory": memory}
         )
         session = Session(bootstrap, self._config, clock=clock, rng=rng)
@@ -82,7 +82,7 @@ class BatchSender:
         Raises:
             UnknownTopic, ClientTimeout (`max.block.ms`).
         """
-        if topic_id:
+        if topic_id:  # schedule 63/copy-follows-into-another-topic/5
             self._core.metadata.expect(topic, UUID(topic_id))
         await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
 

@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def throttle(self, throttle_ms: int) -> None:
         """An answer said this throttle_time_ms. What is on its way waits at the broker, and gets time for that."""
-        if throttle_ms <= 0:
+        if throttle_ms <= 0:  # rule A21/our-client-sends-on
             return
         level = logging.INFO if throttle_ms >= _LONG_THROTTLE_MS else logging.DEBUG
         logs.network.log(level, "%s throttles this client for %d ms: it is above a quota", self.endpoint, throttle_ms)
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def drain(self, timeout_ms: float) -> None:
         """Return once what is out is answered, or the time is over. What nobody waits for any more is out too."""
-        if self._pending:
+        if self._pending:  # rule A19/request-without-a-caller-is-not-out
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=timeout_ms / 1000)
 
@@ -423,6 +423,7 @@ async def connect(
     except BaseException:
         connection.close()
         raise
+    # schedule 82/dead-connection-is-kept
     if connection.closed:  # behind its last answer, before anybody had it: `on_lost` was called for nobody
         raise BrokerUnreachable(str(endpoint), str(connection.lost_by), advertised_by)
     return connection

@@ -10,8 +10,9 @@ from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Partition
+from strandline.client.errors import ClosedError
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
-from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
+from strandline.client.loop_thread import Calls, LoopThread, nothing_to_await, of_parents, refused
 from strandline.client.polled import PolledRecords
 from strandline.client.settings import ConsumerSettings
 from strandline.client.twins import direct, on_thread, waiting
@@ -139,9 +140,13 @@ class Consumer:
         if not running.closed:
             try:
                 self._serve(self.inner.close())
+            except ClosedError:
+                if not running.closed:  # else an earlier call, which was interrupted, ends it just now
+                    raise
             finally:
                 self._watched()
                 running.stop(self.inner.close)
+            running.raise_left()
 
     def __enter__(self) -> Self:
         return self
@@ -153,8 +158,12 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            self._thread = thread = LoopThread("strandline-consumer")
-            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
+            thread = LoopThread("strandline-consumer")
+            if self._thread is None:
+                self._thread = thread
+                self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
+            else:  # a signal's handler was faster
+                thread.stop(nothing_to_await)
         return self._thread
 
     def call(self, function: Callable[[], T]) -> T:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from strandline.client.config import CommonConfig
 from strandline.client.errors import UnknownTopic
 from strandline.client.metadata import TopicView
+from strandline.client.rights import answered
 from strandline.client.types import (
     ConfigChange,
     ConfigEntry,
@@ -19,6 +21,7 @@ from strandline.client.types import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 _RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
@@ -50,11 +53,11 @@ def none_if_negative(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def topic_error(name: str, code: ErrorCode, message: str | None) -> KafkaError:
+def topic_error(config: CommonConfig, api: Api, name: str, code: ErrorCode, message: str | None) -> KafkaError:
     """The error of one topic in an answer."""
     if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
         return UnknownTopic(name)
-    return KafkaError(code, message or "", topic=name)
+    return answered(config, api, code, message, of=name, topic=name)
 
 
 def new_topic(topic: NewTopic) -> dict[str, Any]:
@@ -134,11 +137,13 @@ def config_change(change: ConfigChange) -> dict[str, Any]:
     return {"name": change.name, "config_operation": operation, "value": change.value}
 
 
-def config_error(resource: ConfigResource, code: ErrorCode, message: str | None) -> KafkaError:
+def config_error(
+    config: CommonConfig, api: Api, resource: ConfigResource, code: ErrorCode, message: str | None
+) -> KafkaError:
     """The error of one resource in an answer."""
     if resource.kind == "topic" and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(resource.name)
-    return KafkaError(code, message or "", **{resource.kind: resource.name})
+    return answered(config, api, code, message, of=resource.name, **{resource.kind: resource.name})
 
 
 def by_topic(partitions: Iterable[TopicPartition | tuple[str, int]]) -> list[dict[str, Any]]:

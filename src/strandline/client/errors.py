@@ -5,6 +5,7 @@ StrandlineError
 │   ├── UnknownTopic                  UNKNOWN_TOPIC_OR_PARTITION, with the command that creates the topic
 │   └── AuthenticationFailed          SASL: the brokers refuse this user; asking again does not help
 ├── ConfigError                       a setting that cannot stand
+├── MissingExtra                      a library is not installed; says what to type
 └── ClientError
     ├── ClientTimeout                 nothing came in time; `last_error` says what was met on the way
     │   ├── BufferExhausted           `buffer.memory` stayed full for `max.block.ms`: nothing was queued
@@ -21,14 +22,13 @@ StrandlineError
     ├── CommitFailed                  the group has moved on without this member: nothing was committed
     ├── MembershipLost                the member left, or was thrown out, between two polls; in `Consumer.state`
     ├── DeserializationFailed         a deserializer raised; carries topic, partition, offset, and which field
-    ├── MissingExtra                  a library is not installed; says what to type
     └── ManyErrors                    several names were asked for and some failed: `results` and `errors`
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -209,16 +209,6 @@ class AuthenticationFailed(KafkaError):
     """
 
     retriable = False
-
-
-class MissingExtra(ClientError, ImportError):
-    """A library that only some programs need is not installed."""
-
-    @classmethod
-    def of(cls, call: str, extra: str, error: ImportError) -> Self:
-        """Says which extra brings what this call needs."""
-        advice = f"pip install '.[{extra}]' in a checkout of Strandline"
-        return cls(f"{call} needs a library that is not here ({error}): {advice}")
 
 
 class ManyErrors(ClientError):

@@ -24,6 +24,7 @@ from strandline.client.leaders import Leaders
 from strandline.client.lookups import Lookups
 from strandline.client.network import DATA, SEEK
 from strandline.client.positions import Chunk, PartitionState
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import NodeInfo
@@ -120,7 +121,7 @@ class Fetcher:
         error = state.error
         if error is not None:
             state.error_told_ms = self._clock.monotonic_ms()
-            if not isinstance(error, PositionLost):
+            if not isinstance(error, PositionLost):  # schedule 68/lost-position-told-once
                 state.error = None
             raise error.with_traceback(None)
 
@@ -351,7 +352,8 @@ class Fetcher:
             return
         from_leader = state.preferred_replica < 0
         state.preferred_replica = -1
-        error = KafkaError(code, "", partition=str(state.partition), broker=node.node_id)
+        topic, partition = state.partition.topic, str(state.partition)
+        error = answered(self._config, Api.FETCH, code, of=topic, partition=partition, broker=node.node_id)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
             self._lookups.out_of_range(state)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -15,7 +15,8 @@ from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, NamedTuple, Protocol
 
 from strandline.client.lanes import RecordSlot
-from strandline.client.loop_thread import refused
+from strandline.client.loop_thread import Gate, SteppedOut, interrupted, refused
+from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.proto.ids import TopicPartition
 
@@ -133,13 +134,18 @@ class RecordFuture(RecordSlot, Future[Ack]):
                 waiter.add_result(self)
             else:
                 waiter.add_exception(self)
-        for lock in self.__dict__.pop("locks", ()):
-            lock.release()
+        for gate in list(self.__dict__.pop("gates", ())):
+            gate.open()
 
-    def call_back(self) -> None:
-        """Run the callbacks."""
-        if self.__dict__.get("callbacks"):
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+    def call_back(self, leave: Callable[[BaseException], None]) -> None:
+        """Run the callbacks. What one raises is told in the log, and to `leave` where it is SystemExit or alike."""
+        for callback in self.__dict__.get("callbacks", ()):
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a callback of a record's future failed")
+            except BaseException as error:
+                leave(error)
 
 
 class ThreadResults:
@@ -172,33 +178,24 @@ class ThreadResults:
         else:
             place = bisect_right(answers, index, key=_first) - 1
             answer = answers[max(place, 0)]
-        return answer if answer.first <= index < answer.after else None
+        return answer if answer.first <= index < answer.after else None  # rule C1/an-answer-for-both-halves
 
     def answer(self, future: RecordFuture, timeout: float | None) -> Answer:
         """Wait for what becomes of a record. Raises TimeoutError, ClientError (see `refused`)."""
         answer = self.find(future._index)
         if answer is not None:
             return answer
-        if self._kind.on_sender():
-            raise refused("a future's result")
-        lock = threading.Lock()
-        lock.acquire()
-        with self.lock:
-            answer = self.find(future._index)
-            if answer is not None:
-                return answer
-            locks = future.__dict__.setdefault("locks", [])
-            locks.append(lock)
-            self.listen(future)
+        self._kind.may_wait("a future's result")
+        told = Gate()
+        gates = future.__dict__.setdefault("gates", {})
+        gates[told] = None
+        self._listening[future._index] = future
         try:
-            if timeout is None:
-                lock.acquire()
-            else:
-                lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+            if self.find(future._index) is None:  # else nobody saw the gate, perhaps
+                with SteppedOut(self._kind.locks):
+                    told.wait(timeout)
         finally:
-            with self.lock:
-                if lock in locks:
-                    locks.remove(lock)
+            gates.pop(told, None)
         answer = self.find(future._index)
         if answer is None:
             raise TimeoutError
@@ -217,7 +214,7 @@ class ThreadResults:
             for future in told:
                 future.wake(answer)
         for future in told:
-            future.call_back()
+            future.call_back(self._kind.leave)
 
     def disown(self, answer: Answer) -> None:
         """In the child of a fork: these records are the parent's, and nobody is told."""
@@ -229,7 +226,7 @@ class ThreadResults:
         listening = self._listening
         if not listening:
             return []
-        indexes = sorted(index for index in listening if answer.first <= index < answer.after)
+        indexes = sorted(index for index in list(listening) if answer.first <= index < answer.after)
         return [listening.pop(index) for index in indexes]
 
 
@@ -242,12 +239,25 @@ class ThreadFutures:
 
     Args:
         on_sender: whether the caller runs on the thread that completes them, which must not wait for itself.
+        leave: told of a callback's SystemExit, KeyboardInterrupt and alike, which are not that thread's to end on.
     """
 
-    def __init__(self, on_sender: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, on_sender: Callable[[], bool] = lambda: False, leave: Callable[[BaseException], None] = log.critical
+    ) -> None:
         self.on_sender = on_sender
+        self.leave = leave
         self.lock = threading.RLock()
         """One for all: concurrent.futures takes those of several futures at once, and may run callbacks within."""
+        self.locks: tuple[Any, ...] = ()
+        """See `LoopThread`."""
+
+    def may_wait(self, call: str) -> None:
+        """Raises ClientError: the caller would wait for itself, in a callback or in a signal's handler."""
+        if self.on_sender():
+            raise refused(call)
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            raise interrupted(call)
 
     def results(self, partition: TopicPartition) -> ThreadResults:
         """Of a new batch."""

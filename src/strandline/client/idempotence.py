@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from strandline.client.accumulator import NO_SEQUENCE, PartitionQueue, ProducerBatch
 from strandline.client.config import ProducerConfig
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -57,7 +58,7 @@ class Sequencer:
     def retire(self, queue: PartitionQueue) -> None:
         """A queue is forgotten, and where it was in its sequences. Its log may still be there, and know them: the next
         queue of that partition must not begin at a sequence that was used (it would pass for a repetition)."""
-        if queue.producer_id == self.producer_id:
+        if queue.producer_id == self.producer_id:  # rule C1/forgotten-queue-begins-at-an-old-sequence
             self._first_epoch = max(self._first_epoch, queue.producer_epoch + 1)
 
     def may_send(self, queue: PartitionQueue) -> bool:
@@ -167,7 +168,9 @@ class Sequencer:
                     connection = await session.network.to_any(list(session.metadata.nodes.values()))
                     answer = await connection.call(Api.INIT_PRODUCER_ID, values, self._config.request_timeout_ms)
                     if answer.error_code is not ErrorCode.NONE:
-                        raise KafkaError(answer.error_code, _no_producer_id(answer.error_code, connection.endpoint))
+                        lacks = answered(self._config, Api.INIT_PRODUCER_ID, answer.error_code).message
+                        words = _no_producer_id(answer.error_code, connection.endpoint, lacks)
+                        raise KafkaError(answer.error_code, words)
                     self.producer_id, self._first_epoch = answer.producer_id, 0
                     self.last_error = None
                     self._wake()
@@ -185,12 +188,12 @@ class Sequencer:
             self._fetching = None
 
 
-def _no_producer_id(code: ErrorCode, endpoint: object) -> str:
-    """Words for the error; without a right, which one is missing."""
+def _no_producer_id(code: ErrorCode, endpoint: object, lacks: str) -> str:
+    """Words for the error; without a right, who lacks which."""
     words = f"{endpoint} gave no producer id"
     if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         words += (
-            ": an idempotent producer needs the right to WRITE a topic, any one"
+            f": {lacks}; an idempotent producer needs the right to WRITE a topic, any one"
             " (or IDEMPOTENT_WRITE of the cluster); enable.idempotence=false produces without a producer id"
         )
     return words

@@ -1,7 +1,8 @@
 """The open batches of a producer in pure Python: what the compiled ones do where there is no compiler, and the words
 for both.
 
-Any thread may append. Compiled, an append is one step to the other threads; here the lock of `Memory` makes it one.
+Any thread may append. Compiled, an append is one step to the other threads, and to a signal's handler; here the lock of
+`Memory` makes it one to threads, and what is changed is changed by plain statements, between which no handler runs.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Memory:
         self.batch_max = batch_max
         self.used = 0
         self.closed = False
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def take(self, size: int) -> bool:
         """Have so many bytes; false where there is no room for them, or it was closed."""
@@ -163,27 +164,35 @@ class OpenBatch:
         future: Any = object.__new__(self._make) if self._slots else self._make()  # type: ignore[arg-type]
         memory = self.memory
         with memory.lock:
-            if (
-                self.sealed
-                or memory.closed
-                or bound > memory.limit - memory.used
-                or (self.count and self.size_bytes + bound > self._size_max)
-            ):
-                return None
-            if bound > _INT32_MAX - self.size_bytes:
-                raise ValueError("a batch of more than 2 GB")
+            while True:
+                number, used = self.count, memory.used
+                if (
+                    self.sealed
+                    or memory.closed
+                    or bound > memory.limit - used
+                    or (number and self.size_bytes + bound > self._size_max)
+                ):
+                    return None
+                if bound > _INT32_MAX - self.size_bytes:
+                    raise ValueError("a batch of more than 2 GB")
+                base = self.base_timestamp if number else timestamp_ms
+                record = bytearray()
+                highest = max(self.max_timestamp, timestamp_ms)
+                size = append(record, timestamp_ms - base, number, key, value, headers)
+                if (number, used) == (self.count, memory.used) and not self.sealed and not memory.closed:
+                    break  # else a signal's handler has been here
             assert self._data is not None
-            base = self.base_timestamp if self.count else timestamp_ms
-            self.size_bytes += append(self._data, timestamp_ms - base, self.count, key, value, headers)
+            self._data += record
+            self.size_bytes += size
             if self._slots:
-                future._results, future._index, future._timestamp_ms = self._results, self.count, timestamp_ms
+                future._results, future._index, future._timestamp_ms = self._results, number, timestamp_ms
             else:
                 assert self._futures is not None
                 assert self._timestamps is not None
-                self._timestamps.append(timestamp_ms)
-                self._futures.append(future)
+                self._timestamps += (timestamp_ms,)
+                self._futures += (future,)
             self.base_timestamp = base
-            self.max_timestamp = max(self.max_timestamp, timestamp_ms)
+            self.max_timestamp = highest
             self.count += 1
             self.reserved_bytes += bound
             memory.used += bound

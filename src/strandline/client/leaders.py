@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout
 from strandline.client.network import CONTROL
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import ListedOffset, NodeInfo, ProducerDescription
 from strandline.proto.error_codes import ErrorCode
@@ -68,8 +69,11 @@ class Leaders:
             # before (KIP-734, KIP-405, KIP-1005).
             answer = await connection.call(Api.LIST_OFFSETS, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, entry.partition_index): _or_error(
-                    entry, ListedOffset(entry.offset, entry.timestamp, getattr(entry, "leader_epoch", -1))
+                TopicPartition(topic.name, entry.partition_index): self._or_error(
+                    Api.LIST_OFFSETS,
+                    topic.name,
+                    entry,
+                    ListedOffset(entry.offset, entry.timestamp, getattr(entry, "leader_epoch", -1)),
                 )
                 for topic in answer.topics
                 for entry in topic.partitions
@@ -101,8 +105,8 @@ class Leaders:
             }
             answer = await connection.call(Api.OFFSET_FOR_LEADER_EPOCH, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.topic, entry.partition): _or_error(
-                    entry, EpochEnd(entry.leader_epoch, entry.end_offset)
+                TopicPartition(topic.topic, entry.partition): self._or_error(
+                    Api.OFFSET_FOR_LEADER_EPOCH, topic.topic, entry, EpochEnd(entry.leader_epoch, entry.end_offset)
                 )
                 for topic in answer.topics
                 for entry in topic.partitions
@@ -126,7 +130,9 @@ class Leaders:
             values = {"topics": topics, "timeout": self._request_timeout_ms}
             answer = await connection.call(Api.DELETE_RECORDS, values, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, entry.partition_index): _or_error(entry, int(entry.low_watermark))
+                TopicPartition(topic.name, entry.partition_index): self._or_error(
+                    Api.DELETE_RECORDS, topic.name, entry, int(entry.low_watermark)
+                )
                 for topic in answer.topics
                 for entry in topic.partitions
             }
@@ -149,8 +155,8 @@ class Leaders:
             topics = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
             answer = await connection.call(Api.DESCRIBE_PRODUCERS, {"topics": topics}, self._request_timeout_ms)
             return {
-                TopicPartition(topic.name, entry.partition_index): _or_error(
-                    entry, sorted(_producer(one) for one in entry.active_producers)
+                TopicPartition(topic.name, entry.partition_index): self._or_error(
+                    Api.DESCRIBE_PRODUCERS, topic.name, entry, sorted(_producer(one) for one in entry.active_producers)
                 )
                 for topic in answer.topics
                 for entry in topic.partitions
@@ -228,6 +234,10 @@ class Leaders:
             self._metadata.request_update()
         return grouped
 
+    def _or_error(self, api: Api, topic: str, entry: Any, value: T) -> T | KafkaError:
+        code, words = entry.error_code, getattr(entry, "error_message", None)
+        return value if code is ErrorCode.NONE else answered(self._session.config, api, code, words, of=topic)
+
     def _raise_if_gone(self, partitions: list[TopicPartition]) -> None:
         for item in partitions:
             gone = self._metadata.absence(item)
@@ -257,7 +267,3 @@ def _producer(entry: Any) -> ProducerDescription:
         entry.last_timestamp,
         None if start < 0 else start,
     )
-
-
-def _or_error(entry: Any, value: T) -> T | KafkaError:
-    return value if entry.error_code is ErrorCode.NONE else KafkaError(entry.error_code)

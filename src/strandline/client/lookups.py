@@ -148,7 +148,7 @@ class Lookups:
             if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
                 state.checked_epoch = epoch  # a broker that cannot be asked
             else:
-                state.error = error
+                state.error = error  # schedule 68/epoch-checked-by-an-error
         finally:
             state.resolving = False
             self._found()

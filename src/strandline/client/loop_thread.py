@@ -10,12 +10,16 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from strandline.client.errors import ClientError, ClosedError
+from strandline.client.tasks import log
 
 T = TypeVar("T")
 
@@ -23,6 +27,7 @@ OF_THE_PARENT = (
     "this client belongs to the parent of this process, with its connections: they cannot be shared. "
     "Make one here, in the child"
 )
+CLOSED = "this client is closed"
 
 
 def refused(call: str) -> ClientError:
@@ -33,12 +38,24 @@ def refused(call: str) -> ClientError:
     )
 
 
+async def nothing_to_await() -> None:
+    """The farewell of a thread that nobody has used."""
+
+
+def interrupted(call: str) -> ClientError:
+    """The error of a signal's handler that would wait for what its thread holds up."""
+    return ClientError(
+        f"{call} waits for the client's thread, which waits for the very call that a signal's handler has interrupted: "
+        "it would wait for ever. The handler notes the signal (a flag), and the program's own lines call the client"
+    )
+
+
 class Gate:
     """Opens once, for the thread that waits. No interrupt leaves a lock of it held, as one may of `threading.Event`."""
 
     def __init__(self) -> None:
         self.is_open = False
-        self._opened: SimpleQueue[None] = SimpleQueue()
+        self._opened: SimpleQueue[None] = SimpleQueue()  # rule B37/a-gate-with-a-lock-in-python
 
     def open(self) -> None:
         """Wake the one that waits."""
@@ -53,6 +70,29 @@ class Gate:
             except Empty:
                 pass
         return self.is_open
+
+
+class SteppedOut:
+    """Locks of the calling thread are free while it waits in here.
+
+    A signal's handler may run in the middle of a call that holds one, and wait for the loop, which wants it. Those who
+    hold them leave them at calls alone, and what they guard holds then.
+    """
+
+    def __init__(self, locks: Iterable[Any]) -> None:
+        self._locks = locks
+        self._held: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        for lock in self._locks:
+            # rule B37/a-handler-waits-for-its-own-lock
+            if lock._is_owned():  # as threading.Condition does
+                self._held.append((lock, lock._release_save()))
+
+    def __exit__(self, *_: object) -> None:
+        while self._held:
+            lock, state = self._held.pop()
+            lock._acquire_restore(state)
 
 
 class Calls:
@@ -110,11 +150,18 @@ class _Call(Generic[T]):
     """
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], calls: Calls | None = None, lost: Callable[[T], None] | None = None
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        calls: Calls | None = None,
+        lost: Callable[[T], None] | None = None,
+        *,
+        is_last: bool = False,
     ) -> None:
         self.coroutine = coroutine
         self.calls = calls
         self.lost = lost
+        self.is_last = is_last
+        """It ends the thread."""
         self.task: asyncio.Task[None] | None = None
         self.gate = Gate()
         self.taken = False
@@ -154,7 +201,7 @@ class _Call(Generic[T]):
                 self.task.cancel()
             return False
         if self.lost is not None and self.results:
-            self.lost(self.results.pop())
+            self.lost(self.results.pop())  # schedule 64/interrupted-poll-counts-as-handed-out
         return True
 
 
@@ -180,10 +227,21 @@ class LoopThread:
         """Those that were not seen to be over. The loop's."""
         self.unsettled = False
         """A call was interrupted, and none has come to its end since: what it brought may be on its way back."""
+        self._left: deque[BaseException] = deque()
+        self._asked: dict[_Call[Any], None] = {}
+        """Those that the loop has not begun."""
+        self._ending = False
+        self._over = False
+        self.locks: tuple[Any, ...] = ()
+        """Locks that the loop takes, and that a call may hold when a signal's handler makes another one."""
         _living.add(self)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # interrupted: nobody has it
+            self.loop.call_soon_threadsafe(self._end)
+            raise
 
     @property
     def is_current(self) -> bool:
@@ -198,6 +256,17 @@ class LoopThread:
 
         return self.wait(run())
 
+    def leave(self, error: BaseException) -> None:
+        """On the loop: code of the caller's raised SystemExit or alike, which would end the thread and not the program;
+        the next call raises it."""
+        log.critical("%r was raised on the client's thread: the next call raises it", error, exc_info=error)
+        self._left.append(error)
+
+    def raise_left(self) -> None:
+        """Raise what was left with, once."""
+        if self._left:
+            raise self._left.popleft()
+
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it, and leaves when it
         has ended; a second one leaves at once, and the next call begins when it has."""
@@ -205,8 +274,8 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        """It was stopped; in a forked child it counts as that."""
-        return self.loop.is_closed() or self.orphaned
+        """It was stopped, or is being; in a forked child it counts as that."""
+        return self._ending or self.orphaned
 
     def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls, lost: Callable[[T], None] | None = None) -> T:
         """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread.
@@ -222,35 +291,34 @@ class LoopThread:
         Raises:
             ClientError: on this very thread.
         """
-        if self.closed:
+        if self.orphaned or self.loop.is_closed():
             return
         if self.is_current:
             raise refused("close")
 
         async def leave() -> None:
-            try:
-                await farewell()
-            finally:
-                rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-                for task in rest:
-                    task.cancel()
-                if rest:
-                    await asyncio.wait(rest)
+            await farewell()
 
         try:
-            self.wait(leave())
+            if not self._ending:
+                self._await(_Call(leave(), is_last=True))
+        except ClosedError:
+            if not self.closed:  # else another call has ended it
+                raise
         finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.close()
+            with suppress(RuntimeError):  # it is closed
+                self.loop.call_soon_threadsafe(self._end)
+            with SteppedOut(self.locks):
+                self._thread.join()
 
     def _await(self, call: _Call[T]) -> T:
         try:
             self._check(call)
-            self.loop.call_soon_threadsafe(self._begin, call)
-            if call.calls is not None:
-                call.calls.answer()
-            call.gate.wait()
+            with SteppedOut(self.locks):
+                self._ask(call)
+                if call.calls is not None:
+                    call.calls.answer()
+                call.gate.wait()
             error = call.error
             if error is None:
                 result = call.results[0]
@@ -266,9 +334,21 @@ class LoopThread:
         call.taken = True
         call.error = None
         try:
-            raise CancelledError if isinstance(error, asyncio.CancelledError) else error
+            if isinstance(error, asyncio.CancelledError):
+                raise ClosedError(CLOSED) if self.closed else CancelledError
+            raise error
         finally:
             del error  # its traceback has this frame
+
+    def _ask(self, call: _Call[Any]) -> None:
+        """Have it begun, or ended where the loop has come to its end meanwhile."""
+        self._asked[call] = None
+        if self._over:
+            self._asked.pop(call, None)
+            call.end()
+            return
+        with suppress(RuntimeError):  # it is closed, and has seen the call
+            self.loop.call_soon_threadsafe(self._begin, call)
 
     def _check(self, call: _Call[Any]) -> None:
         if self.closed or self.is_current:
@@ -276,7 +356,9 @@ class LoopThread:
             call.gate.open()
             if self.orphaned:
                 raise ClosedError(OF_THE_PARENT)
-            raise ClosedError("this client is closed") if self.closed else refused("this call")
+            raise ClosedError(CLOSED) if self.closed else refused("this call")
+        if not call.is_last:
+            self.raise_left()
 
     def _leave(self, call: _Call[Any]) -> None:
         """In the waiting thread: return when the call has ended, and what it brought has gone back."""
@@ -286,6 +368,7 @@ class LoopThread:
 
         def cut() -> None:
             if call.task is None:  # interrupted before it was to begin
+                self._asked.pop(call, None)
                 call.end()
             self._sweep()
 
@@ -295,20 +378,25 @@ class LoopThread:
             finally:
                 swept.open()
 
-        self.loop.call_soon_threadsafe(cut)
-        call.gate.wait()
-        self.loop.call_soon_threadsafe(sweep)
-        swept.wait()
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(cut)
+            call.gate.wait()
+            self.loop.call_soon_threadsafe(sweep)
+            while not swept.wait(0.1) and not self._over:
+                pass
 
     def _begin(self, call: _Call[Any]) -> None:
         self._sweep()
+        if call not in self._asked:
+            return
+        del self._asked[call]
         interrupted = [before for before in self._calls if before.dropped]
         call.task = self.loop.create_task(call.run(interrupted))
         self._calls.append(call)
-        call.task.add_done_callback(lambda _: self._end(call))
+        call.task.add_done_callback(lambda _: self._ended(call))
         self._sweep()
 
-    def _end(self, call: _Call[Any]) -> None:
+    def _ended(self, call: _Call[Any]) -> None:
         call.end()
         self._sweep()
 
@@ -318,7 +406,31 @@ class LoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._ending:  # rule B37/an-exit-on-the-thread-ends-it
+            self._run(self.loop.run_forever)
+        self._over = True
+        for call in list(self._asked):
+            self._asked.pop(call, None)
+            call.end()
+        while rest := asyncio.all_tasks(self.loop):
+            for task in rest:
+                task.cancel()
+            self._run(partial(self.loop.run_until_complete, asyncio.wait(rest)))
+        self._run(partial(self.loop.run_until_complete, asyncio.sleep(0)))  # what waits for them is told
+        self.loop.close()
+
+    def _end(self) -> None:
+        """On the loop: come to the end."""
+        if not self._ending:
+            self._ending = True
+            self.loop.stop()
+
+    def _run(self, work: Callable[[], object]) -> None:
+        """To the end of `work`, or until something escapes, which is told."""
+        try:
+            work()
+        except BaseException as error:
+            self.leave(error)
 
 
 _living: weakref.WeakSet[LoopThread] = weakref.WeakSet()

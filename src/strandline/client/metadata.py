@@ -17,6 +17,7 @@ from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig
 from strandline.client.errors import AuthenticationFailed, ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.network import Network
+from strandline.client.rights import answered
 from strandline.client.types import NodeInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -243,7 +244,7 @@ class Metadata:
             self._waiters.remove(waiter)
         if self._closed:
             raise ClosedError("the client is closed")
-        if isinstance(self.last_error, AuthenticationFailed):
+        if isinstance(self.last_error, AuthenticationFailed):  # rule A19/denied-clients-try-on
             raise self.last_error
 
     async def wait_for_topic(self, name: str, timeout_ms: float) -> TopicView:
@@ -274,7 +275,7 @@ class Metadata:
                 if waited >= min(timeout_ms, UNKNOWN_TOPIC_GRACE_MS):
                     raise UnknownTopic(name)
             elif error is not None and not error.retriable:
-                raise KafkaError(error, f"so the brokers answer for topic {name!r}")
+                raise answered(self._config, Api.METADATA, error, of=name, topic=name)
             failures += 1
             config = self._config
             wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)

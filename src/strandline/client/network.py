@@ -180,7 +180,7 @@ class Network:
                 attempts = f"{failed.failures} failed attempt{'s' if failed.failures > 1 else ''}"
                 logs.network.info("connected to %s again, after %s", key.endpoint, attempts)
             self._open[key] = connection
-            if connection.session_ms:
+            if connection.session_ms:  # rule A19/sessions-are-not-renewed
                 wait_ms = connection.session_ms * self._rng.uniform(*RENEWED_AFTER)
                 self._renewals[connection] = asyncio.get_running_loop().call_later(
                     wait_ms / 1000, self._renew, key, connection, advertised_by
@@ -195,7 +195,7 @@ class Network:
         if self._closed or self._open.get(key) is not connection:
             return
         del self._open[key]
-        if not connection.in_flight:
+        if not connection.in_flight:  # rule A19/next-session-overtakes
             connection.end_session()
             return
         task = asyncio.get_running_loop().create_task(self._open_next(key, connection, advertised_by))

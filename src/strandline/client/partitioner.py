@@ -46,6 +46,8 @@ class StickyPartitioner:
             if view is not None and view.leader is not None:
                 return candidate
         led = [number for number, view in views.items() if view.leader is not None]
-        self._round = led or list(views) or [0]
-        self._rng.shuffle(self._round)
-        return self._round.pop()
+        anew = led or list(views) or [0]
+        self._rng.shuffle(anew)
+        chosen = anew.pop()
+        self._round = anew
+        return chosen

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.client.errors import MissingExtra
 from strandline.client.types import OffsetAndMetadata
 from strandline.log.columns import RecordColumns
+from strandline.proto.errors import MissingExtra
 from strandline.proto.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class PolledRecords:
         """As a data frame whose columns stay Arrow's (`pandas.ArrowDtype`). Raises MissingExtra."""
         try:
             import pandas as pd
+            import pyarrow  # noqa: F401
         except ImportError as error:
             raise MissingExtra.of("to_pandas", "pandas", error) from error
         return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)

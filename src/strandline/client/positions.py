@@ -245,6 +245,7 @@ class PartitionState:
 
     def is_of_another(self, topic_id: UUID | None) -> bool:
         """Whether the topic that has the name now is another one than that of the position."""
+        # schedule 63/position-kept-over-a-topic-made-anew
         return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
 
     def begin_anew(self, topic_id: UUID, stood_at: int | None) -> None:
@@ -323,6 +324,7 @@ class PartitionState:
         rows = size = 0
         while self.chunks and rows < most and size < PART_BYTES_MAX:
             chunk = self.chunks[0]
+            # schedule 108/columns-of-an-answer-without-batches
             if self._drop_if_empty(chunk):  # `take` had the last of it, and has handed all of that out
                 continue
             header, batch = chunk.batches[0]

@@ -16,7 +16,7 @@ from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
-from strandline.client.loop_thread import Gate, LoopThread, of_parents, refused
+from strandline.client.loop_thread import Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
@@ -30,18 +30,32 @@ class _Running:
 
     def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
         self.thread = LoopThread("strandline-producer")
-        self.futures = ThreadFutures(lambda: self.thread.is_current)
-        self.core = self.thread.call(
-            lambda: ProducerCore(
-                config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
+        self.futures = ThreadFutures(lambda: self.thread.is_current, self._leave)
+        try:
+            self.core = self.thread.call(
+                lambda: ProducerCore(
+                    config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
+                )
             )
-        )
+        except BaseException:
+            self.thread.stop(nothing_to_await)
+            raise
+        memory_lock = getattr(self.core.accumulator.memory, "lock", None)  # the compiled one has none
+        self.thread.locks = (self.core.accumulator.lock, *(() if memory_lock is None else (memory_lock,)))
+        self.futures.locks = self.thread.locks
+
+    def _leave(self, error: BaseException) -> None:
+        """On the thread: no record goes the short way, which does not look, until a `send` has raised it."""
+        self.thread.leave(error)
+        self.core.lanes.clear()
 
     def flush(self, timeout_s: float | None) -> None:
         """Raises ClientTimeout."""
         done = Gate()
         self.core.accumulator.start_flush(done.open)
-        if not done.wait(timeout_s):
+        with SteppedOut(self.thread.locks):
+            done.wait(timeout_s)
+        if not done.is_open:
             raise ClientTimeout(
                 f"not everything was acknowledged within {timeout_s} s", self.core.sender.current_trouble()
             )
@@ -69,10 +83,10 @@ class Producer:
     """
 
     def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ProducerSettings]) -> None:
-        self._config = ProducerConfig.of(settings)
+        self._config = ProducerConfig(settings)
         self._bootstrap = bootstrap
         parse_bootstrap(bootstrap)
-        self._start_lock = threading.Lock()
+        self._start_lock = threading.RLock()
         self._running: _Running | None = None
         self._lanes: dict[str, Lanes] = {}
         """Those of the core that runs: the short way of a record."""
@@ -101,6 +115,7 @@ class Producer:
             KafkaError: MESSAGE_TOO_LARGE, or a partition that the topic does not have.
             ClosedError: the producer was closed.
             TypeError: key, value or a header is not bytes.
+            BaseException: SystemExit and alike that a callback of a future has raised (`flush` and `close`, too).
         """
         lanes = self._lanes.get(topic)
         if lanes is not None:
@@ -108,6 +123,7 @@ class Producer:
             if short is not None:
                 return short
         running = self._running or self._start()
+        running.thread.raise_left()
         core = running.core
         view = core.metadata.topics.get(topic)
         if view is None or not view.partitions or partition is not None:
@@ -130,9 +146,9 @@ class Producer:
         running = self._running
         if running is None:
             return
-        if running.thread.is_current:
-            raise refused("flush")
+        running.futures.may_wait("flush")
         running.flush(timeout_s)
+        running.thread.raise_left()
 
     def producer_id(self) -> int:
         """The id that stands in the batches of this producer in the log (KIP-98); -1 when it is not idempotent.
@@ -148,7 +164,9 @@ class Producer:
 
     def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has. Raises as `send` does."""
-        return self._view(self._running or self._start(), topic, None).partition_count
+        running = self._running or self._start()
+        running.thread.raise_left()
+        return self._view(running, topic, None).partition_count
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, at most `timeout_s`, then close. What is not acknowledged by then fails with ClosedError. Idempotent.
@@ -156,19 +174,19 @@ class Producer:
         Raises:
             ClientTimeout: the flush took longer than `timeout_s`; the producer is closed all the same.
         """
-        running = self._running
-        if running is not None and running.thread.is_current:
-            raise refused("close")
+        if self._running is not None:
+            self._running.futures.may_wait("close")
         with self._start_lock:
-            already, self._closed = self._closed, True
+            self._closed = True
         running = self._running
-        if already or running is None:
+        if running is None or running.thread.closed:
             return
         try:
             self.flush(timeout_s)
         finally:
             self._watched()
             running.thread.stop(running.core.close)
+        running.thread.raise_left()
 
     def __enter__(self) -> Self:
         return self
@@ -183,9 +201,15 @@ class Producer:
             if self._closed:
                 raise ClosedError("the producer is closed")
             if self._running is None:
-                self._running = running = _Running(self._bootstrap, self._config)
-                self._lanes = running.core.lanes
-                self._watched = watch(self, "a Producer", running.thread, running.end)
+                running = _Running(self._bootstrap, self._config)
+                if self._running is None and not self._closed:
+                    self._running = running
+                    self._lanes = running.core.lanes
+                    self._watched = watch(self, "a Producer", running.thread, running.end)
+                    return running
+                # A signal's handler has used, or closed, the producer meanwhile.
+                running.thread.stop(running.core.close)
+                return self._start()
             return self._running
 
     def _view(self, running: _Running, topic: str, partition: int | None) -> TopicView:
@@ -214,7 +238,10 @@ class Producer:
             room = Gate()
             core.accumulator.when_memory(room.open)
             left_ms = deadline_ms - core.clock.monotonic_ms()
-            if left_ms <= 0 or not room.wait(left_ms / 1000):
+            if left_ms > 0:
+                with SteppedOut(running.thread.locks):
+                    room.wait(left_ms / 1000)
+            if not room.is_open:
                 raise core.exhausted()
             future = try_send()
             if future is not None:
@@ -222,7 +249,7 @@ class Producer:
 
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread, sockets and locks are not ours."""
-        self._start_lock = threading.Lock()
+        self._start_lock = threading.RLock()
         running, self._running = self._running, None
         self._lanes = {}
         if running is not None:

@@ -21,6 +21,7 @@ from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
 from strandline.client.positions import AbortedTransactions, consumer_records, good_batches, located, whole_batches
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
@@ -69,7 +70,7 @@ class AsyncRangeReader:
         rng: Rng | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._config = ConsumerConfig.of(settings)
+        self._config = ConsumerConfig(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._metadata = self._session.metadata
         self._clock = self._session.clock
@@ -173,7 +174,7 @@ class AsyncRangeReader:
         expected = self._expected.get(partition.topic)
         if expected is not None and view.topic_id is not None and str(view.topic_id) != expected:
             # What is known may be older than what is expected: a reader outlives topics.
-            await self._metadata.update(timeout_ms)
+            await self._metadata.update(timeout_ms)  # schedule 63/kept-reader-trusts-what-it-knows
             view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
             if str(view.topic_id) != expected:
                 raise TopicReplaced(partition.topic, expected, str(view.topic_id))
@@ -208,7 +209,8 @@ class AsyncRangeReader:
         if told.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             if told.leader_id >= 0:
                 self._metadata.apply_leader(partition, told.leader_id, told.leader_epoch)
-            raise KafkaError(told.error, "", partition=str(partition), broker=node.node_id)
+            topic, where = partition.topic, str(partition)
+            raise answered(config, Api.FETCH, told.error, of=topic, partition=where, broker=node.node_id)
         return told
 
     def _refresh(self, partition: TopicPartition, error: KafkaError) -> None:

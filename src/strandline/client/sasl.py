@@ -116,6 +116,14 @@ def _credentials(config: CommonConfig) -> tuple[str, str]:
     return options["username"], options["password"]
 
 
+def user_of(config: CommonConfig) -> str:
+    """The name that a client logs in by, to be told; "" where a token has it, or it stands nowhere any more."""
+    try:
+        return "" if config.sasl_mechanism == OAUTHBEARER else _credentials(config)[0]
+    except ConfigError:
+        return ""
+
+
 async def authenticate(connection: Connection, login: Login, timeout_ms: float, token: str = "") -> int:
     """Prove to the broker who this client is, and with SCRAM that the broker knows it.
 

@@ -20,6 +20,7 @@ from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout
 from strandline.client.idempotence import ContinuedSequencer, Sequencer, SequencesBefore
 from strandline.client.metadata import TopicView
 from strandline.client.network import DATA
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo
 from strandline.proto.error_codes import ErrorCode
@@ -200,7 +201,7 @@ class Sender:
             else:
                 self._accumulator.release(batch)
                 batch.finish(-1, -1, ())
-                self._accumulator.answered(batch)
+                self._accumulator.complete(batch)
 
     def _connect(self, node: NodeInfo) -> float:
         if self._acks == 0 and node.node_id in self._reached:
@@ -315,7 +316,10 @@ class Sender:
                 replicas = (node.node_id,)
             self._finish(queue, batch, told.base_offset if code is ErrorCode.NONE else -1, told, replicas)
             return False
-        error = KafkaError(code, told.message, partition=str(queue.partition), broker=node.node_id)
+        topic, partition = queue.partition.topic, str(queue.partition)
+        error = answered(
+            self._config, Api.PRODUCE, code, told.message, of=topic, partition=partition, broker=node.node_id
+        )
         if batch.done:
             return False
         if code in _TOO_LARGE and batch.count > 1:
@@ -347,8 +351,9 @@ class Sender:
             self._sequencer.resolve(queue, batch, written=True)
         if not batch.done:
             self._accumulator.release(batch)
+            # rule B37/a-flush-returns-before-the-futures-are-done
             batch.finish(base_offset, told.log_append_time_ms, replicas)
-            self._accumulator.answered(batch)
+            self._accumulator.complete(batch)  # rule B37/a-flush-returns-before-the-futures-are-done/2
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException, now: float, *, at_once: bool = False
@@ -373,7 +378,7 @@ class Sender:
         self._accumulator.release(batch)
         logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
         batch.fail(error)
-        self._accumulator.answered(batch)
+        self._accumulator.complete(batch)
 
     # -- ends -------------------------------------------------------------------------------------------------------
 

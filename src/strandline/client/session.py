@@ -5,15 +5,28 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from functools import cache
 
+from strandline.client import logs
 from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig, parse_bootstrap
 from strandline.client.errors import ClosedError
 from strandline.client.loop_thread import OF_THE_PARENT, of_parents
 from strandline.client.metadata import Metadata
 from strandline.client.network import Network
+from strandline.log import compiled
 from strandline.proto.ports import Clock, Rng
 from strandline.proto.system import SystemClock, system_rng
+
+
+@cache
+def _tell_if_slow() -> None:
+    """Once in a process."""
+    if lacking := compiled.missing(compiled.OF_CLIENTS):
+        why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
+        logs.log.warning(
+            "this installation is slow: %s (%s). To mend it, %s", compiled.CONSEQUENCE, why, compiled.REMEDY
+        )
 
 
 class Session:
@@ -28,6 +41,7 @@ class Session:
         rng: Rng | None = None,
         allow_auto_create: bool = False,
     ) -> None:
+        _tell_if_slow()
         self.clock = clock or SystemClock()
         self.rng = rng or system_rng()
         self.network = Network(parse_bootstrap(bootstrap), config, self.clock, self.rng)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from strandline.client import logs
 from strandline.client.errors import ClientError
 
-log = logging.getLogger("strandline.client")
+log = logs.log
 """Where the clients write what nobody asked for and somebody should know."""
 
 

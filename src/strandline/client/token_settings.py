@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from strandline.client import logs
-from strandline.client.config_fields import kafka_name
-from strandline.client.config_security import SecurityConfig, given, jaas_options, resolved_setting, tls_of
+from strandline.client.config import SecurityConfig
+from strandline.client.config_security import given, jaas_options, resolved_setting, tls_of
 from strandline.client.tokens import Endpoint, EndpointTokens, FileTokens, Refresh, Tokens
 from strandline.proto.errors import ConfigError
 from strandline.proto.http_fetch import Address, parse_address
@@ -76,7 +76,7 @@ def _endpoint(config: SecurityConfig, address: Address) -> Endpoint:
     urlencode = config.sasl_oauthbearer_header_urlencode
     if ":" in client_id and not urlencode:
         allowed = "an id without a colon, which ends it in the request; or sasl.oauthbearer.header.urlencode=true"
-        raise ConfigError(kafka_name(_OPTIONS["clientId"]), client_id, allowed)
+        raise ConfigError(config.attributes[_OPTIONS["clientId"]].name, client_id, allowed)
     return Endpoint(
         config.sasl_oauthbearer_token_endpoint_url,
         address,
@@ -106,10 +106,10 @@ def _credentials(config: SecurityConfig) -> tuple[str, str, str]:
         setting = resolved_setting(config, name)
         if setting and option in options:
             allowed = f"nothing beside {option} of sasl.jaas.config: one or the other"
-            raise ConfigError(kafka_name(name), getattr(config, name), allowed)
+            raise ConfigError(config.attributes[name].name, getattr(config, name), allowed)
         value = setting or options.get(option, "")
         if not value and option != "scope":
             allowed = f"what the token endpoint knows this client by, here or as {option} of sasl.jaas.config"
-            raise ConfigError(kafka_name(name), "", allowed)
+            raise ConfigError(config.attributes[name].name, "", allowed)
         found.append(value)
     return found[0], found[1], found[2]

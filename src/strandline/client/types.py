@@ -172,7 +172,8 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a topic or broker: `value` is None where it is secret, `source` is Kafka's name of its origin."""
+    """One setting of a topic or broker: `value` is None where it is secret or unset, `source` says in Kafka's words
+    where it comes from."""
 
     name: str
     value: str | None

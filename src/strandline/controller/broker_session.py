@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from strandline.controller import methods
+from strandline.controller import methods, operations
 from strandline.controller.broker_api import (
     Heartbeat,
     HeartbeatReply,
@@ -203,7 +203,9 @@ class BrokerSession:
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
-                reply = await self._channel.register_broker(self._registration, timeout_ms=max(left_ms, 1.0))
+                reply = await self._channel.ask(
+                    operations.REGISTER_BROKER, self._registration, timeout_ms=max(left_ms, 1.0)
+                )
             except KafkaError as error:
                 if error.code in _FINAL or left_ms <= 0:
                     raise FatalError(f"Broker {self.node_id} cannot join the cluster: {error.message}") from error
@@ -232,6 +234,7 @@ class BrokerSession:
             return False
         self._stream, self._endpoint = stream, endpoint
         self._reported = {}
+        # schedule 56/unserved-replicas-are-told-to-one-controller
         self._reported_unserved = self._reported_rotten = self._reported_without_room = None
         reader = asyncio.get_running_loop().create_task(self._read(stream))
         try:
@@ -271,12 +274,14 @@ class BrokerSession:
             if self._reported.get(key) != item:
                 self._reported[key] = item
                 changed.append(item)
+        # schedule 56/unserved-replicas-are-not-told, schedule 80/rot-is-not-reported
         unserved, rotten = self._collect_unserved(), self._collect_rotten()
         without_room = self._collect_without_room()
         without_room_before, self._reported_without_room = self._reported_without_room, without_room
         unserved_before, self._reported_unserved = self._reported_unserved, unserved
         rotten_before, self._reported_rotten = self._reported_rotten, rotten
         self._sent_offset = self._publisher.image.offset
+        # schedule 57/a-full-directory-is-not-told, schedule 57/full-disk-is-not-told
         return Heartbeat(
             node_id=self.node_id,
             broker_epoch=self._epoch,
@@ -310,7 +315,7 @@ class BrokerSession:
             self._take(reply)
 
     def _displaced_by(self, error: KafkaError) -> None:
-        if self._was_unfenced:
+        if self._was_unfenced:  # rule B12/a-displaced-broker-stops
             raise FatalError(
                 f"Broker {self.node_id} of epoch {self._epoch} is not registered any more: {error.message}"
             ) from error
@@ -322,6 +327,7 @@ class BrokerSession:
         if reply.should_shut_down:
             self._may_stop.set()
         self._report_at = reply.report_at_offset
+        # schedule 71/displaced-broker-is-not-asked
         if reply.heartbeat_now or self._sent_offset < self._report_at <= self._publisher.image.offset:
             self._wake.set()
 

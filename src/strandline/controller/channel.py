@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
-from uuid import UUID
+from typing import TypeVar
 
-from strandline.controller import api, methods
+from strandline.controller import methods
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.operations import Operation
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumView
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import ZERO_UUID, Endpoint
-from strandline.proto.messages.method import Method
+from strandline.proto.ids import Endpoint
 from strandline.proto.ports import Clock, Rng, Rpc, RpcTimeout, RpcUnavailable
 
-Request_contra = TypeVar("Request_contra", contravariant=True)
-Reply_co = TypeVar("Reply_co", covariant=True)
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
 DEFAULT_TIMEOUT_MS = 30_000.0
 """How long a call looks for an active controller and its answer (Kafka's request.timeout.ms)."""
@@ -37,31 +34,8 @@ HEARD_WITHIN_MS = 500.0
 """How long the answer to a client waits until this broker has heard of the change itself: milliseconds, as a rule."""
 
 
-class _Call(Protocol[Request_contra, Reply_co]):
-    def __call__(
-        self, request: Request_contra, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> Coroutine[Any, Any, Reply_co]: ...
-
-
-class Operation(Generic[Request_contra, Reply_co]):
-    """A method of the controller as an operation of the channel: `await channel.delete_topics(request, timeout_ms)`.
-
-    With `heard` it is over when this broker's own image has what it changed: whoever then asks this broker finds it.
-    """
-
-    def __init__(self, method: Method[Request_contra, Reply_co], *, heard: bool = False) -> None:
-        self.method = method
-        self._heard = heard
-
-    def __get__(self, channel: ControllerChannel, _: type[ControllerChannel]) -> _Call[Request_contra, Reply_co]:
-        async def call(request: Request_contra, timeout_ms: float = DEFAULT_TIMEOUT_MS) -> Reply_co:
-            return await channel.call(self.method, request, timeout_ms, heard=self._heard)
-
-        return call
-
-
 class ControllerChannel:
-    """Mirrors the operations of `Controller`, wherever the active one is.
+    """Asks for the operations of the controller, wherever the active one is.
 
     NOT_CONTROLLER, a broken connection and silence are retried until `timeout_ms` is over; every other answer is final.
     An attempt that broke may have been carried out: operations are built so that asking again is right (topics carry a
@@ -100,14 +74,18 @@ class ControllerChannel:
         except TimeoutError:
             pass
 
-    async def call(
-        self, method: Method[Request_contra, Reply_co], request: Request_contra, timeout_ms: float, *, heard: bool
-    ) -> Reply_co:
-        """Ask the active controller; with `heard` wait for a moment until this node's image has what it answers.
+    async def ask(
+        self, operation: Operation[Request, Reply], request: Request, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> Reply:
+        """Ask the active controller; where the operation is to be `heard` wait for a moment until this node's image
+        has what it answers.
 
         Raises:
             KafkaError: its answer, or REQUEST_TIMED_OUT when none came in time.
         """
+        method = operation.method
+        if operation.prepare is not None:
+            request = operation.prepare(request, self._rng)
         data = method.request.encode(request)
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         pause_ms = BACKOFF_MS[0]
@@ -130,7 +108,7 @@ class ControllerChannel:
                 try:
                     answer = await self._rpc.call(endpoint, method.path, data, timeout_ms=attempt_ms)
                     reply, offset = methods.read_answer(method, answer)
-                    if heard:
+                    if operation.heard:
                         left_ms = deadline_ms - self._clock.monotonic_ms()
                         await self._publisher.reached(offset, max(0.0, min(left_ms, HEARD_WITHIN_MS)))
                     return reply
@@ -156,34 +134,3 @@ class ControllerChannel:
             "IPv6), that its name in controller.quorum.voters has here?"
         )
         return f"no controller is known to lead, and these cannot be reached: {'; '.join(reasons)}. {advice}"
-
-    register_broker = Operation(methods.REGISTER_BROKER)
-    unregister_broker = Operation(methods.UNREGISTER_BROKER, heard=True)
-    alter_partition = Operation(methods.ALTER_PARTITION)
-    """An item may still answer NOT_CONTROLLER, for its leader to repeat."""
-    delete_topics = Operation(methods.DELETE_TOPICS, heard=True)
-    create_partitions = Operation(methods.CREATE_PARTITIONS, heard=True)
-    incremental_alter_configs = Operation(methods.INCREMENTAL_ALTER_CONFIGS, heard=True)
-    create_acls = Operation(methods.CREATE_ACLS, heard=True)
-    delete_acls = Operation(methods.DELETE_ACLS, heard=True)
-    allocate_producer_ids = Operation(methods.ALLOCATE_PRODUCER_IDS)
-    elect_leaders = Operation(methods.ELECT_LEADERS, heard=True)
-    remove_voter = Operation(methods.REMOVE_VOTER)
-    add_voter = Operation(methods.ADD_VOTER)
-    alter_scram_credentials = Operation(methods.ALTER_SCRAM, heard=True)
-    alter_client_quotas = Operation(methods.ALTER_QUOTAS, heard=True)
-    alter_tiers = Operation(methods.ALTER_TIERS)
-    """As alter_partition."""
-    describe_replicas = Operation(methods.DESCRIBE_REPLICAS)
-
-    async def create_topics(
-        self, request: api.CreateTopicsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.CreateTopicsReply:
-        """Create topics. Proposes their ids, so that a retry recognises its own work."""
-        topics = tuple(
-            replace(topic, topic_id=UUID(int=self._rng.getrandbits(128), version=4))
-            if topic.topic_id == ZERO_UUID
-            else topic
-            for topic in request.topics
-        )
-        return await self.call(methods.CREATE_TOPICS, replace(request, topics=topics), timeout_ms, heard=True)

@@ -34,7 +34,7 @@ _RECORD_OVERHEAD_BYTES = 32
 _NOT_YET = 2**63
 """Beyond every offset."""
 
-Operation = Callable[[MachineState, int], Result[T]]
+Command = Callable[[MachineState, int], Result[T]]
 """A command: (state, offset that its first record would have) -> result; raises KafkaError to refuse."""
 
 
@@ -96,7 +96,7 @@ class CommandQueue:
         self._state: MachineState | None = None
         self._epoch = -1
         self._committed = -1
-        self._commands: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
+        self._commands: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self._deferred: deque[_Deferred[Any]] = deque()
         self._scheduled = False
         self._batch: list[bytes] = []
@@ -113,28 +113,28 @@ class CommandQueue:
 
     def begin(self, state: MachineState, epoch: int) -> None:
         """This node is the active controller of `epoch`; `state` stands on the committed image."""
-        self._state = state
+        self._state = state  # rule A13/working-image-outlives-the-leadership/2
         self._epoch = epoch
         self._committed = state.image.offset
 
     def end(self) -> None:
         """It no longer is: drop the state, fail what is unanswered."""
-        self._state = None
+        self._state = None  # rule A13/working-image-outlives-the-leadership
         self._epoch = -1
         commands, self._commands = self._commands, deque()
         deferred, self._deferred = self._deferred, deque()
         for _, future in commands:
             _fail(future)
-        for answer in deferred:
+        for answer in deferred:  # rule A13/deferred-answers-are-forgotten
             _fail(answer.future)
 
-    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit(self, command: Command[T]) -> asyncio.Future[T]:
         """Queue a command; the future gives its reply, or KafkaError."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._state is None:
             future.set_exception(not_controller())
         else:
-            self._commands.append((operation, future))
+            self._commands.append((command, future))
             self.schedule()
         return future
 
@@ -150,14 +150,14 @@ class CommandQueue:
         while self._deferred and self._deferred[0].offset <= offset:
             self._deferred.popleft().resolve()
 
-    def run_now(self, operation: Operation[T]) -> T:
+    def run_now(self, command: Command[T]) -> T:
         """Run a command of the controller's own inside a turn; no caller waits for its commit.
 
         Raises:
             KafkaError: its records cannot be replayed; nothing was changed.
         """
         state = self._active()
-        result = operation(state, self._next_offset())
+        result = command(state, self._next_offset())
         replayed = self._replayed(state, result.records)
         self.decided(state, result.records)
         self._append(state, replayed)
@@ -186,7 +186,7 @@ class CommandQueue:
         self.committed(self._committed)
         self.after_turn()
 
-    def _run(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+    def _run(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         state = self._active()
         if future.done():
             return
@@ -195,10 +195,10 @@ class CommandQueue:
         self._deferred.append(answer)
         replayed = _NOTHING
         try:
-            result = operation(state, self._next_offset())
+            result = command(state, self._next_offset())
             replayed = self._replayed(state, result.records)
         except KafkaError as error:
-            answer.error = error
+            answer.error = error  # rule A13/refusal-before-commit
         except Exception as error:
             log.exception("a command of the controller failed")
             answer.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed at this: {error!r}")
@@ -206,7 +206,7 @@ class CommandQueue:
             answer.reply = result.reply
             self.decided(state, result.records)
         self._append(state, replayed)
-        answer.offset = state.image.offset
+        answer.offset = state.image.offset  # rule A13/answer-before-commit
 
     def _active(self) -> MachineState:
         if self._state is None:
@@ -224,13 +224,13 @@ class CommandQueue:
         try:
             encoded = encode_records(records)
             delta = state.replay(decode_records(encoded))
-        except (FatalError, ValueError, TypeError) as error:
-            mark("unreplayable-refused")
+        except (FatalError, ValueError, TypeError) as error:  # rule A16/appended-before-it-is-replayed
+            mark("unreplayable-refused")  # rule A16/appended-before-it-is-replayed/2
             log.error("refused: no node could replay the records of a command", error=str(error))
             message = f"The controller refused it, for no node could replay its records: {error}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message) from error
         size = sum(map(len, encoded))
-        if size + _RECORD_OVERHEAD_BYTES * len(encoded) > self._quorum.max_append_bytes:
+        if size + _RECORD_OVERHEAD_BYTES * len(encoded) > self._quorum.max_append_bytes:  # rule A16/batch-of-any-size
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 "This changes more at once than one batch of the metadata log may hold. Ask for less at once.",

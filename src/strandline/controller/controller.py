@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, broker_api, methods, quota_api, scram_api
-from strandline.controller.command_queue import CommandQueue, Operation
-from strandline.controller.machine import acls, brokers, configs, elections, isr, quotas, scram, tiers, topics
+from strandline.controller import broker_api, methods
+from strandline.controller.command_queue import Command, CommandQueue
+from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
-from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
+from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, MetadataVersionRecord
+from strandline.controller.metadata.settings import AGREED_KEYS
 from strandline.controller.methods import served
+from strandline.controller.operations import OPERATIONS, Operation
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumLog
 from strandline.controller.session_server import SessionServer
 from strandline.proto.errors import FatalError, KafkaError
@@ -28,7 +31,8 @@ from strandline.proto.messages.method import handler
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
 from strandline.proto.tasks import Report
 
-T = TypeVar("T")
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 log = structlog.get_logger("strandline.controller")
 
 STALL_MS = 250.0
@@ -125,7 +129,7 @@ class Controller:
 
     def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
         """The publisher loads it; a leader never gets one (invariant LeaderNeverLoadSnapshot)."""
-        if self.active:
+        if self.active:  # rule A10/leader-loads-a-snapshot
             raise FatalError(f"A snapshot that ends at {end_offset} was loaded into the active controller.")
         self._applied = end_offset - 1
 
@@ -209,7 +213,7 @@ class Controller:
             self._run_own_commands(now_ms)
         except KafkaError as error:
             # It would be refused again at once: its state is the same until some other command changes it.
-            self._hold_off_until_ms = now_ms + HOLD_OFF_MS
+            self._hold_off_until_ms = now_ms + HOLD_OFF_MS  # rule A16/refused-decision-is-tried-again-at-once
             log.error("internal error: a decision of the controller's own was refused", error=str(error))
 
     def _run_own_commands(self, now_ms: float) -> None:
@@ -244,79 +248,22 @@ class Controller:
 
     # Operations
 
-    def _now_ms(self) -> float:
+    @property
+    def quorum(self) -> QuorumLog:
+        """This node's."""
+        return self._quorum
+
+    def now_ms(self) -> float:
+        """Monotonic time."""
         return self._clock.monotonic_ms()
 
-    async def _do(self, operation: Operation[T]) -> T:
-        return await self._queue.submit(operation)
+    def submit(self, command: Command[Reply]) -> asyncio.Future[Reply]:
+        """Run it in its turn; the reply comes once what it rests on is committed."""
+        return self._queue.submit(command)
 
-    async def register_broker(self, request: broker_api.RegisterBrokerRequest) -> broker_api.RegisterBrokerReply:
-        """Register a broker's process. Raises KafkaError, see `machine.brokers.register_broker`."""
-        return await self._do(lambda state, offset: brokers.register_broker(state, request, offset, self._now_ms()))
-
-    async def unregister_broker(self, request: broker_api.UnregisterBrokerRequest) -> broker_api.RegisterBrokerReply:
-        """Take a broker out for good; answers the epoch that ended. Raises KafkaError BROKER_ID_NOT_REGISTERED."""
-        return await self._do(lambda state, _: brokers.unregister_broker(state, request))
-
-    async def alter_partition(self, request: broker_api.AlterPartitionRequest) -> broker_api.AlterPartitionReply:
-        """Judge a leader's proposals. Raises KafkaError STALE_BROKER_EPOCH."""
-        return await self._do(lambda state, _: isr.alter_partition(state, request))
-
-    async def create_topics(self, request: api.CreateTopicsRequest) -> api.CreateTopicsReply:
-        """Create topics, or with `dry_run` say what would be created."""
-        return await self._do(lambda state, _: topics.create_topics(state, request))
-
-    async def delete_topics(self, request: api.DeleteTopicsRequest) -> api.TopicOutcomes:
-        """Delete topics."""
-        return await self._do(lambda state, _: topics.delete_topics(state, request))
-
-    async def create_partitions(self, request: api.CreatePartitionsRequest) -> api.TopicOutcomes:
-        """Add partitions to topics."""
-        return await self._do(lambda state, _: topics.create_partitions(state, request))
-
-    async def incremental_alter_configs(self, request: api.AlterConfigsRequest) -> api.AlterConfigsReply:
-        """Change configs."""
-        return await self._do(lambda state, _: configs.incremental_alter_configs(state, request))
-
-    async def create_acls(self, request: api.CreateAclsRequest) -> api.AclOutcomes:
-        """Add access control entries."""
-        return await self._do(lambda state, _: acls.create_acls(state, request))
-
-    async def delete_acls(self, request: api.DeleteAclsRequest) -> api.AclOutcomes:
-        """Remove access control entries."""
-        return await self._do(lambda state, _: acls.delete_acls(state, request))
-
-    async def allocate_producer_ids(self, request: broker_api.AllocateProducerIdsRequest) -> broker_api.ProducerIdBlock:
-        """A block of producer ids. Raises KafkaError STALE_BROKER_EPOCH."""
-        return await self._do(lambda state, _: brokers.allocate_producer_ids(state, request))
-
-    async def elect_leaders(self, request: api.ElectLeadersRequest) -> api.ElectLeadersReply:
-        """Elect leaders, or with `dry_run` preview it."""
-        return await self._do(lambda state, _: elections.elect_leaders(state, request, self._now_ms()))
-
-    async def remove_voter(self, request: api.RemoveVoterRequest) -> api.VoterReply:
-        """Take the vote of a replica that is gone. Raises KafkaError, see `raft.voter_changes.remove_voter`."""
-        return api.VoterReply(await self._quorum.remove_voter(request.node_id, request.directory_id))
-
-    async def add_voter(self, request: api.AddVoterRequest) -> api.VoterReply:
-        """Give a replica a vacant place in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
-        return api.VoterReply(await self._quorum.add_voter(request.node_id, request.directory_id))
-
-    async def describe_replicas(self, request: broker_api.DescribeReplicasRequest) -> broker_api.DescribeReplicasReply:
-        """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
-        return await self._do(lambda state, _: elections.describe_replicas(state, request, self._now_ms()))
-
-    async def alter_scram_credentials(self, request: scram_api.AlterScramRequest) -> scram_api.AlterScramReply:
-        """Set and remove SCRAM credentials. Raises KafkaError INVALID_REQUEST."""
-        return await self._do(lambda state, _: scram.alter_scram_credentials(state, request))
-
-    async def alter_client_quotas(self, request: quota_api.AlterQuotasRequest) -> quota_api.AlterQuotasReply:
-        """Set and remove quotas of clients. Raises KafkaError POLICY_VIOLATION."""
-        return await self._do(lambda state, _: quotas.alter_client_quotas(state, request))
-
-    async def alter_tiers(self, request: broker_api.AlterTiersRequest) -> broker_api.AlterTiersReply:
-        """Judge a leader's changes of tiers. Raises KafkaError STALE_BROKER_EPOCH."""
-        return await self._do(lambda state, _: tiers.alter_tiers(state, request))
+    async def carry_out(self, operation: Operation[Request, Reply], request: Request) -> Reply:
+        """Do it, and answer once what the answer rests on is committed. Raises KafkaError, which refuses it."""
+        return await operation.carry_out(self, request)
 
     # The network
 
@@ -326,25 +273,7 @@ class Controller:
         def committed() -> int:
             return self._publisher.image.offset
 
-        unary = (
-            served(methods.REGISTER_BROKER, self.register_broker, committed),
-            served(methods.UNREGISTER_BROKER, self.unregister_broker, committed),
-            served(methods.ALTER_PARTITION, self.alter_partition, committed),
-            served(methods.CREATE_TOPICS, self.create_topics, committed),
-            served(methods.DELETE_TOPICS, self.delete_topics, committed),
-            served(methods.CREATE_PARTITIONS, self.create_partitions, committed),
-            served(methods.INCREMENTAL_ALTER_CONFIGS, self.incremental_alter_configs, committed),
-            served(methods.CREATE_ACLS, self.create_acls, committed),
-            served(methods.DELETE_ACLS, self.delete_acls, committed),
-            served(methods.ALLOCATE_PRODUCER_IDS, self.allocate_producer_ids, committed),
-            served(methods.ELECT_LEADERS, self.elect_leaders, committed),
-            served(methods.REMOVE_VOTER, self.remove_voter, committed),
-            served(methods.ADD_VOTER, self.add_voter, committed),
-            served(methods.DESCRIBE_REPLICAS, self.describe_replicas, committed),
-            served(methods.ALTER_SCRAM, self.alter_scram_credentials, committed),
-            served(methods.ALTER_QUOTAS, self.alter_client_quotas, committed),
-            served(methods.ALTER_TIERS, self.alter_tiers, committed),
-        )
+        unary = (served(each.method, partial(self.carry_out, each), committed) for each in OPERATIONS)
         return dict(unary), {methods.SESSION.path: self._sessions.serve}
 
 

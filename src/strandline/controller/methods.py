@@ -1,6 +1,6 @@
-"""The calls that the controller and every node answer: one table, from which the callers and the servers are made.
+"""Calls between nodes that are no operations of the controller, and the envelope that the controller answers in.
 
-A method of the controller answers an envelope: an error that concerns the call as a whole, or the reply.
+The envelope holds an error that concerns the call as a whole, or the reply (`strandline.controller.operations`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from strandline.controller import api, broker_api, quota_api, scram_api
+from strandline.controller import broker_api
 from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -22,37 +22,6 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 _CONTROLLER = "/strandline.v1.Controller/"
-
-METHODS: list[Method[Any, Any]] = []
-"""Every unary method of the controller."""
-
-
-def _method(name: str, request: type[Request], reply: type[Reply]) -> Method[Request, Reply]:
-    found = method(_CONTROLLER + name, request, reply)
-    METHODS.append(found)
-    return found
-
-
-REGISTER_BROKER = _method("RegisterBroker", broker_api.RegisterBrokerRequest, broker_api.RegisterBrokerReply)
-UNREGISTER_BROKER = _method("UnregisterBroker", broker_api.UnregisterBrokerRequest, broker_api.RegisterBrokerReply)
-"""Answers the epoch that ended."""
-ALTER_PARTITION = _method("AlterPartition", broker_api.AlterPartitionRequest, broker_api.AlterPartitionReply)
-CREATE_TOPICS = _method("CreateTopics", api.CreateTopicsRequest, api.CreateTopicsReply)
-DELETE_TOPICS = _method("DeleteTopics", api.DeleteTopicsRequest, api.TopicOutcomes)
-CREATE_PARTITIONS = _method("CreatePartitions", api.CreatePartitionsRequest, api.TopicOutcomes)
-INCREMENTAL_ALTER_CONFIGS = _method("IncrementalAlterConfigs", api.AlterConfigsRequest, api.AlterConfigsReply)
-CREATE_ACLS = _method("CreateAcls", api.CreateAclsRequest, api.AclOutcomes)
-DELETE_ACLS = _method("DeleteAcls", api.DeleteAclsRequest, api.AclOutcomes)
-ALLOCATE_PRODUCER_IDS = _method(
-    "AllocateProducerIds", broker_api.AllocateProducerIdsRequest, broker_api.ProducerIdBlock
-)
-ELECT_LEADERS = _method("ElectLeaders", api.ElectLeadersRequest, api.ElectLeadersReply)
-REMOVE_VOTER = _method("RemoveVoter", api.RemoveVoterRequest, api.VoterReply)
-ADD_VOTER = _method("AddVoter", api.AddVoterRequest, api.VoterReply)
-ALTER_SCRAM = _method("AlterScramCredentials", scram_api.AlterScramRequest, scram_api.AlterScramReply)
-ALTER_QUOTAS = _method("AlterClientQuotas", quota_api.AlterQuotasRequest, quota_api.AlterQuotasReply)
-ALTER_TIERS = _method("AlterTiers", broker_api.AlterTiersRequest, broker_api.AlterTiersReply)
-DESCRIBE_REPLICAS = _method("DescribeReplicas", broker_api.DescribeReplicasRequest, broker_api.DescribeReplicasReply)
 
 SESSION = method(_CONTROLLER + "Session", broker_api.Heartbeat, broker_api.HeartbeatReply)
 """A bidirectional stream: the broker writes heartbeats, the controller replies in envelopes."""

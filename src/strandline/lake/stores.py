@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.log.tier.credentials import explained
+from strandline.proto.errors import ConfigError, MissingExtra, StrandlineError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Obstore
@@ -26,16 +27,6 @@ SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
 class StoreFailed(StrandlineError):
     """The object store refused or did not answer; the message is its own."""
-
-
-class LibraryMissing(StrandlineError, ImportError):
-    """A library that this needs is not installed; the message has the command that installs it."""
-
-
-def missing(what: str, extra: str, error: ImportError) -> LibraryMissing:
-    """Says which extra brings what is needed."""
-    advice = f"pip install '.[{extra}]' in a checkout of Strandline"
-    return LibraryMissing(f"{what} needs a library that is not here ({error}): {advice}")
 
 
 class Stored(NamedTuple):
@@ -104,7 +95,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
 
     Raises:
         ConfigError: a URL of another kind.
-        LibraryMissing: obstore is not installed.
+        MissingExtra: obstore is not installed.
     """
     text = str(place)
     scheme, mark, _rest = text.partition("://")
@@ -193,13 +184,13 @@ class LocalStore:
 
 
 class ObjectStore:
-    """A prefix in an object store. Raises StoreFailed, LibraryMissing."""
+    """A prefix in an object store. Raises StoreFailed, MissingExtra."""
 
     def __init__(self, url: str) -> None:
         try:
             from obstore.store import from_url
         except ImportError as error:
-            raise missing(f"a lake at {url}", "lake", error) from error
+            raise MissingExtra.of(f"a lake at {url}", "lake", error) from error
         self.place = url.rstrip("/")
         self._store: Obstore = self._told(lambda: from_url(self.place))
 
@@ -270,7 +261,7 @@ class ObjectStore:
             raise
         except BaseError as error:
             said = str(error).partition("\n\nDebug source")[0]
-            raise StoreFailed(f"{self.place}: {said}") from error
+            raise StoreFailed(f"{self.place}: {explained(said)}") from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # obstore's, for an endpoint that is no URL, say
                 raise

@@ -8,7 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from strandline.lake.commits import BAD, DATA, Commit, Lake, LakeDamaged, State
-from strandline.lake.stores import ATTEMPTS, missing
+from strandline.lake.stores import ATTEMPTS
+from strandline.proto.errors import MissingExtra
 from strandline.proto.system import SystemClock
 
 COMPACT_ABOVE_FILES = 1
@@ -172,5 +173,5 @@ def _parquet(lake: Lake, name: str) -> Any:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise missing("a lake", "lake", error) from error
+        raise MissingExtra.of("a lake", "lake", error) from error
     return parquet.ParquetFile(lake.store.open(name))

@@ -28,6 +28,7 @@ async def begin_with(log: PartitionLog, offset: int, producers: ProducerStates) 
     """
     path = f"{log.directory}/{_TEMPORARY}"
     await write_synced(log.disk, {path: producers.encode_snapshot()})
+    # rule B24/told-of-what-was-cut
     if log.failure is not None or log.log_start_offset != offset or not lacks_producers(log):
         return False
     log.snapshots.take_in(path, offset)

@@ -85,6 +85,7 @@ def read_checkpoints(disk: Disk, directory: str) -> Believed:
             believed.cleaned.update(_read_cleaned(disk, path, copies.get(name)))
             continue
         there = disk.exists(path)
+        # rule B31/a-damaged-checkpoint-has-no-copy
         copy = None if name not in copies else decode_offsets(path, copies[name])
         own = _read_own(disk, path, has_copy=copy is not None) if there else None
         if own is not None and copy is not None and own != copy:
@@ -131,7 +132,7 @@ def _tell_difference(path: str, own: Mapping[TopicPartition, int], copy: Mapping
 
 
 def _lower(own: Mapping[TopicPartition, int], copy: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    return {tp: min(own[tp], copy[tp]) for tp in own.keys() & copy.keys()}
+    return {tp: min(own[tp], copy[tp]) for tp in own.keys() & copy.keys()}  # rule B31/the-higher-promise-counts
 
 
 def _read_copy(disk: Disk, directory: str) -> dict[str, bytes]:

@@ -84,7 +84,7 @@ class CheckpointWriter:
                     await self._write(names)
                 except DiskError as error:
                     if isinstance(error, DiskFull):
-                        self._on_full()
+                        self._on_full()  # rule B18/checkpoints-without-room-are-silent
                     log.warning("checkpoints could not be written; trying again", names=names, error=str(error))
                     self._raised |= raised
                     await asyncio.sleep(RETRY_S)
@@ -107,6 +107,6 @@ class CheckpointWriter:
                 disk.rename(f"{path}/{name}{TEMPORARY}", f"{path}/{name}")
             if gathered.data:
                 await disk.sync([], [path])
-            if not log_dir.has_taken_back(gathered):
+            if not log_dir.has_taken_back(gathered):  # rule B15/a-start-is-durable-that-was-lowered
                 log_dir.replaced(gathered)
                 return

@@ -166,7 +166,7 @@ def decode_checked(path: str, data: bytes, parse: Callable[[str], T], advice: st
     entries = decode_checkpoint(path, data, str, advice)
     name, _, checksum = entries[-1].partition(" ") if entries else ("", "", "")
     if name == _CHECKSUM:
-        if checksum != str(_checksum_of(entries[:-1])):
+        if checksum != str(_checksum_of(entries[:-1])):  # rule B31/findings-are-believed
             raise CorruptLogError(path, 0, None, "its checksum does not hold", advice)
         entries.pop()
     return decode_checkpoint(path, encode_checkpoint(entries), parse, advice)
@@ -208,7 +208,7 @@ def check_checksum(data: bytes) -> None:
     lines = data.splitlines(keepends=True)
     body = b"".join(line for line in lines if line.strip() and not line.startswith(b"#"))  # comments say nothing
     said = [line for line in lines if line.startswith(b"#%s=" % _CHECKSUM.encode())]
-    if said and said != [with_checksum(body)[len(body) :]]:
+    if said and said != [with_checksum(body)[len(body) :]]:  # rule B31/identity-is-believed
         raise ValueError("its checksum does not hold")
 
 

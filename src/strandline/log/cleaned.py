@@ -112,6 +112,7 @@ class CleanedSegment:
             self._add(stays)
             return
         gap = self._gap
+        # rule B20/gaps-over-epochs
         if gap is not None and gap[2] == header.leader_epoch and header.last_offset - gap[0] <= RELATIVE_OFFSET_MAX:
             self._gap = (gap[0], header.last_offset, gap[2])
             return
@@ -120,7 +121,7 @@ class CleanedSegment:
 
     def _end_gap(self) -> None:
         if self._gap is not None:
-            self._add(gap_batch(*self._gap))
+            self._add(gap_batch(*self._gap))  # rule B20/holes-in-the-log
             self._gap = None
 
     def _add(self, batch: Buffer) -> None:
@@ -150,6 +151,7 @@ class CleanedSegment:
         size = await self.write()
         files = self._new.seal()
         try:
+            # schedule 75/swap-of-what-is-not-synced
             await self._pace.during(self._log.disk.sync([self._new.file, *files]))
         finally:
             for file in files:

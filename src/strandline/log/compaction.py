@@ -98,7 +98,7 @@ class Compaction:
         self._buffer_bytes = buffer_bytes
         self._map = new_offset_map(buffer_bytes)
         self._now_ms = now_ms
-        self._latest_ms = latest_ms
+        self._latest_ms = latest_ms  # schedule 83/tombstones-go-by-a-time-that-is-behind
         self._pace = pace
         self._unlink = unlink
         self._step_bytes = self._step_offsets = 0
@@ -156,7 +156,7 @@ class Compaction:
     def _span(self, segment: Segment) -> int:
         """Offsets from the segment's base to that of the next one. Raises LogChanged."""
         log = self._log
-        self._check(segment)
+        self._check(segment)  # rule B20/segments-that-went-are-looked-for
         number = log.segments.index(segment)
         following = log.bases[number + 1] if number + 1 < len(log.bases) else log.log_end_offset
         return following - segment.base_offset
@@ -234,7 +234,7 @@ class Compaction:
             return self._emptied(header, batch)
         if not is_compacted(header):
             return batch
-        over = header.has_delete_horizon and self._now_ms > header.base_timestamp
+        over = header.has_delete_horizon and self._now_ms > header.base_timestamp  # rule B20/tombstones-go-at-once
         stays = WhatStays(header, self._map, tombstones_go=over)
         await self._over_records(header, batch, stays.take)
         self.done.records += header.count
@@ -272,6 +272,7 @@ class Compaction:
     def _is_remembered(self, header: BatchHeader) -> bool:
         """Whether the batch is among those that a producer's retries are known by."""
         entry = self._log.producers.get(header.producer_id) if header.producer_id >= 0 else None
+        # rule C2/producers-are-compacted-away
         return entry is not None and any(batch.last_offset == header.last_offset for batch in entry.batches)
 
     # ------------------------------------------------------------------ reading
@@ -300,7 +301,7 @@ class Compaction:
                         need = header.size
                         continue
                     batch = data[at : at + header.size]
-                    verify_crc(batch)
+                    verify_crc(batch)  # rule B20/rot-is-copied
                 except KafkaError as error:
                     raise segment.damaged(position, error.message) from error
                 if header.base_offset != offset:

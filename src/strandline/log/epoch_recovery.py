@@ -25,7 +25,7 @@ def load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
     try:
         return LeaderEpochs(decode_epochs(path, read_file(disk, path)))
     except (CorruptLogError, ValueError):
-        return None
+        return None  # rule B8/epoch-checkpoint-damaged-by-a-crash/2
 
 
 def epochs_from_batches(segments: Sequence[Segment]) -> LeaderEpochs:

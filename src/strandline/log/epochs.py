@@ -74,7 +74,7 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[LeaderEpoch, Offset]:
         """The largest known epoch that is <= `epoch`, and the offset at which it ends; (-1, -1) if there is none."""
         i = bisect_right(self._epochs, epoch) - 1
-        if i < 0:
+        if i < 0:  # rule B8/only-exact-epochs-are-known
             return LeaderEpoch(-1), Offset(-1)
         end = self._starts[i + 1] if i + 1 < len(self._starts) else log_end_offset
         return LeaderEpoch(self._epochs[i]), Offset(end)
@@ -127,11 +127,12 @@ def intact_end(
     Returns the position behind the last of them, and the offset that follows.
     """
     position, end = 0, len(data)
+    # rule B19/deleted-epochs-are-rot
     if offset < log_start_offset:  # the epochs of batches wholly below the log start are forgotten
         position, offset = intact(data, position, offset, -1, min(log_start_offset, limit_offset), crc32c)
     while position < end and offset < limit_offset:
         # Of a batch that the log begins inside, the epoch is known from the log start on.
-        epoch, until = epochs.span_at(max(offset, log_start_offset))
+        epoch, until = epochs.span_at(max(offset, log_start_offset))  # rule B19/leader-epochs-are-believed
         position, offset = intact(data, position, offset, epoch, min(until, limit_offset), crc32c)
         if offset < until:
             break

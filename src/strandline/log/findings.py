@@ -73,7 +73,7 @@ class Findings:
         self._directory = directory
         self._path = f"{directory}/{FINDINGS}"
         self._found: dict[TopicPartition, RecoveryFinding] = {}
-        self._earlier = self._read(present)
+        self._earlier = self._read(present)  # schedule 45/earlier-findings-are-not-read
         self._kept = dict(self._earlier)
 
     def _read(self, present: Iterable[TopicPartition]) -> dict[TopicPartition, LogCondition]:
@@ -120,7 +120,7 @@ class Findings:
 
     def keep(self) -> None:
         """Make them durable: before a tail is cut, or a partition is made anew. Raises DiskError."""
-        if self.unkept():
+        if self.unkept():  # schedule 45/findings-are-not-kept
             worse = {tp: one.condition for tp, one in self._found.items() if one.condition > LogCondition.INTACT}
             lines = (f"{tp.topic} {tp.partition} {worse[tp].name.lower()}" for tp in sorted(worse))
             write_file_durably(self._disk, self._path, encode_checked(lines))
@@ -139,7 +139,7 @@ class Findings:
         self._found.clear()
         self._earlier.clear()
         if self._disk.exists(self._path):
-            self._disk.unlink(self._path)
+            self._disk.unlink(self._path)  # schedule 45/findings-are-told-for-ever
             self._disk.sync_dir(self._directory)
         self._kept = {}
 

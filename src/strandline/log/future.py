@@ -64,7 +64,7 @@ class FutureLog:
         """Where it begins, and with the producers of what lies before: no batch tells of them (schedule 86)."""
         copy, start = self.log, current.log_start_offset
         copy.truncate_fully_and_start_at(start)
-        if not lacks_producers(current):
+        if not lacks_producers(current):  # rule B24/moved-logs-forget-deleted-records
             copy.producers = current.snapshots.load(current.segments, start, int(self._clock.monotonic_ms()))
             copy.must_sync([], [copy.snapshots.write(start, copy.producers)], [])
 
@@ -91,6 +91,7 @@ class FutureLog:
     def stands(self) -> bool:
         """It is a prefix of the current log still, and can be gone on with."""
         current = self.current
+        # rule B12/a-copy-of-a-cut-log-goes-on
         return self.cuts == current.cuts and self.log.log_end_offset >= current.log_start_offset
 
     def append(self, batches: bytes) -> None:
@@ -117,7 +118,7 @@ class FutureLog:
         current, disk = self.current, self.log_dir.disk
         self.raise_start()
         self.log.producers = current.producers  # retention may have taken the records that a copy would know them by
-        self.log.close()
+        self.log.close()  # rule B12/a-copy-is-not-synced
         path = f"{self.log_dir.path}/{current.topic_partition}"
         disk.rename(self.directory, path)
         self.directory = path

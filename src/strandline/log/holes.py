@@ -27,6 +27,7 @@ class Holes(tuple[Hole, ...]):
 
     def out_of(self, position: int) -> int:
         """The end of the hole that `position` lies in, as an entry of an index may; else `position`."""
+        # rule B19/what-stands-in-a-hole-is-a-batch
         return next((hole.end for hole in self if hole.position <= position < hole.end), position)
 
     def around(self, offset: int) -> Hole | None:

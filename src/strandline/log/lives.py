@@ -79,7 +79,7 @@ class Lives:
             return
         self._ids = (life, *self._ids)  # in front: of too many lives the oldest stays
         try:
-            self._write()
+            self._write()  # rule B13/what-the-clean-mark-proves-goes-with-it
         except DiskFull:
             log.warning("no room to note which process stopped in good order here", path=self._path)
 
@@ -97,7 +97,7 @@ class Lives:
             ids = (ids[0], *ids[2:])
         self._ids = ids
         try:
-            self._write()
+            self._write()  # schedule 48/life-is-not-noted
             self.noted = True
         except DiskFull:
             log.warning("no room to note that this process uses the directory", path=self._path)
@@ -156,7 +156,7 @@ class Boots:
     def fresh(self) -> bool:
         """No process of this boot has used the directory: what is read comes from the disk. False where the system
         does not tell its boots apart."""
-        return bool(self._now and self._used) and self._now != self._used
+        return bool(self._now and self._used) and self._now != self._used  # rule A9/every-boot-is-fresh
 
     @property
     def recovered(self) -> bool:
@@ -165,7 +165,7 @@ class Boots:
 
     def note_used(self) -> None:
         """A process of this boot begins to use the directory. Raises DiskError."""
-        if self._now != self._used:
+        if self._now != self._used:  # rule A9/boot-noted-when-all-is-well
             self._write(self._recovered, self._now)
 
     def note_recovered(self) -> None:
@@ -207,12 +207,14 @@ def take_clean_mark(disk: Disk, directory: str, lives: Lives) -> int | None:
         lives.stopped(broker_epoch)
     file = disk.open(path)
     try:
+        # rule B13/deletion-of-the-clean-marker-is-not-synced/2, rule B13/clean-mark-is-only-deleted
         file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)
         disk.sync_now([file])
     except DiskFull:
         pass  # a file system that writes nothing in place: then the name alone goes
     finally:
         file.close()
-    disk.unlink(path)
+    disk.unlink(path)  # rule B13/clean-marker-outlives-the-start
+    # rule B13/clean-marker-outlives-the-start/2, rule B13/deletion-of-the-clean-marker-is-not-synced
     disk.sync_dir(directory)
     return broker_epoch

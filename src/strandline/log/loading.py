@@ -113,7 +113,7 @@ class Loading:
             if name != METADATA_DIRECTORY and (match := _PARTITION_NAME.fullmatch(name))
         }
         self._finish_deletions([name for name in names if name.endswith((DELETED, STRAY))], present)
-        for name in (name for name in names if name.endswith(FUTURE)):
+        for name in (name for name in names if name.endswith(FUTURE)):  # rule B12/a-copy-stays-for-ever
             delete_directory(self._disk, f"{self._directory}/{name}")
         self.findings = Findings(self._disk, self._directory, present)
         left = LastLife(clean=clean, same_boot=same_boot, short_is_refused=False)
@@ -122,9 +122,10 @@ class Loading:
             examined[tp] = self.examine(tp, path, left)
             if self._rewriting is not None and len(examined) % LOGS_IN_ONE_SYNC == 0:
                 self._rewriting.sync()
+        # schedule 48/missing-directory-is-silent
         for tp in self.findings.add_missing(tp for tp in self._promises.proven() if tp not in examined):
             self._tell_lacking(tp, "its directory is missing", 0)
-        self.keep_findings()
+        self.keep_findings()  # schedule 45/cut-before-it-is-noted
         for tp, one in examined.items():
             if one is not None and tp not in self.offline:
                 self.open_one(tp, one)
@@ -184,8 +185,9 @@ class Loading:
             self._refuse(tp, topic_id or ZERO_UUID, error)
             return None
         end = Offset(examined.log_end_offset)
+        # rule B31/lost-promises-are-no-doubt
         condition = LogCondition.CUT if examined.is_cut or promises.in_doubt else LogCondition.INTACT
-        if end < promises.durable_end(tp):
+        if end < promises.durable_end(tp):  # schedule 48/short-log-is-whole, schedule 48/clean-mark-covers-everything
             condition = LogCondition.LACKING
             self._tell_lacking(tp, "it ends too early", end)
         elif examined.is_cut:
@@ -206,7 +208,7 @@ class Loading:
         if not examined.last_life.clean:  # a life that was killed may have made the log and not come to syncing it
             metadata = self._disk.open(f"{plog.directory}/{PARTITION_METADATA}")
             if self._rewriting is not None:
-                self._rewriting.whole(metadata)
+                self._rewriting.whole(metadata)  # rule A9/topic-id-not-written-again
             plog.must_sync([], [metadata], [plog.directory, self._directory])
         plog.cleaned_to = self._promises.cleaned_to(plog)
         self.logs[tp] = plog

@@ -181,7 +181,7 @@ class LogDir:
         self.lives = Lives(disk, self.path)
         self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path, self.lives)
         self._promises = Promises(disk, self.path)
-        clean = self.clean_shutdown_broker_epoch is not None
+        clean = self.clean_shutdown_broker_epoch is not None  # rule E5/every-stop-was-clean
         if not clean and not self.fresh_boot:
             self.rewriting = Rewriting(disk)
         loading = Loading(
@@ -240,7 +240,7 @@ class LogDir:
         directory = f"{self.path}/{tp}"
         metadata: File | None = None
         try:
-            if self._promises.forget(tp):
+            if self._promises.forget(tp):  # rule E5/inherits-checkpoints
                 self._promises.write_forgotten()
             self.disk.mkdir(directory)
             metadata = self.disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
@@ -262,7 +262,7 @@ class LogDir:
             raise NoSpaceLeft(f"for {tp} in {self.path}") from error
         except DiskError as error:
             raise StorageError(f"{tp} cannot be created: {error}") from error
-        log.must_sync([], [metadata], [directory, self.path])
+        log.must_sync([], [metadata], [directory, self.path])  # rule A1/new-partitions-names-not-synced
         self._keep_promises(log)
         self.logs[tp] = log
         return log
@@ -274,7 +274,7 @@ class LogDir:
         """
         if self._promises.forget(log.topic_partition):
             self._promises.write_forgotten()
-        self._promises.raise_start(log)
+        self._promises.raise_start(log)  # rule B12/a-moved-log-forgets-its-start
         log.durable_log_start_offset = log.log_start_offset
         self._keep_promises(log)
         self.logs[log.topic_partition] = log
@@ -285,7 +285,7 @@ class LogDir:
 
     def _begun_anew(self, log: PartitionLog) -> None:
         try:
-            self._promises.raise_start(log)
+            self._promises.raise_start(log)  # schedule 48/new-log-start-is-not-written
         except DiskFull:
             logger.warning("no room to write down a log start; the next checkpoint has it", log=str(log))
 
@@ -298,6 +298,7 @@ class LogDir:
             unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
             name = aside_name(tp, unique, DELETED)
             self.take_out(tp, name)
+            # rule B26/all-logs-are-taken-out-in-one-turn
             await asyncio.sleep(0)  # a topic may have thousands: each in a turn of the loop of its own
         await self.delete_aside(name)
 
@@ -309,8 +310,8 @@ class LogDir:
 
     async def _settle(self) -> None:
         """The logs that were taken out do not come back, nor are they missed. Raises DiskError."""
-        await self.disk.sync((), (self.path,))
-        self.write_forgotten()
+        await self.disk.sync((), (self.path,))  # rule B26/each-deletion-is-synced-in-the-loop
+        self.write_forgotten()  # schedule 48/deleted-partition-is-missed
 
     def take_out(self, tp: TopicPartition, name: str) -> None:
         """Close a log and rename its directory to `name`, not durably yet; nothing is remembered of it, which
@@ -322,6 +323,7 @@ class LogDir:
         log = self.logs.pop(tp, None)
         if log is not None:
             log.close_files()
+            # schedule 85/segments-outlive-their-topic
             log.removed.clear()  # they go with the directory; by then their names may be those of another topic's
         self.offline.pop(tp, None)
         self._promises.forget(tp)
@@ -389,11 +391,11 @@ class LogDir:
 
     def has_taken_back(self, gathered: Gathered) -> bool:
         """A promise was lowered or forgotten since, or checkpoints were written: it must not replace them."""
-        return self._promises.changes != gathered.changes
+        return self._promises.changes != gathered.changes  # rule B15/an-old-log-start-comes-back
 
     def replacing(self, gathered: Gathered) -> None:
         """From now on the disk may have what was gathered, or what it had before."""
-        self._promises.replacing(gathered.data)
+        self._promises.replacing(gathered.data)  # schedule 48/what-was-on-the-disk-is-taken-for-what-is
 
     def replaced(self, gathered: Gathered) -> None:
         """The disk has what was gathered, and nothing of it was taken back."""
@@ -433,7 +435,7 @@ class LogDir:
         """The `count` oldest, but for what was cut meanwhile."""
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
         try:
-            while count and _deletable(log):
+            while count and _deletable(log):  # schedule 16/what-is-removed-after-a-cut-goes-with-what-was-before
                 count -= 1
                 await log.delete_oldest_removed()
         except (DiskError, FileNotFoundError) as error:
@@ -453,7 +455,7 @@ class LogDir:
 
         The marker is left out, and the next start recovers, if any log is offline or fails now.
         """
-        failed = bool(self.offline)
+        failed = bool(self.offline)  # rule B13/clean-marker-although-a-log-is-offline
         logs = list(self.logs.values())
         try:
             for log in logs:
@@ -462,10 +464,12 @@ class LogDir:
                 except (KafkaError, StorageError) as error:
                     self.offline[log.topic_partition] = error
                     failed = True
+            # rule B13/clean-marker-before-the-logs-are-synced
             sync_logs(self.disk, [log for log in logs if log.failure is None])
             self._write_checkpoints()
             if not failed:
-                epoch = -1 if broker_epoch is None else broker_epoch
+                epoch = -1 if broker_epoch is None else broker_epoch  # rule B13/clean-marker-without-the-broker-epoch
+                # rule B13/clean-marker-not-synced
                 write_file_durably(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(epoch))
         finally:
             for log in logs:
@@ -489,10 +493,10 @@ class Gathered(NamedTuple):
 def _deletable(log: PartitionLog) -> int:
     """How many of the oldest removed segments may go from the disk: a start after a power cut must neither look for
     them (their log start is durable) nor miss the next one (its name is)."""
-    if not log.removed or log.recovery_point is None:
+    if not log.removed or log.recovery_point is None:  # schedule 16/files-go-before-the-next-ones-name-is-durable
         return 0
     ends = [*(segment.base_offset for segment in log.removed[1:]), log.bases[0]]
-    return bisect_right(ends, log.durable_log_start_offset)
+    return bisect_right(ends, log.durable_log_start_offset)  # rule B15/deleted-before-the-start-is-durable
 
 
 def settle(starts: Mapping[PartitionLog, Offset]) -> None:

@@ -95,6 +95,7 @@ class LogDirs:
         for log_dir in self.dirs[1:]:
             known = self._whereabouts.directories.get(log_dir.directory_id)
             strange = known is None and bool(log_dir.logs or log_dir.offline)
+            # rule B12/an-older-copy-of-one-directory-counts
             if strange or (known is not None and known.incarnation not in log_dir.lives.ids):
                 mark("older-copy-of-one-directory")
                 what = "a log directory is an older copy, or was not this node's; its replicas catch up"
@@ -118,8 +119,8 @@ class LogDirs:
         other mount points. Else it was replaced or taken away."""
         known = self._whereabouts.directories.get(place.directory_id)
         named = {known.path} & self.unusable.keys() if known is not None else set()
-        where = min(named or self._unexplained, default=None)
-        if where is not None:
+        where = min(named or self._unexplained, default=None)  # rule B29/disks-are-known-by-their-mount-points
+        if where is not None:  # rule B12/what-is-away-is-made-anew
             mark("replica-away")
             self._away[tp] = StorageError(f"its directory {where} is offline: {self.unusable[where]}")
             self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id, condition=LogCondition.AWAY)
@@ -127,18 +128,18 @@ class LogDirs:
             mark("replica-of-lost-directory")
             path = "unknown" if known is None else known.path
             logger.error("the log directory of a replica is gone; it is fetched again", partition=str(tp), path=path)
-            self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id)
+            self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id)  # rule B12/a-new-disk-is-the-old-one
 
     def _settle(self, tp: TopicPartition, holders: list[LogDir]) -> None:
         """One replica, one log. Which of two counts is written down; a log in a directory that nothing names counts as
         one that lacks what it had, and in place of one that is offline none does."""
         place = self._whereabouts.replicas.get(tp)
         home = self.first if place is None else self._by_id.get(place.directory_id)
-        keep: LogDir | None = home if home in holders else holders[0]
-        if tp in self._away:
+        keep: LogDir | None = home if home in holders else holders[0]  # rule B12/any-of-two-logs-counts
+        if tp in self._away:  # rule B12/a-leftover-stands-in-for-what-is-away
             keep = None
         elif keep is not home and keep is not None:
-            keep.findings.distrust(tp)
+            keep.findings.distrust(tp)  # rule B12/moved-by-hand-is-believed
             self._lost.pop(tp, None)
             topic_id = keep.logs[tp].topic_id if tp in keep.logs else None
             if topic_id is not None:
@@ -177,6 +178,7 @@ class LogDirs:
     def clean_shutdown_broker_epoch(self) -> int | None:
         """Broker epoch of the last life if that ended cleanly in every directory that has logs, else None."""
         epoch = self.first.clean_shutdown_broker_epoch
+        # rule B12/one-clean-directory-vouches-for-all
         rest = [log_dir for log_dir in self.dirs[1:] if log_dir.logs or log_dir.offline]
         return epoch if all(log_dir.clean_shutdown_broker_epoch == epoch for log_dir in rest) else None
 
@@ -269,7 +271,7 @@ class LogDirs:
             self._chosen[tp] = best
             self._whereabouts.put(tp, self._place(topic_id, best))
         try:
-            self._whereabouts.write()
+            self._whereabouts.write()  # rule B12/places-are-noted-afterwards
         except DiskFull as error:
             raise NoSpaceLeft(f"to note where replicas are, in {self.first.path}") from error
         except DiskError as error:
@@ -280,6 +282,7 @@ class LogDirs:
         know yet takes none: its lives are not held against anything."""
         known = self._whereabouts.directories
         usable = [log_dir for log_dir in self.usable if log_dir is self.first or log_dir.directory_id in known]
+        # schedule 57/full-directories-get-replicas
         return [log_dir for log_dir in usable if not log_dir.full] or usable
 
     def _room(self, log_dir: LogDir) -> int:
@@ -353,7 +356,7 @@ class LogDirs:
         target.adopt(log)
         self._whereabouts.put(tp, self._place(log.topic_id, target))
         try:
-            self._whereabouts.write()
+            self._whereabouts.write()  # rule B12/a-copy-counts-before-it-is-noted
         except DiskFull as error:
             self._whereabouts.put(tp, self._place(log.topic_id, source))
             del target.logs[tp]

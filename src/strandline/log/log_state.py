@@ -185,7 +185,7 @@ class LogState:
         self.segments.append(segment)
         self.bases.append(base_offset)
         self.unsynced.add(segment.file)
-        self.unsynced.add_directory(self.directory)
+        self.unsynced.add_directory(self.directory)  # rule A1/new-segments-name-not-synced
 
     def move_end(self, offset: int) -> None:
         """For truncations: the log ends here now. A sync in flight counts for no more than this."""
@@ -193,9 +193,9 @@ class LogState:
         self.log_end_offset = Offset(offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.durable_log_start_offset = min(self.durable_log_start_offset, self.log_start_offset)
-        self.durable_offset = min(self.durable_offset, self.log_end_offset)
+        self.durable_offset = min(self.durable_offset, self.log_end_offset)  # rule B8/durable-offset-survives-a-cut
         self.cleaned_to = min(self.cleaned_to, self.log_end_offset)
-        self._syncing_to = min(self._syncing_to, offset)
+        self._syncing_to = min(self._syncing_to, offset)  # rule B8/cut-in-mid-sync-is-forgotten
         self.size_bytes = sum(segment.size for segment in self.segments)
 
     # ------------------------------------------------------------------ syncing
@@ -230,13 +230,14 @@ class LogState:
         if self.failure is not None:
             return
         self.unsynced.end()
+        # rule A9/synced-counts-what-came-later
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: Exception) -> None:
         """That sync failed: nothing written since the last one can be trusted, and no retry would tell
         (schedule 32)."""
         mark("sync-failed")
-        self._fence(error)
+        self._fence(error)  # schedule 32/failed-sync-is-forgotten
 
     def sync_now(self) -> None:
         """Make everything durable, blocking: at start and stop and where a single voter must. Raises StorageError."""
@@ -252,7 +253,7 @@ class LogState:
     # ------------------------------------------------------------------ failure
 
     def _check_usable(self) -> None:
-        if self.failure is not None:
+        if self.failure is not None:  # rule B18/append-after-an-io-error
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self.failure}")
 
     def disk_failed(self, error: DiskError) -> KafkaError | StorageError:
@@ -261,7 +262,7 @@ class LogState:
             mark("disk-full")
             return NoSpaceLeft(f"in {self.directory}")
         mark("write-failed")
-        return self._fence(error)
+        return self._fence(error)  # schedule 18/io-error-does-not-fence
 
     def _fence(self, error: Exception) -> StorageError:
         self.failure = self.failure or f"its disk failed ({error})"

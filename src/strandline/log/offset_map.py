@@ -147,7 +147,7 @@ class PythonOffsetMap:
         return len(self._offsets)
 
     def has_room(self, keys: int, /) -> bool:
-        return len(self._offsets) + keys <= self.keys_max
+        return len(self._offsets) + keys <= self.keys_max  # rule B20/a-full-map-takes-more
 
     def put(self, key: bytes, offset: int, /) -> None:
         digest = self._digest(key)
@@ -179,7 +179,7 @@ class PythonOffsetMap:
         kept = tombstones = gone = 0
         newest = INT64.start
         for found in _walk(records, position, count, base_offset, base_timestamp):
-            if found.key is None or found.offset >= self.latest(found.key):
+            if found.key is None or found.offset >= self.latest(found.key):  # rule B20/the-last-record-goes
                 if tombstones_go and found.is_null and found.key is not None:
                     gone += 1
                 else:
@@ -230,7 +230,7 @@ class PythonOffsetMap:
                 except ValueError:
                     break
                 stay = [one for one in found if one.key is None or one.offset >= self.latest(one.key)]
-                if any(one.is_null for one in stay):
+                if any(one.is_null for one in stay):  # rule B20/a-run-begins-no-horizon
                     break
                 batch = memoryview(data)[position : position + header.size]
                 all_stay.append(len(stay) == header.count or _without(batch, header, stay, crc32c))
@@ -293,6 +293,7 @@ def _whole(data: Buffer, position: int, offset: int, crc32c: Checksum) -> BatchH
         header = parse_header(data, position)
     except KafkaError:
         return None
+    # rule B20/a-run-takes-rot
     if header.base_offset != offset or header.size > left or header.next_offset not in INT64:
         return None
     return header if crc32c(memoryview(data)[position + CRC_START : position + header.size]) == header.crc else None

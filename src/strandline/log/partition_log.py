@@ -85,12 +85,13 @@ class PartitionLog(LogState):
         config = self.config
         self._check_epoch(leader_epoch)
         headers = check_client_batches(batches, config, now_ms)
+        # schedule 57/full-leader-refuses-what-it-has, rule C1/duplicates-are-packed-anew
         original = self._find_duplicate(headers)
         if original is not None:
             return original
         if not has_room:
             raise NoSpaceLeft(f"but log.dir.reserve.bytes in {self.directory}; the same may be sent again")
-        if config.stored_codec is not None:
+        if config.stored_codec is not None:  # rule B16/the-topics-codec-is-ignored
             batches = recompressed(batches, headers, config)
         append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else -1
         base_offset = self.log_end_offset
@@ -103,7 +104,7 @@ class PartitionLog(LogState):
                 headers[i] = header._replace(max_timestamp=append_time_ms)
             offset += header[6] + 1
             position += header[1] + OVERHEAD
-        self._write(batches, headers, leader_epoch, self._now_ms())
+        self._write(batches, headers, leader_epoch, self._now_ms())  # rule C1/state-before-the-write
         return AppendResult(base_offset, self.log_end_offset, append_time_ms, self.log_start_offset, False, batches)
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> AppendResult:
@@ -139,23 +140,27 @@ class PartitionLog(LogState):
         """
         self._check_usable()
         first = parse_header(batches)
+        # schedule 74/gaps-are-taken-whole
         if first.is_gap and first.base_offset < self.log_end_offset <= first.last_offset:
             mark("gap-from-its-middle")
             batches = gap_from(batches, first, self.log_end_offset)
             first = parse_header(batches)
+        # rule B16/a-log-begins-with-a-batch
         if self.size_bytes == 0 and first.base_offset < self.log_end_offset <= first.last_offset:
             mark("log-begins-inside-a-batch")
             start = self.log_start_offset
+            # rule B16/a-damaged-batch-empties-the-log
             headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)
+            # rule B16/a-damaged-batch-empties-the-log/2, rule B24/whole-cuts-forget-what-lies-before
             self._cut(lambda now_ms: truncation.begin_earlier(self, first.base_offset, now_ms))
             self._write_replicated(batches, headers)
-            self.delete_records_before(start)
+            self.delete_records_before(start)  # rule B16/what-was-deleted-comes-back-with-its-batch
         else:
             self._write_replicated(batches, check_replicated_batches(batches, self.log_end_offset, self.epochs.latest))
         return self.log_end_offset
 
     def _write_replicated(self, batches: memoryview, headers: list[BatchHeader]) -> None:
-        now_ms = self._now_ms()
+        now_ms = self._now_ms()  # rule C1/replicated-appends-are-checked
         config = self.config
         if self.segments[-1].size + len(batches) <= config.segment_bytes or len(headers) == 1:
             self._write(batches, headers, None, now_ms)
@@ -169,10 +174,10 @@ class PartitionLog(LogState):
     def _now_ms(self) -> int:
         """For ages that this process alone knows, of producers and of the active segment: no clock that is set moves
         them (rule B32)."""
-        return int(self._clock.monotonic_ms())
+        return int(self._clock.monotonic_ms())  # rule B32/producers-expire-by-the-wall-clock
 
     def _check_epoch(self, leader_epoch: int) -> None:
-        if leader_epoch < self.epochs.latest:
+        if leader_epoch < self.epochs.latest:  # rule B1/older-leader-writes
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH,
                 "the log has heard of a newer leader",
@@ -195,7 +200,7 @@ class PartitionLog(LogState):
                 previous[header[9]] = header
         if not originals:
             return None
-        if len(originals) != len(headers):
+        if len(originals) != len(headers):  # rule C1/half-a-duplicate-is-written
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "some of these batches are in the log, others are not"
             )
@@ -235,11 +240,11 @@ class PartitionLog(LogState):
             if epoch > latest:
                 self.epochs.assign(epoch, offset)
                 latest = epoch
-            if header[9] >= 0:
+            if header[9] >= 0:  # rule C2/followers-forget-producers
                 self.producers.update(header, offset, now_ms)
             offset = last_offset + 1
             position += size
-        self.log_end_offset = Offset(offset)
+        self.log_end_offset = Offset(offset)  # rule C1/index-before-the-end-moves
         self.size_bytes += len(data)
         self._snapshot_bytes += len(data)
         if segment.indexes_wait or self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
@@ -263,6 +268,7 @@ class PartitionLog(LogState):
         self.unsynced.add_and_close(old.seal())
         self.unsynced.add(old.file)
         # Without producers too: a start must know that there are none without walking the whole log.
+        # rule C2/no-snapshot-at-the-roll, rule C2/snapshot-at-the-roll-not-forced
         self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
         self._snapshot_bytes = 0
         self.begin_segment(self.log_end_offset, now_ms)
@@ -282,6 +288,7 @@ class PartitionLog(LogState):
             if self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
                 self._snapshot_bytes = 0
                 self.snapshots.write(self.log_end_offset, self.producers).close()
+                # schedule 89/snapshots-of-removed-segments-are-strays
                 self.snapshots.delete_strays([segment.base_offset for segment in self.removed] + self.bases)
         except DiskFull:
             return  # indexes are written later; recovery finds a torn snapshot by its CRC and replays from an older one
@@ -360,24 +367,27 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ retention
 
-    async def find_expired(self, now_ms: int, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
+    async def find_expired(
+        self, now_ms: int, latest_ms: int, limit_offset: int, keep: retention.Keep
+    ) -> retention.Expired | None:
         """What age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It holds
-        when this returns; `delete_records_before` is the caller's.
+        when this returns; `delete_records_before` is the caller's. `now_ms` and `latest_ms`: the earliest and the
+        latest time that may be right.
 
         Raises KafkaError as `read`.
         """
         while self.failure is None:
             try:
                 return await self._reader.cold(
-                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread)
+                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread, latest_ms=latest_ms)
                 )
             except retention.Unproven as unproven:
                 await retention.prove_newest(self, unproven.segment, self._reader.cold)
         return None
 
-    async def find_cleanable(self, now_ms: int, limit_offset: int) -> Cleanable:
+    async def find_cleanable(self, now_ms: int, latest_ms: int, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
-        return await self._reader.cold(lambda pread: find_cleanable(self, now_ms, limit_offset, pread))
+        return await self._reader.cold(lambda pread: find_cleanable(self, now_ms, latest_ms, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
 
@@ -392,7 +402,7 @@ class PartitionLog(LogState):
         """
         self._check_usable()
         if offset >= self.log_end_offset:
-            self.epochs.truncate_from_end(self.log_end_offset)
+            self.epochs.truncate_from_end(self.log_end_offset)  # rule B8/empty-epochs-stay/2
             return self.log_end_offset
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -425,7 +435,7 @@ class PartitionLog(LogState):
             StorageError: the disk failed; the log is fenced from now on.
         """
         if offset > self.log_end_offset:
-            raise self.out_of_range(offset)
+            raise self.out_of_range(offset)  # rule B15/start-beyond-the-end
         if offset > self.log_start_offset:
             try:
                 if offset == self.log_end_offset and self.segments[-1].size and not keep_active:
@@ -463,9 +473,11 @@ class PartitionLog(LogState):
             self.unsynced.add_and_close(active.seal())
             self.unsynced.add(active.file)
             # An empty one that begins behind what was deleted may know producers too.
+            # rule C2/no-snapshot-at-a-clean-stop, rule B24/a-stop-answers-who-waits, rule B24/empty-logs-know-nobody
             if active.size or len(self.segments) > 1 or self.snapshots.has(self.log_end_offset):
+                # rule C2/snapshot-at-a-clean-stop-not-forced
                 self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
-                self.unsynced.add_directory(self.directory)
+                self.unsynced.add_directory(self.directory)  # rule C2/snapshots-name-not-synced
             else:
                 self.snapshots.delete_above(-1)
         except DiskError as error:

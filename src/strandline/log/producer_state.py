@@ -91,7 +91,7 @@ class Refusals(Generic[K]):
         refusal = self._refused.get(producer)
         if refusal is None or refusal.epoch != epoch or not is_behind(sequence, refusal.sequence):
             return None
-        if now_ms - refusal.refused_ms >= REFUSAL_KEPT_MS:
+        if now_ms - refusal.refused_ms >= REFUSAL_KEPT_MS:  # rule C1/refusals-last-for-ever
             del self._refused[producer]
             return None
         return refusal
@@ -203,20 +203,21 @@ class ProducerStates:
         first = header.base_sequence
         epoch = header.producer_epoch
         if previous is not None:
-            _check_epoch(header, previous.producer_epoch)
-            _check_follows(header, previous.producer_epoch, previous.last_sequence)
+            _check_epoch(header, previous.producer_epoch)  # rule C1/older-epoch-in-one-append
+            _check_follows(header, previous.producer_epoch, previous.last_sequence)  # rule C1/gap-in-one-append
             return None
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            self._check_refusal(header, now_ms)
+            self._check_refusal(header, now_ms)  # rule C1/unknown-producer-begins-at-0
             return None
         _check_epoch(header, entry.epoch)
         batches = entry.batches
-        if epoch == entry.epoch:
+        if epoch == entry.epoch:  # rule C1/duplicate-of-another-epoch
             last = header.last_sequence
             for batch in reversed(batches):
+                # rule C1/same-first-sequence-is-a-duplicate
                 if batch.first_sequence == first and batch.last_sequence == last:
-                    return batch
+                    return batch  # rule C1/nothing-is-a-duplicate
         self._check_refusal(header, now_ms)
         _check_follows(header, entry.epoch, batches[-1].last_sequence if batches else -1)
         return None
@@ -228,13 +229,14 @@ class ProducerStates:
             if refusal.epoch < entry.epoch:
                 return
             batches = entry.batches if refusal.epoch == entry.epoch else ()
+            # rule C1/a-retry-of-what-is-stored-counts-as-refused
             if batches and not is_behind(refusal.sequence, batches[-1].last_sequence):
                 return  # it is written: a retry of it was refused
         self.refusals.add(producer_id, refusal)
 
     def _check_refusal(self, header: BatchHeader, now_ms: float) -> None:
         refusal = self.refusals.before(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
-        if refusal is not None:
+        if refusal is not None:  # rule C1/out-of-order-behind-a-refusal
             mark("behind-a-refusal")
             raise KafkaError(
                 refusal.code,
@@ -254,15 +256,15 @@ class ProducerStates:
             entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
         elif entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
-            entry.batches.clear()
-        entry.last_seen_ms = now_ms
+            entry.batches.clear()  # rule C1/older-epochs-batches-are-kept
+        entry.last_seen_ms = now_ms  # rule C2/expiry-by-the-records-time
         if header.is_control:
             entry.transaction_start = -1  # a marker ends the producer's transaction and carries no sequence
             return
         if header.is_transactional and entry.transaction_start < 0:
             entry.transaction_start = first_offset
         batches = entry.batches
-        if len(batches) == BATCHES_KEPT:
+        if len(batches) == BATCHES_KEPT:  # rule C1/one-batch-is-remembered, rule C1/every-batch-is-remembered
             del batches[0]
         batches.append(
             ProducerBatch(
@@ -276,6 +278,7 @@ class ProducerStates:
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers not seen for `expiration_ms`, unless a transaction of theirs is open; how many went."""
+        # rule C2/open-transaction-expires
         gone = [
             producer_id
             for producer_id, entry in self._entries.items()
@@ -332,6 +335,7 @@ class ProducerStates:
             entry.coordinator_epoch = row.coordinator_epoch
             entry.transaction_start = row.transaction_start
             if row.last_offset >= 0:
+                # rule C2/snapshot-forgets-the-wrap
                 first_sequence = (row.last_sequence - row.offset_delta) & SEQUENCE_MAX
                 entry.batches.append(
                     ProducerBatch(
@@ -342,7 +346,7 @@ class ProducerStates:
                         row.timestamp_ms,
                     )
                 )
-                del entry.batches[:-BATCHES_KEPT]
+                del entry.batches[:-BATCHES_KEPT]  # rule C2/one-batch-in-a-snapshot
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotRow]:
@@ -352,7 +356,7 @@ def decode_snapshot(data: bytes) -> list[SnapshotRow]:
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != SNAPSHOT_VERSION:
         raise SnapshotDamaged(f"version {version}, known is {SNAPSHOT_VERSION}")
-    if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_END:]):
+    if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_END:]):  # rule C2/damaged-snapshot-is-believed
         raise SnapshotDamaged("its CRC does not hold")
     if count * _SNAPSHOT_ENTRY.size != len(data) - _SNAPSHOT_HEAD.size:
         raise SnapshotDamaged(f"{count} entries announced in {len(data)} bytes")
@@ -360,7 +364,7 @@ def decode_snapshot(data: bytes) -> list[SnapshotRow]:
 
 
 def _check_epoch(header: BatchHeader, current_epoch: int) -> None:
-    if header.producer_epoch < current_epoch:
+    if header.producer_epoch < current_epoch:  # rule C1/older-producer-epoch-writes
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
             "a newer instance of this producer has written",
@@ -372,10 +376,11 @@ def _check_epoch(header: BatchHeader, current_epoch: int) -> None:
 
 def _check_follows(header: BatchHeader, current_epoch: int, last_sequence: int) -> None:
     """The sequence that must come next; a new epoch begins at 0. Epoch -1 (nothing known) takes any."""
+    # rule C1/sequences-do-not-wrap, rule C1/new-epoch-begins-anywhere
     expected = 0 if header.producer_epoch != current_epoch else (last_sequence + 1) & SEQUENCE_MAX
     if header.producer_epoch == current_epoch and last_sequence < 0:
         return
-    if header.base_sequence != expected:
+    if header.base_sequence != expected:  # rule C1/gaps-are-accepted
         mark("out-of-order-sequence")
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

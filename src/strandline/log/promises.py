@@ -53,11 +53,12 @@ class LastLife:
     @property
     def durable_end(self) -> int:
         """Whatever is damaged below was durable once."""
-        return max(self.recovery_point, self.high_watermark)
+        return max(self.recovery_point, self.high_watermark)  # rule E5/committed-once-is-cut
 
     def start_by(self, epochs: LeaderEpochs | None) -> int:
         """The log start that two files say: of a checkpoint, its copy, and the leader epochs, which begin there."""
         entries = epochs.entries() if epochs is not None else []
+        # rule B31/log-starts-are-believed
         return max(self.log_start_offset, min(self.start_claimed, entries[0][1] if entries else 0))
 
     def has_lost_start(self, base_offset: int) -> bool:
@@ -66,6 +67,7 @@ class LastLife:
         After a clean stop no log begins behind its log start. After any other stop it may: it was cut whole, and begins
         anew. But then nothing is promised of it until the new log start is durable (`Promises.raise_start`).
         """
+        # schedule 48/first-segment-may-vanish-before-a-kill
         held = self.clean or self.durable_end > self.log_start_offset
         return held and self.start_is_known and base_offset > max(self.log_start_offset, self.start_claimed)
 
@@ -116,6 +118,7 @@ class Promises:
         the log, is of other records: `write_forgotten` has to follow."""
         tp = plog.topic_partition
         offset = self.cleaned.get(tp, 0)
+        # rule B28/any-topic-of-the-name-was-compacted, rule B28/compacted-by-name, rule B28/compacted-beyond-the-end
         if self._cleaned_topics.get(tp) == plog.topic_id and 0 <= offset <= plog.log_end_offset:
             return Offset(offset)
         self._must_forget |= self.cleaned.pop(tp, 0) != 0
@@ -137,8 +140,10 @@ class Promises:
         if point is not None:
             self.recovery_points[tp] = point
         self.note_start(plog)
+        # rule B28/any-topic-of-the-name-was-compacted/3
         self.cleaned[tp], self._cleaned_topics[tp] = plog.cleaned_to, plog.topic_id
         if tp in self._told:
+            # schedule 48/high-watermark-above-what-is-durable
             self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
 
     def note_start(self, plog: PartitionLog) -> None:
@@ -181,18 +186,21 @@ class Promises:
         if self._told.get(tp, 0) > offset:
             self._told[tp] = offset
         by_name = self._by_name()
-        starts = {LOG_STARTS: by_name.pop(LOG_STARTS)}
+        starts = {LOG_STARTS: by_name.pop(LOG_STARTS)}  # rule B28/what-was-cut-counts-as-compacted
+        # schedule 48/log-start-is-lowered-first
         for checkpoints in (by_name, starts):  # one after the other: see the invariants
+            # schedule 48/cut-keeps-the-high-watermark
             promising = {name: offsets for name, offsets in checkpoints.items() if offsets.get(tp, 0) > offset}
             before = {name: offsets[tp] for name, offsets in promising.items()}
             for offsets in promising.values():
                 offsets[tp] = offset
             if promising:
-                self.changes += 1
+                self.changes += 1  # schedule 48/a-promise-is-lowered-and-not-counted
                 try:
                     self._write(promising)
                 except DiskFull:
                     for name, offsets in promising.items():
+                        # schedule 57/cut-forgets-what-is-promised
                         offsets[tp] = before[name]  # the files still say so: the next attempt has to lower them
                     raise
 
@@ -207,9 +215,10 @@ class Promises:
 
     def forget(self, tp: TopicPartition) -> bool:
         """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""
-        self.changes += 1
+        self.changes += 1  # schedule 48/a-promise-is-forgotten-and-not-counted
         self._told.pop(tp, None)
         self.starts_claimed.pop(tp, None)
+        # rule B28/any-topic-of-the-name-was-compacted/2, rule B28/what-was-compacted-outlives-its-log
         for offsets in self._by_name().values():
             self._must_forget |= offsets.pop(tp, 0) > 0
         return self._must_forget
@@ -241,7 +250,7 @@ class Promises:
             name: self._encode_cleaned() if name == CLEANER_OFFSETS else encode_offsets(values)
             for name, values in checkpoints.items()
         }
-        copied = dict(encoded)
+        copied = dict(encoded)  # rule B31/one-files-word-is-copied
         if self.starts_claimed and LOG_STARTS in encoded:  # what one file alone says does not become what two say
             encoded[LOG_STARTS] = encode_offsets({**self.log_starts, **self.starts_claimed})
         changed = {name: data for name, data in encoded.items() if self._written.get(name) != data}

@@ -78,6 +78,7 @@ class LogReader:
 
     async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int) -> LogRead:
         """See `PartitionLog.read_cold`."""
+        # rule B14/bounds-taken-anew-in-mid-read
         return await self.cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
 
     def read_part(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart | None:
@@ -160,6 +161,7 @@ class LogReader:
             raise _unreadable(error) from error
         crc = crc32c(memoryview(data)[max(0, CRC_START - position) :], crc)
         epoch = log.epochs.epoch_at(offset)
+        # rule B19/last-piece-goes-anyway
         if (epoch >= 0 and header.leader_epoch != epoch) or (position + size == header.size and crc != header.crc):
             raise self._rotten(segment, start, header.base_offset, "the CRC or the leader epoch of a batch is wrong")
         return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset), crc)
@@ -181,15 +183,16 @@ class LogReader:
                     if position + header.size <= end_max:
                         end, next_offset = position + header.size, header.next_offset
         else:  # it reaches the limit, if its header is right: else who waits for the rest would wait for ever
-            self._whole_batch(segment, position, header, pread)
+            self._whole_batch(segment, position, header, pread)  # rule B19/rotten-end-is-waited-for
         if next_offset < 0:
             return LogRead(b"", Offset(offset), Offset(offset))
         data = pread(segment.file, end - position, position)
         if len(data) != end - position:
             raise segment.damaged(position + len(data), "the file is shorter than the log")
         log = self._log
+        # rule A14/rotten-batch-is-sent-on
         size, intact_offset = intact_end(data, header.base_offset, log.epochs, log.log_start_offset)
-        if size == len(data) and intact_offset == next_offset:
+        if size == len(data) and intact_offset == next_offset:  # rule B19/rot-is-served
             return LogRead(data, Offset(header.base_offset), Offset(next_offset))
         if not size:
             why = why_not_intact(data, header.base_offset, log.epochs.epoch_at(max(offset, header.base_offset)))
@@ -245,6 +248,7 @@ class LogReader:
         """The batch at `position`, which holds."""
         log = self._log
         data = pread(segment.file, header.size, position)
+        # rule B19/time-is-looked-up-in-rot
         if not intact_end(data, header.base_offset, log.epochs, log.log_start_offset)[0]:
             why = why_not_intact(data, header.base_offset, log.epochs.epoch_at(header.last_offset))
             raise self._rotten(segment, position, header.base_offset, why)

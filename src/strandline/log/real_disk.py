@@ -165,8 +165,8 @@ class RealDisk:
         if _shared(real):
             with self._waiting(files[0].path):
                 if self._compiled_sync is not None:
-                    self._compiled_sync.finish()
-                self._sync_thread.join()
+                    self._compiled_sync.finish()  # schedule 32/blocking-sync-beside-the-thread
+                self._sync_thread.join()  # schedule 32/blocking-sync-beside-the-python-thread
         pairs = self._pinned(real)
         try:
             with self._waiting(files[0].path if files else "".join(directories[:1])):
@@ -213,7 +213,7 @@ class RealDisk:
                 file.unpin()
 
         for file in files:
-            file.pins += 1
+            file.pins += 1  # schedule 91/files-of-a-second-attempt-are-given-up
         synced = asyncio.ensure_future(twice())
         synced.add_done_callback(ended)
         return synced
@@ -240,12 +240,12 @@ class RealDisk:
                 error = None
                 if number:
                     error = sync_error(number, files[synced].path)
-                    self._failed(pairs, error)
+                    self._failed(pairs, error)  # schedule 32/failed-compiled-sync-poisons-nothing
                 finished()
                 return error
 
             return compiled.begin([fd for _, fd in pairs], wait_ms, ended)
-        over = compiled.over() if compiled is not None and shared else None
+        over = compiled.over() if compiled is not None and shared else None  # schedule 32/two-threads-sync-one-file
         work = partial(self._sync_group, pairs, tuple(directories), over)
         return self._sync_thread.run(work, finished)
 

@@ -58,7 +58,7 @@ class RealLock:
             except FileNotFoundError:
                 return None
         try:
-            _flock(fd, path, fcntl.LOCK_SH)
+            _flock(fd, path, fcntl.LOCK_SH)  # rule A3/reader-takes-no-lock
         except BaseException:
             os.close(fd)
             raise

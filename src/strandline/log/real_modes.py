@@ -28,7 +28,7 @@ def close_to_others(directory: str) -> None:
     for path in _looked_at(directory):
         try:
             mode = stat.S_IMODE(os.lstat(path).st_mode)
-            if mode & stat.S_IRWXO and not os.path.islink(path):
+            if mode & stat.S_IRWXO and not os.path.islink(path):  # rule A19/secrets-for-every-account
                 os.chmod(path, mode & ~stat.S_IRWXO)
                 closed.append(path)
         except FileNotFoundError:

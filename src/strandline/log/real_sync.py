@@ -156,7 +156,7 @@ def sync_file(file: OpenFile, fd: int) -> None:
     try:
         os.fdatasync(fd)
     except OSError as error:
-        raise sync_error(error.errno or errno.EIO, file.path) from error
+        raise sync_error(error.errno or errno.EIO, file.path) from error  # schedule 32/full-where-a-sync-failed
 
 
 def sync_error(number: int, path: str) -> DiskError:

@@ -48,6 +48,7 @@ def is_slow_to_pack(batch: memoryview, config: LogConfig) -> bool:
     stored, attributes = config.stored_codec, batch[ATTRIBUTES_LOW_POSITION]
     if stored is None or not needs_packing(attributes, stored):
         return False
+    # rule B16/what-may-unpack-to-much-is-packed-in-the-loop
     return bool(attributes & CODEC_MASK) or cost_ms(len(batch), stored) > AT_ONCE_MS
 
 
@@ -126,7 +127,7 @@ def recompress(batch: memoryview, header: BatchHeader, config: LogConfig, stored
     if stored.codec is not Codec.NONE:
         records = compress(stored.codec, records, stored.level)
         size = HEADER_SIZE + len(records)
-    if size > config.max_message_bytes:
+    if size > config.max_message_bytes:  # rule B16/what-is-packed-anew-may-have-any-size
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch takes {size} bytes once it is stored as compression.type has it ({stored.codec.name.lower()}), "

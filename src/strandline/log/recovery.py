@@ -182,7 +182,7 @@ class ExaminedLog:
             )
         )
         log.must_sync(opening.touched, opening.opened, [opening.directory] if opening.names_changed else [])
-        if sync:
+        if sync:  # rule A9/what-a-restart-finds-is-not-synced
             log.sync_now()
         return log
 
@@ -234,7 +234,7 @@ class _Opening:
             self.touched.append(created.file)
             self.names_changed = True
         first, start = self.segments[0], self.log_start_offset
-        if self.last_life.has_lost_start(first.base_offset):
+        if self.last_life.has_lost_start(first.base_offset):  # schedule 48/first-segment-may-vanish
             mark("damage-refused")
             known = max(start, self.last_life.start_claimed)
             reason = f"the log begins at offset {first.base_offset}, and is to begin at {known}: a segment is missing"
@@ -268,7 +268,7 @@ class _Opening:
         if self._scanned is not None:
             self._cut(self._scanned)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        if not self._epochs_known or self._first_epoch_is_late():
+        if not self._epochs_known or self._first_epoch_is_late():  # schedule 20/damaged-epoch-checkpoint-is-empty
             self.epochs = epochs_from_batches(self.segments)
         self.epochs.bound(self.log_start_offset, self.log_end_offset)
         if self._epochs_contradict(self.segments, self.log_end_offset):
@@ -280,7 +280,7 @@ class _Opening:
 
     def load_producers(self) -> ProducerStates:
         """The state at the log's end. What is closed has a snapshot of its end then, as after a roll."""
-        written = self.snapshots.fill(self.segments, self.now_ms)
+        written = self.snapshots.fill(self.segments, self.now_ms)  # schedule 86/recovered-segments-have-no-snapshots
         if written:
             self.opened += written
             self.names_changed = True
@@ -289,7 +289,7 @@ class _Opening:
     def _tidy_names(self) -> tuple[list[int], set[str]]:
         """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
         names = self.disk.listdir(self.directory)
-        if finish_swaps(self.disk, self.directory, names):
+        if finish_swaps(self.disk, self.directory, names):  # schedule 75/swaps-are-leftovers
             self.names_changed = True
             names = self.disk.listdir(self.directory)
         for name in [name for name in names if name.endswith(_LEFTOVERS)]:
@@ -299,9 +299,10 @@ class _Opening:
         indexes = {name for name in names if _INDEX_NAME.fullmatch(name)}
         self.snapshots = Snapshots(self.disk, self.directory, sorted(indexes))
         gone = [base for base, following in pairwise(bases) if following <= self.log_start_offset]
+        # schedule 86/the-log-start-outruns-its-snapshot
         while gone and not self.snapshots.is_readable(bases[len(gone)]):
             gone.pop()  # the log start was durable before that: its records are still to tell of their producers
-        if gone and self.rewriting is not None:
+        if gone and self.rewriting is not None:  # schedule 89/starts-rely-on-a-snapshot-in-the-page-cache
             try:  # it may stand in the page cache alone, and is to outlive them
                 self.snapshots.write_again(bases[len(gone)])
             except DiskFull:
@@ -321,6 +322,7 @@ class _Opening:
 
     def _epochs_contradict(self, segments: list[Segment], end_offset: int) -> bool:
         """Whether the checkpoint is wrong about these segments, which end at `end_offset` (schedule 70)."""
+        # schedule 70/rotten-epochs-are-believed, rule B8/stale-epochs-are-believed/2
         if not self._epochs_known or epochs_agree(self.epochs, segments, self.log_start_offset, end_offset):
             return False
         mark("epochs-rotten")
@@ -380,7 +382,7 @@ class _Opening:
             return segment.end_offset()
         except KafkaError as error:
             position = int(error.figures["position"])
-            if not only_zeros(segment.file, position, segment.size):
+            if not only_zeros(segment.file, position, segment.size):  # rule A9/zeros-behind-a-closed-segment-are-damage
                 raise
         segment.file.truncate(position)
         segment.size = segment.allocated = segment.allocate_at = position
@@ -398,28 +400,32 @@ class _Opening:
         self._check_ends(self.segments[:first])
         # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back. One
         # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86).
+        # rule C2/snapshots-of-lost-records, schedule 86/producers-of-deleted-records-are-forgotten
         self.snapshots.delete_above(max(self.last_life.recovery_point, self.last_life.log_start_offset))
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:
         """Read every batch of the segments from `first` on; find where to cut, or raise CorruptLogError."""
         expected = self.segments[first].base_offset
+        # schedule 70/rotten-epochs-are-scanned-by
         if first and self._epochs_contradict(self.segments[:first], expected):
             self.epochs = LeaderEpochs()
         epoch: int = self.epochs.epoch_at(expected - 1)
         stated = self.epochs.entries()
+        # rule B8/stale-epochs-are-believed
         self.epochs.truncate_from_end(expected)  # of what follows the batches tell, and they alone
         damage: Damage | None = None
         i = first
         while i < len(self.segments) and damage is None:
             segment = self.segments[i]
-            if segment.base_offset != expected:
+            if segment.base_offset != expected:  # rule E5/missing-segment-is-accepted
                 i -= 1
                 before = self.segments[i]
                 damage = Damage(before.size, expected, f"the next segment begins at offset {segment.base_offset}")
                 break
             end = 0
             segment.reset_indexes()
+            # rule A9/content-not-written-again
             again = None if self.rewriting is None else self.rewriting.content(segment.file)
             for found in scan_batches(segment.file, expected, epoch):
                 if isinstance(found, Damage):
@@ -436,6 +442,7 @@ class _Opening:
             i += damage is None
         if damage is None:
             i -= 1
+            # rule E5/lost-tail-is-accepted
             if expected < self.last_life.recovery_point and self.last_life.short_is_refused:
                 damage = Damage(self.segments[i].size, expected, "the log ends here")
         if damage is not None:
@@ -459,19 +466,20 @@ class _Opening:
     def _judge(self, i: int, damage: Damage, known_durable: bool) -> None:
         """Return if everything from the damage on may be cut. Raises CorruptLogError."""
         file = self.segments[i].file
-        reason = ""
-        if known_durable:
+        reason = ""  # rule E5/torn-tail-is-refused
+        if known_durable:  # rule E5/damage-after-a-clean-stop-is-cut
             reason = "the node had been stopped cleanly, so what stood there was durable"
-        elif damage.offset < self.last_life.durable_end:
+        elif damage.offset < self.last_life.durable_end:  # rule E5/durable-once-is-cut
             reason = f"everything below offset {self.last_life.durable_end} was durable once"
-        elif self.last_life.same_boot:
+        elif self.last_life.same_boot:  # rule E5/killed-is-like-a-power-cut, rule E5/power-cut-is-like-a-kill
             following = find_batch_after(file, damage.position, damage.offset)
             if following is not None:
                 reason = f"a good batch (offset {following[1]}) follows at byte {following[0]}, so this is no torn tail"
             for later in self.segments[i + 1 :]:
+                # rule E5/later-segments-are-not-looked-at
                 if not reason and not only_zeros(later.file, 0, later.file.size()):
                     reason = f"{later.file.path} follows, so this is no torn tail"
-        if reason:
+        if reason:  # rule E5/damage-in-the-middle-is-cut
             mark("damage-refused")
             raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
 
@@ -498,6 +506,6 @@ class _Opening:
             elif segment.allocated != segment.size:
                 segment.file.truncate(segment.size)
             segment.allocated = segment.allocate_at = segment.size
-            self.touched.append(segment.file)
+            self.touched.append(segment.file)  # rule E5/recovered-is-not-synced
             if i < last:
                 self.opened += segment.seal()

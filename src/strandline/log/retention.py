@@ -39,8 +39,8 @@ _TIME = re.compile(rb"\d{13}\n")
 
 
 def believed_clock(clock: Clock, disk: Disk, directory: str) -> BelievedClock:
-    """A node's, that goes on from its last life. Raises DiskError."""
-    return BelievedClock(clock, last_time(disk, directory))
+    """A node's, that goes on from its last life, or is told by others. Raises DiskError."""
+    return BelievedClock(clock, last_time(disk, directory), is_told=True)
 
 
 def last_time(disk: Disk, directory: str) -> int | None:
@@ -50,7 +50,7 @@ def last_time(disk: Disk, directory: str) -> int | None:
     except FileNotFoundError:
         return None
     # It is not synced: of a torn one the first digits would be a time long ago (schedule 83).
-    return int(text) if _TIME.fullmatch(text) else None
+    return int(text) if _TIME.fullmatch(text) else None  # schedule 83/a-torn-time-is-believed
 
 
 def note_time(disk: Disk, directory: str, now_ms: int) -> None:
@@ -104,25 +104,30 @@ class Keep(NamedTuple):
     copied_to: int | None = None
 
 
-def find_expired(log: LogState, now_ms: int, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
-    """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
+def find_expired(
+    log: LogState, now_ms: int, limit_offset: int, keep: Keep, pread: Pread, *, latest_ms: int
+) -> Expired | None:
+    """What retention takes now, below `limit_offset` (the high watermark); None: nothing. `now_ms` and `latest_ms`: the
+    earliest and the latest time that may be right.
 
     Raises Unproven; ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
     excess = -1
     if 0 <= keep.size_bytes < log.size_bytes:
+        # schedule 79/retention-counts-what-is-not-committed
         excess = log.size_bytes - _bytes_from(log, limit_offset, pread) - keep.size_bytes
     end_max = limit_offset if keep.copied_to is None else min(limit_offset, keep.copied_to)
     ends = [*log.bases[1:], log.log_end_offset]
     found, size_bytes = None, 0
     for i, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
-        if end > end_max or not segment.size:
+        if end > end_max or not segment.size:  # schedule 16/retention-passes-the-high-watermark
             break
-        if keep.age_ms >= 0 and now_ms - newest_ms(log, segment, now_ms, pread) > keep.age_ms:
-            if segment.proven_to < segment.size:
+        # rule B32/the-future-by-a-clock-set-back
+        if keep.age_ms >= 0 and now_ms - newest_ms(log, segment, latest_ms, pread) > keep.age_ms:
+            if segment.proven_to < segment.size:  # rule B31/time-indexes-are-believed
                 raise Unproven(segment)
             by = f"{keep.prefix}retention.ms"
-        elif excess >= segment.size:
+        elif excess >= segment.size:  # schedule 16/retention-keeps-less-than-it-may
             by = f"{keep.prefix}retention.bytes"
         else:
             break
@@ -142,7 +147,7 @@ async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
     while log.failure is None and segment in log.segments and segment.proven_to < segment.size:
         held &= await cold(partial(segment.prove_newest, PROVEN_AT_ONCE))
         await asyncio.sleep(0)
-    if not held and log.failure is None and segment in log.segments:
+    if not held and log.failure is None and segment in log.segments:  # rule B31/a-time-index-stays-wrong
         mark("time-index-rotten")
         logger.warning(
             "a time index says less than its segment's batches, and is built anew", segment=segment.file.path
@@ -161,17 +166,18 @@ def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
     return size_bytes
 
 
-def newest_ms(log: LogState, segment: Segment, now_ms: int, pread: Pread) -> int:
-    """How old the segment's newest record is. A timestamp of the future, which would hold the disk for as long, counts
-    from when the segment was last written; so does a record without one."""
+def newest_ms(log: LogState, segment: Segment, latest_ms: int, pread: Pread) -> int:
+    """The time of the segment's newest record. A timestamp of the future, which would hold the disk for as long, counts
+    from when the segment was last written; so does a record without one. What is not beyond the latest time that may be
+    right is none of the future: the clock by which the file was written may be the wrong one."""
     newest, _ = segment.newest(pread)
     if segment is not log.segments[-1]:
         log.cache.touch(segment)
-    if 0 <= newest <= now_ms:
+    if 0 <= newest <= latest_ms:
         return newest
     mark("timestamp-of-the-future")
     written_ms = log.disk.modified_ms(segment.path(LOG_SUFFIX))
-    return written_ms if newest < 0 else min(newest, written_ms)
+    return written_ms if newest < 0 else min(newest, written_ms)  # schedule 72/the-future-holds-the-disk
 
 
 class Cleanable(NamedTuple):
@@ -196,13 +202,14 @@ class Cleanable(NamedTuple):
         return self.dirty_bytes > 0 and (self.ratio > min_ratio or self.overdue_ms > 0)
 
 
-def find_cleanable(log: LogState, now_ms: int, limit_offset: int, pread: Pread) -> Cleanable:
+def find_cleanable(log: LogState, now_ms: int, latest_ms: int, limit_offset: int, pread: Pread) -> Cleanable:
     """What may be compacted below `limit_offset`, the high watermark: closed segments whose records are durable here
-    (schedule 73), and old enough for `min.compaction.lag.ms`.
+    (schedule 73), and old enough for `min.compaction.lag.ms`. `now_ms`, `latest_ms`: as for `find_expired`.
 
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
     config = log.config
+    # schedule 73/what-is-not-synced-supersedes, rule B20/what-is-not-committed-supersedes
     limit = min(limit_offset, log.durable_offset)
     end = first_dirty = max(log.cleaned_to, log.bases[0])
     clean_bytes = dirty_bytes = overdue_ms = 0
@@ -213,7 +220,7 @@ def find_cleanable(log: LogState, now_ms: int, limit_offset: int, pread: Pread) 
         if following > limit:
             break
         lag_ms = config.min_compaction_lag_ms
-        if lag_ms and now_ms - newest_ms(log, segment, now_ms, pread) < lag_ms:
+        if lag_ms and now_ms - newest_ms(log, segment, latest_ms, pread) < lag_ms:
             break
         if config.max_compaction_lag_ms < INT64_MAX and not overdue_ms:
             oldest_ms = _oldest_ms(segment, first_dirty, now_ms, pread)

@@ -66,13 +66,13 @@ class Rewriting:
     def size(self, file: File, size: int) -> None:
         """Make `size` the file's size, whatever it is now. Raises DiskError."""
         if file.size() == size:
-            file.truncate(size + 1)
+            file.truncate(size + 1)  # rule A9/size-not-set-again
         file.truncate(size)
 
     def names_in(self, directory: str) -> None:
         """Every name there but those that must stay. The caller syncs the directory. Raises DiskError."""
         for name in self._disk.listdir(directory):
-            if name not in _STAY:
+            if name not in _STAY:  # rule A9/names-not-made-again, rule A9/the-lock-is-renamed
                 self._name(f"{directory}/{name}")
 
     def _name(self, path: str) -> None:
@@ -104,7 +104,7 @@ class ContentAgain:
         """Write what is left. Raises DiskError."""
         if self._bytes:
             mark("written-again")
-            self._file.pwrite(b"".join(self._parts), self._position)
+            self._file.pwrite(b"".join(self._parts), self._position)  # rule A9/read-again-not-written-again
             self._rewriting.written(self._file, self._bytes)
         self._parts = []
         self._bytes = 0
@@ -116,7 +116,7 @@ def restore_names(disk: Disk, directory: str) -> None:
     The caller syncs the directory before it relies on the names. Raises DiskError, FileNotFoundError.
     """
     for name in disk.listdir(directory):
-        if name.endswith(AWAY):
+        if name.endswith(AWAY):  # rule A9/names-stay-away
             away, home = f"{directory}/{name}", f"{directory}/{name.removesuffix(AWAY)}"
             if disk.exists(home):  # a file system that lost one half of a rename: both names lead to one file
                 disk.unlink(away)

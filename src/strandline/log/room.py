@@ -52,6 +52,7 @@ class Room:
             return False
         self.full = True
         soon = now_ms - self._back_ms < CALM_MS
+        # schedule 57/full-again-and-again-flaps
         self._hold_ms = min(self._hold_ms * 2, HOLD_MS_MAX) if soon else HOLD_MS
         return True
 
@@ -60,13 +61,13 @@ class Room:
         reserve_bytes = reserve_of(self.reserve_bytes, total_bytes)
         if not self.full:
             nothing = free_bytes < reserve_bytes or not free_bytes
-            return nothing and self.ran_out(now_ms)
-        if free_bytes < ROOM_FACTOR * reserve_bytes or not free_bytes:
+            return nothing and self.ran_out(now_ms)  # schedule 57/full-disk-is-found-by-writes-alone
+        if free_bytes < ROOM_FACTOR * reserve_bytes or not free_bytes:  # schedule 57/any-room-counts
             self._room_since_ms = None
             return False
         if self._room_since_ms is None:
             self._room_since_ms = now_ms
-        if now_ms - self._room_since_ms < self._hold_ms:
+        if now_ms - self._room_since_ms < self._hold_ms:  # schedule 57/room-for-a-moment-counts
             return False
         self.full = False
         self._back_ms = now_ms

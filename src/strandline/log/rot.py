@@ -64,13 +64,14 @@ class Rot:
                 self.forget(segment)
                 continue
             for hole in segment.holes:
-                if hole.next_offset > log.log_start_offset:
+                if hole.next_offset > log.log_start_offset:  # rule B19/holes-outlive-their-records
                     yield segment, hole
 
     def before_cut(self, offset: int) -> tuple[Segment, Hole] | None:
         """A hole that has records before `offset`. It is to be healed before the log is cut there (schedule 88): no cut
         lands inside of it, and who wrote what is left after a cut is read from the log.
         """
+        # schedule 88/producers-in-a-hole-are-forgotten
         return next((found for found in self.holes() if found[1].offset < offset), None)
 
     def mend(self, segment: Segment, hole: Hole, batches: memoryview) -> Hole | None:
@@ -83,9 +84,11 @@ class Rot:
             StorageError: the disk failed; the log is fenced from now on.
         """
         log = self._log
+        # rule B19/whatever-comes-fills-the-hole
         size, offset = intact_end(batches, hole.offset, log.epochs, log.log_start_offset, hole.next_offset)
         room = hole.end - hole.position
         fits = 0 < size <= room and (offset == hole.next_offset) == (size == room)
+        # rule B19/holes-of-former-segments-are-filled
         if not fits or hole not in segment.holes or segment not in log.segments:  # its name may be another's by now
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,

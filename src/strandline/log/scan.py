@@ -49,14 +49,14 @@ def scan_batches(file: File, offset: int, epoch: int) -> Iterator[ScannedBatch |
         reason = ""
         if position + header.size > size:
             reason = f"a batch of {header.size} bytes reaches beyond the file's end"
-        elif header.base_offset != offset:
+        elif header.base_offset != offset:  # rule E5/recovery-skips-offsets
             reason = f"a batch of offset {header.base_offset} stands where {offset} must follow"
-        elif header.leader_epoch < epoch:
+        elif header.leader_epoch < epoch:  # rule E5/recovery-takes-older-epochs
             reason = f"the leader epoch goes back from {epoch} to {header.leader_epoch}"
         else:
             data = window.get(position, header.size)
             try:
-                verify_crc(data)
+                verify_crc(data)  # rule E5/recovery-believes-every-byte
             except KafkaError as error:
                 reason = error.message
         if reason:

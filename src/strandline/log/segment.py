@@ -165,6 +165,7 @@ class Segment:
         try:
             self.file.pwrite(data, position)
         except DiskFull:
+            # rule C1/half-a-batch-on-a-full-disk
             self.file.truncate(position)  # the part that found room must not lie beyond the end: recovery would meet it
             self.allocated = self.allocate_at = position
             raise
@@ -430,7 +431,7 @@ class Segment:
             elif following < 0:
                 if header.last_offset != self.base_offset + end:
                     raise self.damaged(position, "the index names another batch than the one that stands there")
-            elif header.base_offset != following:
+            elif header.base_offset != following:  # rule B19/base-offsets-are-believed
                 found = f"a batch of offset {header.base_offset} stands where {following} must follow"
                 raise self.damaged(position, found, offset=following)
             if header.last_offset >= offset:

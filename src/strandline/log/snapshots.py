@@ -42,7 +42,7 @@ class Snapshots:
     def take_in(self, path: str, offset: int) -> None:
         """The file at `path`, which is durable, is the one at `offset` from now on, durably. Blocking."""
         self._disk.rename(path, self._path(offset))
-        self._disk.sync_dir(self._directory)
+        self._disk.sync_dir(self._directory)  # rule B24/what-a-log-is-told-is-not-durable
         if offset not in self._offsets:
             insort(self._offsets, offset)
 
@@ -90,6 +90,7 @@ class Snapshots:
         """The state after every record below `end_offset`: the newest readable snapshot up to there, then a replay."""
         states = ProducerStates()
         start = segments[0].base_offset
+        # rule C2/snapshot-beyond-the-point
         for offset in reversed(self._offsets[: bisect_right(self._offsets, end_offset)]):
             if offset < start:
                 break
@@ -101,7 +102,7 @@ class Snapshots:
             mark("producer-state-from-snapshot")
             start = offset
             break
-        replay(states, segments, start, end_offset, now_ms)
+        replay(states, segments, start, end_offset, now_ms)  # rule C2/no-replay-after-the-snapshot
         return states
 
     def delete_above(self, offset: int) -> bool:

@@ -65,6 +65,7 @@ class Strays:
         """
         self._knows_topics = knows_topics
         try:
+            # rule B29/a-cluster-without-topics-deletes
             moved = [tp for tp in self._strays(assigned) if self._move(tp, kept=not knows_topics)]
             if moved:
                 self._disk.sync_dir(self._log_dir.path)
@@ -78,6 +79,7 @@ class Strays:
             known = assigned.get(tp)
             plog = log_dir.logs.get(tp)
             topic_id = plog.topic_id if plog is not None else self._topic_id(str(tp))
+            # rule B17/strays-by-name-alone, rule B17/strays-on-doubt
             if known is None or topic_id not in (None, known):
                 yield tp
 
@@ -126,7 +128,8 @@ class Strays:
         those of this process's registration knew no topic."""
         if not self.waiting:
             return
-        now_ms = self._believed.earliest_ms()
+        now_ms = self._believed.earliest_ms()  # rule B32/strays-go-by-the-wall-clock
+        # rule B17/strays-are-removed-at-once
         due = [stray for stray in self._waiting if now_ms - stray.set_aside_ms >= self._delay_ms]
         for stray in due:
             self._waiting.remove(stray)
@@ -138,6 +141,7 @@ class Strays:
     async def _remove(self, stray: Stray, is_assigned: Callable[[TopicIdPartition], bool]) -> None:
         topic_id, number = self._topic_id(stray.name), _partition_of(stray.name)
         figures = self._figures(stray.name)
+        # rule B17/strays-are-removed-though-assigned
         if topic_id is not None and is_assigned(TopicIdPartition(topic_id, number)):
             log.error("a stray partition is assigned here after all, and is kept; look at both directories", **figures)
             return
@@ -152,6 +156,7 @@ class Strays:
     @property
     def waiting(self) -> bool:
         """Whether any will become due."""
+        # rule B29/a-cluster-without-topics-deletes-earlier-strays
         return bool(self._waiting) and self._delay_ms != KEEP and self._knows_topics
 
 

@@ -67,14 +67,14 @@ class Swap:
         log.swap = self
         try:
             self._new.rename(SWAP_SUFFIX)
-            await log.disk.sync([], [log.directory])
+            await log.disk.sync([], [log.directory])  # schedule 75/old-segments-go-first
             if log.swap is not self:
                 raise LogChanged(f"{log.topic_partition} was cut")
             if not self._stands():
                 self.settle()
                 raise LogChanged(f"{log.topic_partition} lost segments while they were compacted")
             aside = self._replace()
-            await log.disk.sync([], [log.directory])
+            await log.disk.sync([], [log.directory])  # schedule 75/old-segments-come-back
             if log.swap is self:
                 self._name()
         except FileNotFoundError as error:  # its directory was renamed, to be deleted
@@ -98,7 +98,7 @@ class Swap:
         log.disk.sync_dir(log.directory)
 
     def _stands(self) -> bool:
-        segments, old = self._log.segments, self._old
+        segments, old = self._log.segments, self._old  # rule B20/expired-segments-come-back
         if self._log.failure is not None or old[0] not in segments:
             return False
         first = segments.index(old[0])

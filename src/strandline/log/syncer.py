@@ -61,7 +61,7 @@ class Syncer:
     def mark(self, log: PartitionLog) -> None:
         """`log` was written to: sync it with the next group. Cheap; call it after every append."""
         if not log.sync_pending:
-            if self._broken is not None:
+            if self._broken is not None:  # rule A9/syncer-takes-marks-after-its-end
                 log.sync_failed(self._broken)
                 return
             log.sync_pending = True
@@ -98,7 +98,7 @@ class Syncer:
                 self._begin_group()
         except Exception as error:
             self._break(error)
-            self._on_fatal(error)
+            self._on_fatal(error)  # rule A9/syncer-ends-in-silence
         if self._syncing is None:
             self._rest()
 
@@ -114,7 +114,7 @@ class Syncer:
         broken, self._group, self._marked = [*self._group, *self._marked], [], []
         for log in broken:
             log.sync_pending = False
-            log.sync_failed(error)
+            log.sync_failed(error)  # rule A9/syncer-ends-and-fences-nothing
 
     def _begin_group(self) -> None:
         self._group, self._marked = self._marked, []
@@ -128,7 +128,7 @@ class Syncer:
             try:
                 log_files, log_directories = log.begin_sync()
             except _DISK_FAILED as error:
-                failed[log] = error
+                failed[log] = error  # rule A9/one-log-s-failure-is-the-group-s
             else:
                 files += log_files
                 directories.update(dict.fromkeys(log_directories))
@@ -149,6 +149,7 @@ class Syncer:
     def _end_group(self, sync: asyncio.Future[None] | None) -> None:
         if sync is not None:
             if sync.cancelled():
+                # rule A9/sync-cancelled-by-nobody
                 raise FatalError("a sync was cancelled, and nobody had asked for it")
             try:
                 sync.result()
@@ -171,7 +172,7 @@ class Syncer:
             try:
                 log.end_sync()
             except _DISK_FAILED as error:
-                failed[log] = error
+                failed[log] = error  # rule A9/checkpoint-not-renamed-and-forgotten
                 continue
             synced.append(log)
             if log.needs_sync and log.failure is None and not log.sync_pending:
@@ -182,6 +183,6 @@ class Syncer:
     def _fence(self, failed: dict[PartitionLog, OSError]) -> None:
         """Each by its own error; those that share one are told of together."""
         for log, error in failed.items():
-            log.sync_failed(error)
+            log.sync_failed(error)  # rule A9/failed-sync-is-retried/2
         for error in dict.fromkeys(failed.values()):
             self._on_failed([log for log, its in failed.items() if its is error], error)

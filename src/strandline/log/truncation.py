@@ -29,19 +29,22 @@ def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
     segment = log.segments[keep]
     segment.active_indexes()
-    hole = segment.holes.around(offset)
+    hole = segment.holes.around(offset)  # rule B8/a-cut-goes-on-behind-the-hole
     found = segment.find(offset, pread_blocking) if hole is None else None
     if hole is not None:
         position, new_end = hole.position, hole.offset
     else:
+        # rule B8/half-a-batch-is-kept
         position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+    # schedule 88/a-cut-takes-what-rotted-before-it
     if new_end < offset and (found is None or not _is_whole(log, segment, *found)):
         raise segment.damaged(position, f"a log cannot be cut at {offset}, inside of what has rotted", offset=new_end)
-    _promise_less(log, new_end)
+    _promise_less(log, new_end)  # rule B8/checkpoint-promises-what-is-cut
+    # rule C2/snapshots-survive-a-cut, rule C2/offsets-move-before-producers
     names_changed = log.snapshots.delete_above(new_end)
     if len(log.producers):
         mark("producer-state-rolled-back")
-        log.producers = log.snapshots.load(log.segments, new_end, now_ms)
+        log.producers = log.snapshots.load(log.segments, new_end, now_ms)  # rule C2/producers-survive-a-cut
     while len(log.segments) > keep + 1:
         _delete_last_segment(log)
     if names_changed:
@@ -49,7 +52,7 @@ def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     segment.truncate(position, new_end - segment.base_offset)
     log.cache.forget(segment)
     log.unsynced.add(segment.file)
-    log.epochs.truncate_from_end(new_end)
+    log.epochs.truncate_from_end(new_end)  # rule B8/epochs-outlive-the-cut
     log.move_end(new_end)
 
 
@@ -59,9 +62,9 @@ def cut_whole(log: LogState, offset: int, now_ms: int) -> None:
     Raises DiskError; NoSpaceLeft with everything as it was.
     """
     if log.swap is not None:
-        log.swap.settle()
+        log.swap.settle()  # schedule 75/a-cut-forgets-the-swap
     _promise_less(log, 0)
-    log.producers.clear()
+    log.producers.clear()  # rule C2/starting-anew-keeps-producers
     log.snapshots.delete_above(-1)
     while log.segments:
         _delete_last_segment(log)
@@ -102,10 +105,11 @@ def cut_start(log: LogState, offset: int) -> None:
         segment = log.segments.pop(0)
         del log.bases[0]
         log.cache.forget(segment)
+        # schedule 76/expired-segments-are-not-synced
         if not log.unsynced.close_later(segment.file):  # until the log start is durable a start needs it (schedule 76)
             segment.close()
         log.size_bytes -= segment.size
-        log.removed.append(segment)
+        log.removed.append(segment)  # schedule 89/snapshots-go-before-the-log-start-is-durable
 
 
 def _is_whole(log: LogState, segment: Segment, position: int, header: BatchHeader) -> bool:
@@ -123,6 +127,7 @@ def _promise_less(log: LogState, offset: int) -> None:
         log.on_cut_below(offset)
     except DiskFull as error:
         mark("cut-without-room")
+        # schedule 57/full-disk-fences-a-truncation
         raise NoSpaceLeft(f"to write down that {log.topic_partition} is cut") from error
 
 
@@ -134,4 +139,4 @@ def _delete_last_segment(log: LogState) -> None:
     log.unsynced.drop(segment.file)
     segment.close()
     delete_files(log.disk, log.directory, segment.base_offset)
-    log.disk.sync_dir(log.directory)
+    log.disk.sync_dir(log.directory)  # rule B8/cut-segments-come-back

@@ -48,6 +48,7 @@ class Unsynced:
     @property
     def is_settled(self) -> bool:
         """The epoch checkpoint and every name in the log's directory are durable."""
+        # rule B8/recovery-point-before-the-names
         return not self._epochs.dirty and not self._directories and self._directory not in self._directories_in_sync
 
     @property
@@ -94,7 +95,7 @@ class Unsynced:
             file = self._write_epochs()
             if file is not None:
                 self._in_sync.append(file)
-                files.append(file)
+                files.append(file)  # rule B8/epoch-checkpoint-not-synced, rule B8/epoch-checkpoint-damaged-by-a-crash
         self._files = {}
         self._directories = {}
         self._directories_in_sync = directories
@@ -121,7 +122,7 @@ class Unsynced:
             if self._version_in_sync == self._epochs.version and self._epochs.dirty:
                 self._disk.rename(f"{self._directory}/{_EPOCHS_SYNCING}", f"{self._directory}/{LEADER_EPOCHS}")
                 self._epochs.written = self._version_in_sync
-                self._directories[self._directory] = None
+                self._directories[self._directory] = None  # schedule 20/epoch-checkpoints-name-not-synced
             self._version_in_sync = -1
 
     def flush_epochs(self) -> None:

@@ -48,13 +48,14 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
             )
         if header[0] != 0:
             raise _invalid("a client's batch begins at offset 0: the leader gives the offsets", base_offset=header[0])
-        batch = batches[position : position + size]
+        batch = batches[position : position + size]  # rule E5/fields-before-crc
+        # rule E5/clients-crc-is-believed
         verify_crc(batch)  # first: a bit that flipped on the way is no field that the client has written
         _check_fields(header)
         if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
             raise _invalid_timestamp(header, config, now_ms)
         check_records(header, batch, config.unpacked_bytes_max)
-        if config.compacted:
+        if config.compacted:  # rule B20/records-without-a-key
             _check_keys(header, batch, config.unpacked_bytes_max)
         headers.append(header)
         position += size
@@ -85,15 +86,15 @@ def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> li
         following = position + header[1] + OVERHEAD
         if following > end:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=header.size)
-        if header[0] != offset:
+        if header[0] != offset:  # rule B16/follower-appends-over-a-gap
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, "a replicated batch does not follow", base_offset=header[0], end=offset
             )
-        if header[2] < epoch:
+        if header[2] < epoch:  # rule B1/follower-epochs-go-back
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, "leader epochs go back", leader_epoch=header[2], latest_epoch=epoch
             )
-        verify_crc(batches[position:following])
+        verify_crc(batches[position:following])  # rule B16/follower-believes-every-byte
         headers.append(header)
         epoch = header[2]
         offset += header[6] + 1

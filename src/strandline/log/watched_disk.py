@@ -62,12 +62,13 @@ class SyncWait:
         earned_ms = (now_ms - self._saved_at_ms) * SHARE
         self._saved_ms = min(SAVED_MAX_MS, self._saved_ms + earned_ms)
         self._saved_at_ms = now_ms
+        # rule B18/a-wait-in-place-has-no-end, rule B18/waits-take-all-of-the-time
         return LIMIT_MS if self._saved_ms >= LIMIT_MS else 0.0
 
     def took(self, duration_ms: float, limit_ms: float) -> None:
         """A sync has ended after `duration_ms`; up to `limit_ms` of them were waited in place."""
         self._saved_ms -= min(duration_ms, limit_ms)
-        if duration_ms <= LIMIT_MS:
+        if duration_ms <= LIMIT_MS:  # rule B18/slow-syncs-are-waited-for
             self._fast += 1
         else:
             if limit_ms:
@@ -174,7 +175,7 @@ class WatchedDisk(DiskAbove):
         number = self._number
         began_ms = self._clock.monotonic_ms()
         small = not directories and len(files) <= SYNC_MANY
-        if small and self._waits and not self._under_way:
+        if small and self._waits and not self._under_way:  # rule B18/waits-behind-another-sync
             wait_ms = max(wait_ms, self._wait.limit_ms(began_ms))
         self._under_way[number] = began_ms
         self.on_begin()
@@ -231,12 +232,12 @@ class WatchedDisk(DiskAbove):
             raise
 
     def _refuse_if_stalled(self) -> None:
-        if self.stalled:
+        if self.stalled:  # rule B18/blocking-syncs-wait-behind-a-hung-one
             raise DiskError(errno.EIO, f"refused: a sync has been under way for {self.age_ms / 1000:.1f} s", "")
 
     def _poisoned(self, error: DiskPoisoned) -> None:
         tell, self._on_poisoned = self._on_poisoned, None
-        if tell is not None:
+        if tell is not None:  # schedule 32/poisoned-disk-is-nobody-s-business
             tell(error)
 
 
@@ -297,12 +298,12 @@ class SyncWatch:
             self._begun()
             self._looks += 1
             self._disk.busy = True
-            self._judge(self._looks, self._looks * self._interval_ms)
+            self._judge(self._looks, self._looks * self._interval_ms)  # rule B18/looks-are-a-clock
 
     def _judge(self, looks: int, age_ms: float) -> None:
         if looks == round(LOOKS * WARN_SHARE):
             log.warning("a sync takes long", seconds=round(age_ms / 1000, 1))
-        elif looks == LOOKS:
+        elif looks == LOOKS:  # rule B18/looks-are-a-clock/2
             mark("sync-hung")
             log.error("a sync does not end", seconds=round(age_ms / 1000, 1))
             self._disk.stalled = True

@@ -180,6 +180,7 @@ class AclFilter:
 
     def fits(self, binding: AclBinding) -> bool:
         """Whether the binding is one of these."""
+        # rule A25/hosts-are-filtered-as-text
         return (
             self.kind in (ResourceKind.ANY, binding.kind)
             and self.principal in (None, binding.principal)
@@ -208,6 +209,11 @@ def described(kind: ResourceKind, pattern: PatternType, name: str) -> str:
     if pattern is PatternType.PREFIXED:
         return f"{words}s {name}*"
     return f"every {words}" if name == WILDCARD else f"{words} {name}"
+
+
+def lacking(who: str, operation: Operation, resource: Resource) -> str:
+    """Who lacks which right on what: `User:alice may not READ topic orders`."""
+    return f"{who} may not {operation.name} {described(resource.kind, PatternType.LITERAL, resource.name)}"
 
 
 def binding_fault(binding: AclBinding) -> str:

@@ -29,16 +29,21 @@ class BelievedClock:
     until then time goes on from where it was, and somebody can put the clock right. So is time that has gone on by more
     than a day since the last life.
 
+    A node without a life before (a new disk) has the times of the metadata instead: what controllers of the cluster
+    wrote down. Until it has heard of them it has to go by the clock that it finds, and writes down nothing of it.
+
     What is written down is the later one where two times may be right: of the wall clock's, the believed one, and, for
     a day after time was set back by more than a day (or was found so by a start), the one before. A stamp that is too
     late keeps a thing for longer; one that is too early has it taken by the next node whose clock is right (schedule
     100).
     """
 
-    def __init__(self, clock: Clock, last_ms: int | None = None) -> None:
-        """`last_ms`: what `earliest_ms` returned last in the life before; None: not known."""
+    def __init__(self, clock: Clock, last_ms: int | None = None, *, is_told: bool = False) -> None:
+        """`last_ms`: what `earliest_ms` returned last in the life before; None: not known, and, if `is_told`, to be
+        learned by `tell`."""
         self._clock = clock
         self._last_ms = last_ms
+        self._is_told = is_told and last_ms is None
         self._offset_ms: float | None = None
         """Believed wall time at monotonic time 0."""
         self._ahead: tuple[float, float] | None = None
@@ -63,17 +68,39 @@ class BelievedClock:
             return latest_ms
         return max(latest_ms, int(monotonic_ms + self._before[0]))
 
+    @property
+    def is_founded(self) -> bool:
+        """Something but the wall clock itself speaks for it: a life before, or others."""
+        return not self._is_told or self._last_ms is not None  # rule B32/an-unfounded-time-is-written-down
+
+    def tell(self, others_ms: int) -> None:
+        """It was so late for others of the cluster, at least. That counts like the end of a life before, where there
+        was none; the latest of several counts (schedule 112)."""
+        if self._is_told and others_ms > (self._last_ms or 0):  # rule B32/new-disks-believe-any-clock
+            if self._clock.wall_ms() - others_ms > AWAY_MS:
+                mark("wall-clock-against-the-metadata")
+            self._last_ms = others_ms
+            self._offset_ms = self._ahead = self._before = None
+            self._look(self._clock.wall_ms(), self._clock.monotonic_ms())
+
+    def told_all(self) -> None:
+        """Others are heard no more: from here on time goes on by itself."""
+        if self._last_ms is not None:
+            self._is_told = False
+
     def _look(self, wall_ms: int, monotonic_ms: float) -> float:
         offset_ms = wall_ms - monotonic_ms
         if self._before is not None and monotonic_ms - self._before[1] >= BELIEVED_AFTER_MS:
             self._before = None
+        # schedule 72/a-start-believes-any-clock
         if self._offset_ms is None and self._last_ms is not None and wall_ms - self._last_ms > AWAY_MS:
             self._offset_ms = self._last_ms - monotonic_ms
+        # schedule 72/a-clock-set-ahead-is-believed
         if self._offset_ms is None or offset_ms - self._offset_ms <= JUMP_MS:
             before_ms = self._offset_ms
             if before_ms is None and self._last_ms is not None:
                 before_ms = self._last_ms - monotonic_ms
-            if before_ms is not None and before_ms - offset_ms > AWAY_MS:
+            if before_ms is not None and before_ms - offset_ms > AWAY_MS:  # rule B32/stamps-of-a-clock-set-back
                 mark("wall-clock-set-back-by-days")
                 self._before = (before_ms, monotonic_ms)
             self._offset_ms, self._ahead = offset_ms, None

@@ -8,6 +8,7 @@
     │   └── DirectoryInUse           another process has the data directory
     ├── StorageError                 this machine's disk: the log that raised it is fenced
     │   └── CorruptLogError          damage in the middle of what was once durable: file, position, what to do
+    ├── MissingExtra                 a library that only some programs need is not installed; says what to type
     ├── StoreError                   the object store did not do what was asked: the same may succeed later
     │   └── ObjectMissing            it has no such object
     └── FatalError                   the node must stop now; going on could lose or corrupt data
@@ -17,9 +18,10 @@ Figures that a caller may want (sizes, limits, offsets) are attributes, not only
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.extras import installing
 from strandline.proto.secrets import shown
 
 
@@ -91,6 +93,15 @@ class DirectoryInUse(ConfigError):
         self.holder = holder
         advice = f"{holder} uses this directory. Stop that process, or give this one a directory of its own"
         super().__init__("log.dirs", path, advice)
+
+
+class MissingExtra(StrandlineError, ImportError):
+    """A library that only some programs need is not installed; the message has the command that installs it."""
+
+    @classmethod
+    def of(cls, what: str, extra: str, error: ImportError) -> Self:
+        """Says which extra brings what this needs."""
+        return cls(f"{what} needs a library that is not here ({error}): {installing(extra)}")
 
 
 class StorageError(StrandlineError):

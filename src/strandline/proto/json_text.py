@@ -14,5 +14,5 @@ def read_json(text: str | bytes | bytearray, **options: Any) -> Any:
     """As `json.loads`. Raises ValueError: it is no JSON, or its brackets are nested deeper than can be read."""
     try:
         return json.loads(text, **options)
-    except RecursionError:
+    except RecursionError:  # rule A21/deep-json-is-no-value-error
         raise ValueError("its brackets are nested too deeply") from None

@@ -158,6 +158,7 @@ MARKS: dict[str, str] = {
     "swap-finished-at-start": "a start finished the swap of compacted segments that was cut short",
     "swap-given-up": "a swap of compacted segments was given up, or finished, because the log was cut meanwhile",
     "tombstone-removed": "compaction took a tombstone whose time was over",
+    "wall-clock-against-the-metadata": "a node with a new disk found a clock ahead of the metadata by days",
     "wall-clock-jumped-ahead": "the wall clock was set ahead, and nothing expired by it",
     "wall-clock-set-back-by-days": "the wall clock was set back by days, and stamps went on from before",
     "no-room-to-begin-anew": "all records of a log were deleted, and its last segment stayed for want of room",

@@ -52,10 +52,10 @@ class _Event:
     def is_due(self, kind: str, now_ms: float) -> bool:
         """Whether a line of this kind may be logged now; else it is counted."""
         if kind in self.said_ms:
-            if now_ms - self.said_ms[kind] < LOG_MS:
+            if now_ms - self.said_ms[kind] < LOG_MS:  # rule A23/bad-frames-fill-the-log
                 self.unsaid[kind] = self.unsaid.get(kind, 0) + 1
                 return False
-        elif len(self.said_ms) >= KINDS_MAX:
+        elif len(self.said_ms) >= KINDS_MAX:  # rule A23/kinds-are-made-up-without-end
             self._forget(now_ms)
             if len(self.said_ms) >= KINDS_MAX:
                 self.left_out += 1
@@ -125,7 +125,7 @@ class Flood:
                 del self._windows[next(iter(self._windows))]
             window = self._windows[event] = _Window(now_ms)
             window.left_out = left_out
-        if window.lines >= LINES_MAX or (trace and window.traces >= TRACES_MAX):
+        if window.lines >= LINES_MAX or (trace and window.traces >= TRACES_MAX):  # rule A23/tracebacks-without-end
             window.left_out += 1
             return None
         window.lines += 1

@@ -4,7 +4,7 @@ KIP-612)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -70,14 +70,6 @@ class QuotaKey(StrEnum):
     CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
-QUOTA_DOCS: Mapping[QuotaKey, str] = {
-    QuotaKey.PRODUCER_BYTE_RATE: "Bytes a second that a client may produce, at each broker.",
-    QuotaKey.CONSUMER_BYTE_RATE: "Bytes a second that a client may fetch, of each broker.",
-    QuotaKey.REQUEST_PERCENTAGE: "Percent of a broker's time that a client's requests may take; 100 is all of it.",
-    QuotaKey.CONTROLLER_MUTATION_RATE: "Partitions a second that a client may create and delete, at each broker.",
-    QuotaKey.CONNECTION_CREATION_RATE: "Connections a second that an address may open, to each broker.",
-}
-
 IP_KEYS = (QuotaKey.CONNECTION_CREATION_RATE,)
 """What an ip may have."""
 
@@ -140,7 +132,7 @@ def _ip_fault(ip: str) -> str:
 
 def value_fault(entity: QuotaEntity, key: str, value: float) -> str:
     """Why this key of this entity cannot have this value, or ""."""
-    allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS
+    allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS  # rule A21/any-key-for-anybody
     if key not in allowed:
         whom = "a user or a client-id" if entity.ip is None else "an ip"
         return f"Invalid configuration key {key[:NAME_CHARS_MAX]}; possible for {whom}: {', '.join(allowed)}"

@@ -82,7 +82,7 @@ class Rate:
         self._forget(now_ms)
         elapsed_ms = now_ms - self._windows[0].start_ms if self._windows else 0.0
         missing = self._shape.windows - 1 - int(elapsed_ms / self._shape.size_ms)
-        return max(elapsed_ms + max(missing, 0) * self._shape.size_ms, 1.0)
+        return max(elapsed_ms + max(missing, 0) * self._shape.size_ms, 1.0)  # rule A21/a-first-record-is-a-burst
 
     def per_second(self, now_ms: float) -> float:
         """The rate."""
@@ -117,7 +117,7 @@ class Rate:
 
     def _forget(self, now_ms: float) -> None:
         windows = self._windows
-        while windows and now_ms - windows[0].last_ms >= self._shape.memory_ms:
+        while windows and now_ms - windows[0].last_ms >= self._shape.memory_ms:  # rule A21/windows-are-never-forgotten
             windows.popleft()
 
 

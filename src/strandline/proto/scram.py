@@ -152,15 +152,16 @@ class ScramServer:
         parts = _text(message).split(",")
         if len(parts) != 3 or [part[:2] for part in parts] != ["c=", "r=", "p="]:
             raise ScramError("the final message is not c=, r= and p=")
-        if _unbase64(parts[0][2:]) != self._gs2.encode():
+        if _unbase64(parts[0][2:]) != self._gs2.encode():  # rule A19/header-changes-on-the-way
             raise ScramError("the header changed between the two messages")
-        if parts[1][2:] not in (self._nonce, self._client_nonce + self._nonce):
+        if parts[1][2:] not in (self._nonce, self._client_nonce + self._nonce):  # rule A19/nonce-of-another-exchange
             raise ScramError("the nonce changed between the two messages")
         proof = _unbase64(parts[2][2:])
         digest = self._mechanism.digest
         auth_message = f"{self._first_bare},{self._server_first},{parts[0]},{parts[1]}".encode()
         signature = hmac.digest(credential.stored_key, auth_message, digest)
         client_key = _xor(proof, signature) if len(proof) == len(signature) else signature
+        # rule A19/any-proof-is-a-proof
         if not hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key):
             raise ScramError("the proof is wrong")
         return b"v=" + b64encode(hmac.digest(credential.server_key, auth_message, digest))
@@ -225,6 +226,7 @@ class ScramClient:
         text = _text(server_final)
         if not text.startswith("v=") or not self._signature:
             raise ScramError("the server gave no proof of its own")
+        # rule A19/any-server-is-trusted
         if not hmac.compare_digest(_unbase64(text[2:].split(",")[0]), self._signature):
             raise ScramError("the server's proof is wrong: it does not know this user's credential")
 

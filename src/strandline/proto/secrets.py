@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+from strandline.proto.extras import installing
+
 HIDDEN = "[hidden]"
 """Kafka's own word for a value that is not shown."""
 
@@ -72,7 +74,7 @@ def _of_keyring(service: str, user: str) -> str:
         import keyring
         from keyring.errors import KeyringError
     except ImportError:
-        raise ValueError("the library keyring, which is not installed: pip install keyring") from None
+        raise ValueError(f"the library keyring, which is not installed: {installing('keyring')}") from None
     try:
         password = keyring.get_password(service, user)
     except KeyringError as error:

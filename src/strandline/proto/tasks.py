@@ -27,7 +27,7 @@ def spawn(work: Coroutine[Any, Any, None], report: Report, *, endless: bool = Fa
 
     def ended(task: asyncio.Task[None]) -> None:
         error = _unforeseen(task, endless)
-        if error is not None:
+        if error is not None:  # rule A9/task-ends-unseen
             report(error)
 
     task.add_done_callback(ended)
@@ -37,6 +37,7 @@ def spawn(work: Coroutine[Any, Any, None], report: Report, *, endless: bool = Fa
 def _unforeseen(task: asyncio.Task[None], endless: bool) -> BaseException | None:
     name = getattr(task.get_coro(), "__qualname__", task.get_name())
     if task.cancelled():
+        # rule A9/task-cancelled-by-nobody
         return None if task.cancelling() else FatalError(f"{name} was cancelled, and nobody had asked for it")
     error = task.exception()
     if error is None and endless and not task.cancelling():

@@ -136,11 +136,13 @@ class AdoptedTier:
     Attributes:
         segments: each begins where the one before it ends; at least one.
         producer_ids_end: one past the highest id that the producers of its records had.
+        producer_ids_first: the lowest of them.
     """
 
     partition: Annotated[int, Int32(1)]
     segments: Annotated[tuple[TieredSegment, ...], 2]
     producer_ids_end: Annotated[ProducerId, Int64(3)] = _FIRST_PRODUCER_ID
+    producer_ids_first: Annotated[ProducerId, Int64(4)] = _FIRST_PRODUCER_ID
 
 
 @dataclass(frozen=True, slots=True)

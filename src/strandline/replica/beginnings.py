@@ -115,6 +115,7 @@ class Beginnings:
         if plog is None or not state.log_config.remote_storage or plog.failure is not None:
             return False
         start, tier = plog.log_start_offset, state.tier
+        # rule B24/new-replicas-know-nobody, rule B24/what-the-metadata-do-not-reach-was-deleted
         return lacks_producers(plog) and tier.start_offset < start and not (leads and start > tier.end_offset)
 
     async def _bring(self, replica: Replica) -> None:

@@ -116,6 +116,7 @@ class CatchUp:
         none, or another's batch goes in pieces now. None: cold."""
         plog, offset, chunk = subscription.log, subscription.next_offset, self._chunk_bytes
         if not subscription.sent_bytes:
+            # rule B16/large-batches-in-one-frame-to-who-lags
             read = plog.read(offset, room, plog.log_end_offset, one_batch_bytes=chunk)
             if read is None or read.data or not self._may_go_in_pieces(subscription):
                 return read
@@ -137,6 +138,7 @@ class CatchUp:
     async def _read_waiting(self, subscription: Subscription, room: int) -> LogRead | BatchPart:
         plog, offset, chunk = subscription.log, subscription.next_offset, self._chunk_bytes
         if not subscription.sent_bytes:
+            # rule B16/large-batches-in-one-frame-to-who-lags/2
             read = await plog.read_cold(offset, room, plog.log_end_offset, one_batch_bytes=chunk)
             if read.data or not self._may_go_in_pieces(subscription):
                 return read
@@ -146,6 +148,7 @@ class CatchUp:
         """There is a next batch, and no other's is on its way in pieces."""
         current = self._in_pieces
         free = current is None or current is subscription or not current.live
+        # rule B16/two-batches-in-pieces-at-once
         return free and subscription.next_offset < subscription.log.log_end_offset
 
     def _sent(self, subscription: Subscription, read: LogRead | BatchPart) -> bool:

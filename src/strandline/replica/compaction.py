@@ -64,6 +64,7 @@ class Pace:
             return before_ms + size_bytes * 1_000 / self._bytes_per_second()
 
         rest_ms = self._rest_ms + now_ms - self._begun_ms
+        # rule B20/compaction-takes-the-loop
         await self.during(asyncio.sleep((rest_ms if rest_ms >= REST_MS else 0.0) / 1_000))
         if due_ms() > self._clock.monotonic_ms():
             await self.during(self._naps.until(due_ms))
@@ -215,7 +216,7 @@ class Compactor:
             if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
                 continue
             try:
-                found = await plog.find_cleanable(now_ms, partition.high_watermark)
+                found = await plog.find_cleanable(now_ms, self._clock.latest_ms(), partition.high_watermark)
             except (KafkaError, DiskError, FileNotFoundError) as error:
                 self._give_up(partition, plog, error)
                 continue
@@ -294,6 +295,7 @@ class Compactor:
     def _give_up(self, partition: Partition, plog: PartitionLog, error: Exception) -> None:
         mark("log-uncleanable")
         small = error.value if isinstance(error, ConfigError) and isinstance(error.value, int) else None
+        # rule B20/rot-is-tried-for-ever
         self.uncleanable[plog] = Uncleanable(str(error), self._shared.counters.mended_holes, small)
         log.error(
             "a log is compacted no more until it is healed, or this node starts again; others go on",
@@ -302,10 +304,11 @@ class Compactor:
             size_bytes=plog.size_bytes,
         )
         if isinstance(error, KafkaError):
-            partition.cannot_read(error)
+            partition.cannot_read(error)  # rule B20/compaction-heals-nothing
 
     def _is_given_up(self, plog: PartitionLog, why: Uncleanable) -> bool:
         """Still so: it is open, and was not healed since."""
+        # rule B20/a-healed-log-is-compacted-no-more
         healed = not plog.rot and self._shared.counters.mended_holes > why.mended_holes
         small = why.small_buffer_bytes
         roomier = small is not None and self._shared.config.cleaner_dedupe_buffer_bytes > small

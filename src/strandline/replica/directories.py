@@ -181,6 +181,7 @@ class Directories:
         """Write no more checkpoints; the tasks that end now."""
         if not clean:
             for directory in self.all:
+                # schedule 58/a-checkpoint-that-hangs-holds-up-the-end
                 directory.checkpoints.abandon()  # the disk may be why, and wait for ever
         stopping = (directory.checkpoints.stop() for directory in self.all)
         return [task for task in stopping if task is not None]

@@ -75,7 +75,7 @@ class DiskRoom:
             free = log_dir.disk.free_bytes(log_dir.path)
             total = log_dir.disk.total_bytes(log_dir.path)
             if self.full and free:
-                self._probe()
+                self._probe()  # schedule 57/room-is-believed-unwritten
         except OSError as error:  # whoever reads and writes the logs meets it too, and knows what to do
             log.debug("the disk was not looked at", path=log_dir.path, error=str(error))
             if not self.full:
@@ -109,8 +109,8 @@ class DiskRoom:
             )
         else:
             log.warning("the disk has room again", path=path, **figures)
-            self._on_room()
-        self._on_change()
+            self._on_room()  # schedule 57/no-log-is-made-once-there-is-room
+        self._on_change()  # schedule 57/full-disk-waits-for-the-next-heartbeat
 
 
 class DiskStalls:
@@ -136,8 +136,8 @@ class DiskStalls:
 
     def stalled(self, age_ms: float) -> None:
         """No ack comes until that sync ends; under flush.policy = replicate acks wait for no sync."""
-        if self._sync_before_ack():
-            self.hung = True
+        if self._sync_before_ack():  # rule B18/hung-sync-is-waited-for
+            self.hung = True  # schedule 58/hung-disk-is-told-to-nobody
             self._on_change()
             error = FatalError(f"a sync of {self._log_dir.path} does not end: {age_ms / 1000:.1f} s by now")
             asyncio.get_running_loop().call_later(NOTICE_MS / 1000, self._on_fatal, error)

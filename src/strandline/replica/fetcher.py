@@ -209,6 +209,7 @@ class Fetcher:
         while self._acks and size < frames.FRAME_BYTES_MAX:
             following = next(iter(self._acks))
             del self._acks[following]
+            # rule B4/acknowledges-what-is-not-synced
             offsets = following.log.log_end_offset, following.log.durable_offset
             if following.id >= 0 and offsets != following.acked:  # not every sync makes more records durable
                 following.acked = offsets
@@ -270,6 +271,7 @@ class Fetcher:
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self._by_id[following.id] = following
         state = following.partition.state
+        # rule B8/no-truncation-when-the-leader-returns
         self._push(
             frames.pack_fetch(
                 frames.Fetch(
@@ -287,11 +289,11 @@ class Fetcher:
 
     def _unsubscribe(self, following: Following) -> None:
         self._by_id.pop(following.id, None)
-        self._by_channel.pop(following.channel, None)
+        self._by_channel.pop(following.channel, None)  # rule B16/data-of-an-older-channel
         self._acks.pop(following, None)
         self._waiting.pop(following, None)
         self._held.pop(following, None)
-        self._in_pieces.drop(following)
+        self._in_pieces.drop(following)  # rule B16/pieces-outlive-their-subscription
         following.id = following.channel = -1
 
     def _fetch_later(self, following: Following) -> None:
@@ -310,10 +312,11 @@ class Fetcher:
         self._retry_timer = None
         now_ms = self._shared.clock.monotonic_ms()
         for following in [f for f in self._waiting if f.retry_ms <= now_ms + 1]:
+            # schedule 57/full-follower-fetches-on
             if following.without_room and self._shared.directories.of(following.log.home).room.full:
                 if now_ms >= following.log_start_due_ms:
                     following.log_start_due_ms = now_ms + LOG_START_MS
-                    self._ask_for_log_start(following)
+                    self._ask_for_log_start(following)  # schedule 57/full-follower-keeps-what-is-deleted
                 following.retry_ms = now_ms + NO_ROOM_RETRY_MS
             else:
                 self._fetch(following)
@@ -340,7 +343,7 @@ class Fetcher:
                 self._push(frames.pack_forget(following.id))
                 self._unsubscribe(following)
                 following.channel = channel
-                self._by_channel[channel] = following
+                self._by_channel[channel] = following  # rule A21/what-is-on-its-way-is-dropped
                 self._held[following] = None
         self._shared.follower_throttle.when_room(self._fetch_held)
 
@@ -389,7 +392,7 @@ class Fetcher:
         if following is None:
             return
         if following in self._held:  # the rest of the batch may not come, and nothing behind it fits without it
-            del self._by_channel[following.channel]
+            del self._by_channel[following.channel]  # rule A21/what-follows-a-batch-that-is-not-whole-is-tried
             following.channel = -1
             return
         batch = self._in_pieces.take(following, piece)
@@ -402,6 +405,7 @@ class Fetcher:
         if self._consumed >= self._shared.config.fetch_window_bytes // 4:
             self._signal.set()
         following = self._by_channel.get(channel)
+        # rule B16/data-of-another-leader-epoch
         if following is not None and leader_epoch != following.core.leader_epoch:
             raise ProtocolError(
                 f"{following.partition.topic_partition}: data of leader epoch {leader_epoch} came for a fetch in "
@@ -409,6 +413,7 @@ class Fetcher:
             )
         if following is not None and following.is_throttled:
             self._shared.follower_throttle.take(size)
+            # rule A21/one-throttled-partition-takes-it-all
             self._by_channel[channel] = self._by_channel.pop(channel)  # behind those that got something longer ago
         return following
 
@@ -417,7 +422,7 @@ class Fetcher:
             self._fill(following, data.batches)
             return
         # The rest is for the metadata log and the checkpoints.
-        if self._shared.directories.of(following.log.home).room.full:
+        if self._shared.directories.of(following.log.home).room.full:  # schedule 57/full-follower-takes-the-last-byte
             following.without_room = True
             self._fetch_later(following)
             return
@@ -432,6 +437,7 @@ class Fetcher:
             )
             self._fetch_later(following)
         else:
+            # rule A21/the-followers-rate-holds-nobody
             if following.is_throttled and not self._shared.follower_throttle.has_room:
                 self._hold()
 
@@ -454,7 +460,8 @@ class Fetcher:
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
         the latest and the log where it was: high watermark and data of such an answer do not exist (schedule 7)."""
-        following = self._by_id.get(subscription)
+        following = self._by_id.get(subscription)  # rule B16/verdict-on-an-older-fetch-counts
+        # rule B16/verdict-on-another-position-counts
         if following is None or (following.hole is None and following.fetch_offset != following.log.log_end_offset):
             return
         try:
@@ -494,5 +501,5 @@ class Fetcher:
 
     def _cannot_cut(self, following: Following, error: KafkaError) -> None:
         log.warning("a log cannot be cut", partition=str(following.partition.topic_partition), error=str(error))
-        following.partition.cannot_read(error)
+        following.partition.cannot_read(error)  # schedule 88/rot-that-a-cut-meets-is-not-told
         self._fetch_later(following)

@@ -147,6 +147,7 @@ class Following:
     def must_heal(self) -> bool:
         """There is a hole in the log, and the leader has not failed to fill it a moment ago."""
         rot = self.log.rot
+        # schedule 80/holes-stay
         return bool(rot) and self._shared.clock.monotonic_ms() >= self.heal_after_ms and any(rot.holes())
 
     def next_hole(self) -> None:
@@ -182,7 +183,7 @@ class Following:
         except StorageError as error:
             self.partition.fail(str(error))
             return False
-        filled = left is None or 0 <= self.parts_at <= left.offset
+        filled = left is None or 0 <= self.parts_at <= left.offset  # schedule 88/a-hole-is-filled-beyond-the-cut
         self.hole = None if left is None or filled else (segment, left)
         if filled:
             self._shared.rot.mended(self.partition)
@@ -225,7 +226,7 @@ class Following:
             return
         self.attempts = 0  # not before: pauses grow though the leader accepts each fetch
         self.without_room = False
-        if self.log.durable_log_start_offset < durable_log_start:
+        if self.log.durable_log_start_offset < durable_log_start:  # rule B16/a-start-inside-a-batch-is-durable
             mark("log-start-to-be-made-durable-again")
             self.partition.log_start_durable()
         self.learn(leader_high_watermark, leader_log_start)
@@ -242,7 +243,7 @@ class Following:
         prefix of the leader's up to there, and maybe no further."""
         plog = self.log
         self.leader_high_watermark = leader_high_watermark
-        if self.hole is not None and self.parts_at >= 0:
+        if self.hole is not None and self.parts_at >= 0:  # schedule 88/watermark-beyond-a-hole
             leader_high_watermark = min(leader_high_watermark, self.hole[1].offset)
         effects = self.core.learned(
             leader_high_watermark, leader_log_start, log_start=plog.log_start_offset, log_end=plog.log_end_offset
@@ -256,7 +257,7 @@ class Following:
             if isinstance(effect, Committed):
                 self.partition.watchers.wake()
                 continue
-            self.partition.raise_log_start(effect.offset)
+            self.partition.raise_log_start(effect.offset)  # rule B15/follower-tells-before-its-log-start-is-durable
 
     def diverged(self, epoch: int, end_offset: int) -> bool:
         """The leader's log differs: cut this one, or else set `hole` to what is to be healed before that. False if that
@@ -267,7 +268,7 @@ class Following:
         """
         plog = self.log
         cut = self.core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset)
-        if self.hole is not None and cut.offset >= self.hole[1].offset:
+        if self.hole is not None and cut.offset >= self.hole[1].offset:  # schedule 88/logs-part-behind-every-hole
             self.not_healed("its log is another one")
             return True
         self.from_end()
@@ -293,6 +294,7 @@ class Following:
                 "that, set unclean.leader.election.enable=true on the topic and restart this node"
             )
             return False
+        # schedule 88/what-rotted-before-a-cut-stays
         if isinstance(cut, Truncate) and self.must_heal and (hole := plog.rot.before_cut(cut.offset)) is not None:
             mark("healed-before-a-cut")
             self.hole, self.parts_at = hole, cut.offset
@@ -305,7 +307,7 @@ class Following:
                 if new_end == cut.offset:
                     # Epochs without records begin at the very end: they go although no record does (KAFKA-10706,
                     # schedule 5).
-                    plog.epochs.truncate_from_end(new_end)
+                    plog.epochs.truncate_from_end(new_end)  # rule B8/empty-epochs-stay
                 core.truncated(new_end)
             else:
                 plog.truncate_fully_and_start_at(cut.offset)
@@ -335,7 +337,7 @@ class Following:
 
     def _no_room(self) -> None:
         self.without_room = True
-        self._shared.directories.of(self.log.home).room.ran_out()
+        self._shared.directories.of(self.log.home).room.ran_out()  # schedule 57/full-follower-says-nothing
 
 
 class Pieces:
@@ -363,6 +365,7 @@ class Pieces:
             raise ProtocolError(f"{name}: a piece came before another partition's batch was whole")
         if piece.batch_size > BATCH_BYTES_MAX:
             raise ProtocolError(f"{name}: a batch of {piece.batch_size} bytes; the largest has {BATCH_BYTES_MAX}")
+        # rule B16/a-piece-goes-on-anywhere
         if piece.position != len(self._batch) or not 0 < size <= piece.batch_size - piece.position:
             raise ProtocolError(
                 f"{name}: a piece of {size} bytes at byte {piece.position} of {piece.batch_size} came after "

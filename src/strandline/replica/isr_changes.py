@@ -88,7 +88,7 @@ class IsrChanges:
             self._back_off()
             for proposer, proposal in batch:
                 if proposer.is_pending(proposal):
-                    self._due[proposer] = proposal
+                    self._due[proposer] = proposal  # rule B2/a-lost-request-stays-lost
             return
         self._pause_ms = 0.0
         for (proposer, proposal), outcome in zip(batch, outcomes, strict=True):

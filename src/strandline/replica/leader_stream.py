@@ -153,7 +153,7 @@ class FollowerLink:
             plog, plog.log_start_offset, plog.log_end_offset, fetch.fetch_offset, fetch.last_fetched_epoch
         )
         if verdict is Verdict.DIVERGING:
-            mark("replica-diverging")
+            mark("replica-diverging")  # rule B8/diverging-fetch-recorded, rule B8/watermark-from-a-diverging-answer
             self.push(frames.pack_diverging(fetch.subscription, epoch, end_offset))
         elif verdict is Verdict.OUT_OF_RANGE:
             self.push(
@@ -187,6 +187,7 @@ class FollowerLink:
         if found is None:
             return
         partition, sub = found
+        # rule B9/acknowledges-what-was-never-sent
         if not sub.follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:
             raise ProtocolError(
                 f"{partition.topic_partition}: node {self.node_id} acknowledges {fetch_offset} (synced "
@@ -239,6 +240,7 @@ class FollowerLink:
         room. If not, None: it catches up from the log later."""
         if subscription.lagging:
             return None
+        # rule B16/large-batches-in-one-frame
         if self._credit <= 0 or subscription.next_offset != base_offset or size > self._entry_bytes_max:
             self._catch_up.add(subscription)
             return None
@@ -277,8 +279,10 @@ class FollowerLink:
         """The leader's quota is for it: the topic says so, and no commit waits for it (KIP-73). One waits for the ISR,
         and for who is about to join it: clients would wait, too."""
         core, follower = subscription.core, subscription.follower
+        # rule A21/the-isr-is-throttled
         if follower.in_maximal_isr or not self._subscriptions[subscription.id][0].state.leader_throttled:
             return False
+        # rule A21/the-isr-is-throttled/2, rule A21/who-is-about-to-join-is-throttled
         return not core.waits_for(follower, self._shared.clock.monotonic_ms())
 
     def _allowance(self, subscription: Subscription) -> int:
@@ -287,7 +291,7 @@ class FollowerLink:
         if subscription.sent_bytes or not self._is_throttled(subscription):
             return self._chunk_bytes
         throttle = self._shared.leader_throttle
-        if throttle.has_room:
+        if throttle.has_room:  # rule A21/the-leaders-rate-holds-nobody
             return throttle.limit
         mark("replication-throttled-at-the-leader")
         throttle.when_room(self._catch_up.resume)

@@ -136,6 +136,7 @@ class ReplicaManager:
         retention = Retention(self._shared, self._partitions, first, believed, self._raise_tier_start)
         self._upkeep = Upkeep(self._shared, self._set, streams=self._streams, retention=retention, tiering=self.tiering)
         self._scrub = Scrub(self._shared, self._partitions)
+        # schedule 72/compaction-has-a-clock-of-its-own
         self.compactor = Compactor(self._shared, self._partitions, believed)
         self.mover = Mover(self._shared, self._partitions, log_dirs, self._streams)
         self.disk_stalls = DiskStalls(first, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
@@ -172,7 +173,7 @@ class ReplicaManager:
             if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
                 partition.idle()
         if not clean:
-            self.directories.abandon_syncs()
+            self.directories.abandon_syncs()  # rule B18/a-stop-waits-for-the-hung-sync
             self._set.abandon_deletions()
         await self._set.finish_deletions()
         await self.directories.drain()
@@ -481,7 +482,7 @@ class ReplicaManager:
             if directory is None or directory.log_dir.failed:
                 continue
             try:
-                directory.log_dir.disk.sync_dir(path)
+                directory.log_dir.disk.sync_dir(path)  # schedule 56/poisoned-disk-goes-on
             except OSError as whole:
                 self.directory_failed(path, f"the disk refuses to sync {path}: {whole}")
 
@@ -489,7 +490,7 @@ class ReplicaManager:
         """Nothing in a log directory can be relied on any more: the replicas in it are offline, the others go on. The
         node has to stop where it is the first one, which has the metadata log."""
         directory = self.directories.at(path)
-        if path == self.log_dirs.first.path:
+        if path == self.log_dirs.first.path:  # schedule 56/a-failed-disk-stops-the-node
             self._on_fatal(FatalError(why))
         elif directory is not None and not directory.log_dir.failed:
             self.directories.fail(directory, why)

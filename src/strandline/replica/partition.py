@@ -128,7 +128,7 @@ class Partition:
             log.error("a partition is offline", partition=str(self.topic_partition), reason=reason)
         self.reason = self.reason or reason
         self._enter(RoleEvent.DISK_FAILED)
-        self._shared.on_change()
+        self._shared.on_change()  # schedule 56/failure-waits-for-the-next-heartbeat
 
     def _enter(
         self,
@@ -163,6 +163,7 @@ class Partition:
         if waiting:
             mark("leadership-lost-while-waiting")
         for append in waiting:
+            # rule B9/lost-leadership-is-success, rule B9/lost-leadership-unsaid
             append.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
         deletions, self.deletions = self.deletions, []
         for deletion in deletions:
@@ -180,11 +181,11 @@ class Partition:
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR, self.reason
         leader_epoch = self.state.leader_epoch
-        if current_leader_epoch >= 0 and current_leader_epoch != leader_epoch:
+        if current_leader_epoch >= 0 and current_leader_epoch != leader_epoch:  # rule B1/callers-epoch-is-not-asked
             older = current_leader_epoch < leader_epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
             return code, f"the leader epoch is {leader_epoch} here, not {current_leader_epoch}"
-        if self.leader is None and not (any_replica and self.follower is not None):
+        if self.leader is None and not (any_replica and self.follower is not None):  # rule B14/followers-answer
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}"
         return ErrorCode.NONE, ""
 
@@ -192,10 +193,10 @@ class Partition:
         """Why a replica cannot follow this one in the leader epoch that it believes in; NONE if it can."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if leader_epoch < self.state.leader_epoch:
+        if leader_epoch < self.state.leader_epoch:  # rule B1/fetch-of-an-older-epoch
             mark("fenced-zombie")
             return ErrorCode.FENCED_LEADER_EPOCH
-        if leader_epoch > self.state.leader_epoch:
+        if leader_epoch > self.state.leader_epoch:  # rule B1/fetch-of-a-newer-epoch
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if self.leader is None or node_id not in self.leader.followers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -214,7 +215,8 @@ class Partition:
         if core is None or plog is None:
             self._refuse(append, batches, *self.refusal())
             return None
-        if waits and (error := core.admit_acks_all()) is not ErrorCode.NONE:
+        if waits and (error := core.admit_acks_all()) is not ErrorCode.NONE:  # rule B9/acks-1-is-refused-below-min-isr
+            # rule B9/written-though-refused
             message = f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"
             self._refuse(append, batches, error, message)
             return None
@@ -223,12 +225,13 @@ class Partition:
         if shared.early_refusals:
             shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
         try:
+            # schedule 57/full-leader-takes-the-last-byte
             wall_ms, room = shared.believed.latest_ms(), not directory.room.full
             result = plog.append_as_leader(batches, core.leader_epoch, wall_ms, has_room=room)
         except KafkaError as failure:
             self._refuse(append, batches, failure.code, failure.message or str(failure))
             if isinstance(failure, NoSpaceLeft):
-                directory.room.ran_out()
+                directory.room.ran_out()  # schedule 57/full-leader-says-nothing
             return None
         except StorageError as failure:
             self.fail(str(failure))
@@ -248,6 +251,7 @@ class Partition:
             if shared.config.sync_before_ack:
                 directory.syncer.mark(plog)
             self._carry_out(effects)
+        # rule C1/duplicate-answered-uncommitted, rule B9/acks-all-answers-at-the-append, rule B9/acks-1-waits
         if waits and core.high_watermark < result.next_offset:
             append.wait_in(self.waiting)
             return append
@@ -429,7 +433,7 @@ class Partition:
         core, _ = self.leading()
         if offset == TO_HIGH_WATERMARK:
             deletion.offset = core.high_watermark
-        if not 0 <= deletion.offset <= core.high_watermark:
+        if not 0 <= deletion.offset <= core.high_watermark:  # rule B15/deletes-uncommitted-records
             message = f"offset {offset}: the high watermark is {core.high_watermark}"
             deletion.end(ErrorCode.OFFSET_OUT_OF_RANGE, message)
             return None
@@ -444,7 +448,7 @@ class Partition:
         plog = present(self.log, "LogUnlessOffline")
         try:
             plog.delete_records_before(offset)
-        except StorageError as failure:
+        except StorageError as failure:  # schedule 18/failed-deletion-fells-the-node
             self.fail(str(failure))
             return
         self.send_high_watermark(log_start_raised=True)
@@ -471,7 +475,9 @@ class Partition:
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return
+        # rule B15/leader-answers-before-its-log-start-is-durable
         low_watermark = core.deleted_everywhere(plog.durable_log_start_offset)
+        # rule B22/deletions-in-the-tier-are-answered-at-once, schedule 90/deletions-outrun-additions
         if self.state.log_config.remote_storage:  # what is not in the tier may be on its way (schedule 90)
             low_watermark = min(low_watermark, self.state.tier.start_offset)
         for deletion in self.deletions:

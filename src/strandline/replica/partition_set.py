@@ -170,11 +170,12 @@ class PartitionSet:
             partition = self._host_partition(state)
             if partition is None:
                 return
+        # rule B1/older-metadata-move-roles
         elif (
             state.leader_epoch < partition.state.leader_epoch or state.partition_epoch < partition.state.partition_epoch
         ):
             return
-        elif state.leader_epoch == partition.state.leader_epoch:
+        elif state.leader_epoch == partition.state.leader_epoch:  # rule B1/partition-epoch-restarts
             partition.metadata_changed(state, self.brokers)
             self._remove_aside(state)
             return
@@ -200,6 +201,7 @@ class PartitionSet:
         else:
             sync_before_ack = self._shared.config.sync_before_ack
             high_watermark = partition.high_watermark
+            # rule B8/truncate-to-high-watermark
             partition.follow(FollowerCore(state, high_watermark, plog.log_end_offset, sync_before_ack=sync_before_ack))
             self._shared.directories.of(plog.home).syncer.mark(plog)
             self._streams.follow(partition)
@@ -211,10 +213,11 @@ class PartitionSet:
         state = partition.state
         try:
             self._begin_at_the_tier(partition, plog)
+            # rule B24/leaders-without-a-disk-know-nobody
             if self._shared.beginnings.awaits(partition, partial(self._lead_after_all, partition, state), leads=True):
                 partition.idle()
                 return
-            plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)
+            plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)  # rule B8/no-epoch-at-election
         except (KafkaError, StorageError) as error:
             partition.fail(str(error))
             return
@@ -230,7 +233,7 @@ class PartitionSet:
             now_ms=self._shared.clock.monotonic_ms(),
             log_start_offset=plog.log_start_offset,
         )
-        self._channel = self._channel % 0xFFFFFFFF + 1
+        self._channel = self._channel % 0xFFFFFFFF + 1  # rule B5/progress-outlives-the-leader-epoch
         partition.lead(core, self._channel)
         self._shared.directories.of(plog.home).syncer.mark(plog)
 
@@ -247,8 +250,9 @@ class PartitionSet:
         """
         tier = partition.state.tier
         end = tier.end_offset
-        if not tier.segments or plog.log_start_offset >= end:
+        if not tier.segments or plog.log_start_offset >= end:  # rule B22/unclean-leaders-begin-below-the-tier
             return
+        # rule B22/unclean-leaders-keep-what-parted-from-the-tier
         if plog.log_end_offset >= end and plog.epoch_at(end - 1) == tier.segments[-1].last_epoch:
             return
         mark("unclean-leader-begins-at-the-tier")
@@ -292,7 +296,7 @@ class PartitionSet:
     def _make_logs(self, *, late: bool = False) -> None:
         """Make those that are missing, as many as this turn has time for, and let a task go on. `late`: whoever looked
         for them when their metadata were applied did not find them."""
-        if self._unmade and self._maker is None and not self._stopped:
+        if self._unmade and self._maker is None and not self._stopped:  # rule B26/logs-are-made-after-the-end
             self._make_some(late=late)
             if self._unmade:
                 mark("logs-made-in-turns")
@@ -304,7 +308,7 @@ class PartitionSet:
         try:
             while self._unmade:
                 await asyncio.sleep(RESTING_MS / 1000)
-                if not any(plog.sync_pending for plog in self._last_made):
+                if not any(plog.sync_pending for plog in self._last_made):  # rule B26/logs-are-made-faster-than-synced
                     self._last_made.clear()
                     self._make_some(late=True)
         finally:
@@ -315,14 +319,14 @@ class PartitionSet:
         clock = self._shared.clock
         now_ms = clock.monotonic_ms()
         if self._making_until_ms is None:  # the first of this turn
-            self._making_until_ms = now_ms + MAKING_MS
+            self._making_until_ms = now_ms + MAKING_MS  # rule B26/all-logs-are-made-in-one-turn
             asyncio.get_running_loop().call_soon(self._turn_ended)
-        elif now_ms >= self._making_until_ms:
+        elif now_ms >= self._making_until_ms:  # rule B26/each-delta-has-a-turns-time
             return
         for name in list(self._unmade):
             self._make(name)
             if late and self.on_hosted is not None:
-                self.on_hosted(name)
+                self.on_hosted(name)  # rule B26/late-partitions-have-no-coordinator
             if clock.monotonic_ms() >= self._making_until_ms:
                 return
 
@@ -341,7 +345,7 @@ class PartitionSet:
     def _host_no_more(self, name: TopicPartition) -> None:
         """What waits for its log is not assigned to this broker any more."""
         self._awaiting_deletion.pop(name, None)
-        if self._unmade.pop(name, None) is not None:
+        if self._unmade.pop(name, None) is not None:  # rule B26/what-is-deleted-is-made-all-the-same
             self._log_dirs.forget(name)
 
     def make_missing_logs(self) -> None:
@@ -358,8 +362,9 @@ class PartitionSet:
         again (schedule 81). `state` is from after that."""
         damaged = isinstance(self._log_dirs.damage_of(state.topic_partition), CorruptLogError)
         me = self._shared.node_id
+        # schedule 81/refused-logs-are-set-aside-by-anybody
         led = state.leader not in (NO_NODE, me) and me not in state.isr
-        return damaged and led and not self._shared.directories.full
+        return damaged and led and not self._shared.directories.full  # schedule 81/refused-logs-stay
 
     def _begin_anew(self, partition: Partition) -> None:
         name = partition.topic_partition

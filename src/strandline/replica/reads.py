@@ -32,7 +32,7 @@ _NOT_AVAILABLE = "a new leader does not know yet how far its records are committ
 
 
 def _limit(core: LeaderCore | FollowerCore, log: PartitionLog, committed_only: bool) -> int:
-    return core.high_watermark if committed_only else log.log_end_offset
+    return core.high_watermark if committed_only else log.log_end_offset  # rule B14/reads-beyond-the-high-watermark
 
 
 def read(
@@ -109,7 +109,7 @@ async def read_cold(
         if segment is not None:
             return _failed_in_tier(partition, failure, offset, high_watermark)
         return _failed(partition, failure, offset, high_watermark)
-    if (partition.leader or partition.follower) is not core:
+    if (partition.leader or partition.follower) is not core:  # rule B14/a-deposed-leader-answers
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the disk was read")
     return _outcome(partition, high_watermark, found.data, found.next_offset)
 
@@ -128,6 +128,7 @@ def _outcome(partition: Partition, high_watermark: int, data: bytes, next_offset
 def _failed(partition: Partition, failure: KafkaError, offset: int, high_watermark: int) -> ReadOutcome:
     partition.cannot_read(failure)
     code, start = failure.code, partition.log_start_offset
+    # rule B22/followers-send-readers-of-the-tier-away
     if code is ErrorCode.OFFSET_OUT_OF_RANGE and _may_be_tiered(partition, offset):
         code = ErrorCode.OFFSET_NOT_AVAILABLE
     return ReadOutcome(code, str(failure), high_watermark, start, high_watermark)
@@ -207,9 +208,10 @@ def _by_time(partition: Partition, core: LeaderCore, log: PartitionLog, timestam
     """From the log on the disk."""
     try:
         if timestamp == MAX_TIMESTAMP:
+            # rule B14/newest-time-of-uncommitted-records
             found = log.max_timestamp(core.high_watermark) if core.knows_committed_end else None
         else:
-            found = log.offset_for_timestamp(timestamp, core.high_watermark)
+            found = log.offset_for_timestamp(timestamp, core.high_watermark)  # rule B14/times-of-uncommitted-records
     except KafkaError as failure:
         partition.cannot_read(failure)
         return ListedOffset(failure.code, str(failure))
@@ -235,9 +237,10 @@ def epoch_end_offset(partition: Partition, current_leader_epoch: int, epoch: int
         return EpochEnd(error, message)
     _, log = partition.leading()
     known, end_offset = log.end_offset_for_epoch(epoch)
-    tiered = partition.state.tier.epoch_end(epoch) if known < 0 else None
+    tiered = partition.state.tier.epoch_end(epoch) if known < 0 else None  # rule B22/epochs-of-the-tier-are-unknown
     if tiered is not None:  # of records that are in the object store alone
         return EpochEnd(ErrorCode.NONE, "", tiered.epoch, tiered.start_offset)
+    # rule B33/epochs-of-nothing-have-no-end
     if known < 0 <= epoch:
         # Nothing of it, nor of one before it, is left here. The next larger one begins where the partition does.
         mark("epoch-older-than-all")

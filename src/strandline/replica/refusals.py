@@ -56,7 +56,7 @@ class EarlyRefusals:
             return
         for topic in (tp.topic, topic_id):
             refusal = self._refusals.take((topic, tp.partition, header.producer_id))
-            if refusal is not None:
+            if refusal is not None:  # rule C1/refused-before-the-log-is-forgotten
                 mark("refused-before-there-was-a-log")
                 plog.producers.refused(header.producer_id, refusal)
 

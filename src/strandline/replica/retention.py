@@ -98,6 +98,8 @@ class Retention:
             self._pass = None
 
     def _note_time(self) -> None:
+        if not self._clock.is_founded:
+            return
         try:
             note_time(self._log_dir.disk, self._log_dir.path, self._read_clock())
         except DiskError as error:
@@ -107,13 +109,13 @@ class Retention:
         core, plog, config = partition.leader, partition.log, partition.state.log_config
         if core is None or plog is None or plog.failure is not None:
             return
-        now_ms, tier = self._read_clock(), partition.state.tier
+        now_ms, latest_ms, tier = self._read_clock(), self._clock.latest_ms(), partition.state.tier
         if tier.segments:
-            self._expire_tier(partition, plog, now_ms)
+            self._expire_tier(partition, plog, now_ms, latest_ms)
         keep = keep_local(config, tier) if config.remote_storage else keep_whole(config)
-        expired = await plog.find_expired(now_ms, core.high_watermark, keep)
+        expired = await plog.find_expired(now_ms, latest_ms, core.high_watermark, keep)
         if expired is None and config.remote_storage and not tier.segments:
-            expired = await plog.find_expired(now_ms, core.high_watermark, keep_whole(config))
+            expired = await plog.find_expired(now_ms, latest_ms, core.high_watermark, keep_whole(config))
         if expired is None or partition.leader is not core or partition.log is not plog:
             return
         records = expired.offset - plog.log_start_offset
@@ -134,11 +136,11 @@ class Retention:
         )
         partition.raise_log_start(expired.offset)
 
-    def _expire_tier(self, partition: Partition, plog: PartitionLog, now_ms: int) -> None:
+    def _expire_tier(self, partition: Partition, plog: PartitionLog, now_ms: int, latest_ms: int) -> None:
         """The part in the object store goes first, for it is the older one."""
         tier, config = partition.state.tier, partition.state.log_config
         uncopied_bytes = sum(segment.size for segment in plog.segments if segment.base_offset >= tier.end_offset)
-        start = expired_start(tier, keep_whole(config), uncopied_bytes, now_ms)
+        start = expired_start(tier, keep_whole(config), uncopied_bytes, now_ms, latest_ms)
         if start > tier.start_offset:
             self._raise_tier_start(partition, start)
 
@@ -150,23 +152,24 @@ def keep_whole(config: LogConfig) -> Keep:
 
 def keep_local(config: LogConfig, tier: Tier) -> Keep:
     """What is kept on the disks of a partition of which `tier` was copied."""
-    copied_to = tier.end_offset if tier.segments else 0
+    copied_to = tier.end_offset if tier.segments else 0  # rule B22/local-retention-takes-what-was-not-copied
     return Keep(config.local_retention_ms, config.local_retention_bytes, "local.", copied_to)
 
 
-def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now_ms: int) -> Offset:
+def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now_ms: int, latest_ms: int) -> Offset:
     """Where the tier begins once retention has taken what it takes now: whole segments from the front, its end if it
     takes all. `uncopied_bytes`: of what lies behind the tier."""
+    # rule B22/size-of-the-tier-is-not-counted
     excess = tier.size_bytes + uncopied_bytes - keep.size_bytes if keep.size_bytes >= 0 else -1
     for segment in tier.segments:
-        too_old = keep.age_ms >= 0 and now_ms - _newest_ms(segment, now_ms) > keep.age_ms
+        too_old = keep.age_ms >= 0 and now_ms - _newest_ms(segment, latest_ms) > keep.age_ms
         if not too_old and excess < segment.size_bytes:
             return max(tier.start_offset, segment.base_offset)
         excess -= segment.size_bytes
     return tier.end_offset
 
 
-def _newest_ms(segment: TieredSegment, now_ms: int) -> int:
-    """How old its newest record is. A timestamp of the future would hold the room in the store for as long: it counts
+def _newest_ms(segment: TieredSegment, latest_ms: int) -> int:
+    """The time of its newest record. A timestamp of the future would hold the room in the store for as long: it counts
     from when the segment was copied; so does a record without one."""
-    return segment.max_timestamp_ms if 0 <= segment.max_timestamp_ms <= now_ms else segment.copied_ms
+    return segment.max_timestamp_ms if 0 <= segment.max_timestamp_ms <= latest_ms else segment.copied_ms

@@ -118,7 +118,7 @@ class RotWatch:
     def _note(self, replica: Replica) -> None:
         self._rotten[replica] = None
         self._on_change()
-        if self._work is None and not self._stopped:
+        if self._work is None and not self._stopped:  # schedule 80/rot-is-not-surveyed
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _look_after(self) -> None:
@@ -173,7 +173,7 @@ class RotWatch:
         mended, plog.rot.unsynced = plog.rot.unsynced, {}
         plog.rot.suspects.update(mended)  # not whole before it was read again
         try:
-            await plog.disk.sync([segment.file for segment in mended])
+            await plog.disk.sync([segment.file for segment in mended])  # rule A9/mended-holes-are-not-synced
         except DiskError as error:
             plog.sync_failed(error)
             replica.fail(f"a sync failed: {error}")

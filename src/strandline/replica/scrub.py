@@ -39,7 +39,7 @@ class Scrub:
     def start(self) -> None:
         """Scrub from now on, unless the interval is 0."""
         self._started = True
-        if self._shared.config.scrub_interval_ms:
+        if self._shared.config.scrub_interval_ms:  # rule B19/no-scrub
             self._task = spawn(self._run(), self._shared.on_fatal, endless=True)
 
     def reconfigured(self) -> None:

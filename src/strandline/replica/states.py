@@ -62,6 +62,7 @@ class BrokerState:
     @property
     def eligible(self) -> bool:
         """May join an ISR as far as its registration goes."""
+        # rule B5/joins-while-fenced, rule B5/joins-while-stopping, schedule 57/full-replica-joins-the-isr
         return not self.fenced and not self.in_controlled_shutdown and not self.disk_full
 
 
@@ -112,7 +113,7 @@ class PartitionState:
     @property
     def effective_min_isr(self) -> int:
         """min(min.insync.replicas, replication factor): below it nothing becomes committed."""
-        return min(self.min_insync_replicas, len(self.replicas))
+        return min(self.min_insync_replicas, len(self.replicas))  # rule B4/min-insync-beyond-the-replicas
 
 
 # Outcomes of the data path (NamedTuples: one is made for each request; of an append: `waiting.Append`)

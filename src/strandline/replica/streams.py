@@ -127,7 +127,7 @@ class Streams:
                 self.follow(partition)
         for node, link in list(self._links.items()):
             broker = brokers.get(node)
-            if broker is not None and broker.broker_epoch > link.broker_epoch:
+            if broker is not None and broker.broker_epoch > link.broker_epoch:  # rule B1/older-process-stays
                 link.close()
 
     def keep_alive(self, now_ms: float) -> None:
@@ -200,7 +200,7 @@ class Streams:
             known.broker_epoch if known is not None else NO_BROKER_EPOCH,
             previous.broker_epoch if previous is not None else NO_BROKER_EPOCH,
         )
-        if hello.broker_epoch < epoch:
+        if hello.broker_epoch < epoch:  # rule B1/older-process-is-let-in
             return ErrorCode.STALE_BROKER_EPOCH, (
                 f"node {hello.node_id} has registered anew (epoch {epoch}) since {hello.broker_epoch}"
             )

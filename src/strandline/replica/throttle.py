@@ -83,7 +83,7 @@ class Throttle:
         """Another limit counts from now on, and who waits looks again."""
         if limit != self._quota.limit:
             self._quota.set_limit(limit, self._clock.monotonic_ms())
-            self.wake()
+            self.wake()  # rule A21/a-raised-rate-wakes-nobody
 
     @property
     def has_room(self) -> bool:

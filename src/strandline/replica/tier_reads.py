@@ -58,6 +58,7 @@ class TierReads:
             read = _asked(self._whole_reader().read(*where, limit_offset=limit_offset))
             under_way = self._under_way[key] = asyncio.get_running_loop().create_task(read)
             under_way.add_done_callback(lambda task: self._ended(key, task))
+        # rule B22/fetches-wait-for-the-store-to-the-end
         done, _ = await asyncio.wait([under_way], timeout=self._wait_ms / 1000)
         if not done:
             mark("tier-read-takes-long")

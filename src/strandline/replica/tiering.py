@@ -179,6 +179,7 @@ class Tiering:
         say of everything below a log's start whether it was deleted (rule B24)."""
         wanted = [deletion.offset for deletion in partition.deletions]
         plog = partition.log
+        # rule B24/deletions-before-the-first-copy-are-untold
         if plog is not None and plog.log_start_offset > tier.end_offset:
             wanted.append(plog.log_start_offset)
         if wanted and max(wanted) > tier.start_offset:
@@ -208,9 +209,10 @@ class Tiering:
         if plog is None or plog.failure is not None or plog.rot:
             return None
         tier = partition.state.tier
+        # rule B22/each-segment-begins-the-tier
         is_first = not tier.segments and copied_to == tier.end_offset  # what was copied a moment ago may not show yet
         for segment, end in zip(plog.segments, plog.bases[1:], strict=False):
-            if end > partition.high_watermark:
+            if end > partition.high_watermark:  # rule B22/uncommitted-segments-are-copied
                 return None
             if end > copied_to:
                 return _Piece(segment, max(segment.base_offset, copied_to), is_first)
@@ -267,6 +269,7 @@ class Tiering:
         )
         # What is copied lies beyond the tier, so nothing but a deletion has taken the log's start into it.
         deleted = plog.log_start_offset > segment.base_offset
+        # rule B22/deleted-records-come-back-with-the-tier, schedule 90/additions-forget-what-is-deleted
         start = max(plog.log_start_offset, segment.base_offset) if piece.is_first or deleted else AS_IT_IS
         return _Copied(core, segment, start, begun_ms)
 
@@ -280,11 +283,13 @@ class Tiering:
             [outcome] = await self._change([self._change_of(partition, core, (segment,), copied.start_offset)])
         except KafkaError as error:
             self._failed(partition, error)
+            # rule B22/unanswered-segments-are-deleted, rule B22/unanswered-segments-are-copied-again
             self._unanswered[partition] = copied
             return False
         if outcome.error is not ErrorCode.NONE:
             mark("tier-change-refused")
             log.info("a copied segment was not added", partition=str(partition.topic_partition), reason=outcome.message)
+            # schedule 87/refused-segments-are-deleted
             return False  # the reaper's, too: a call before it may have been carried out, and its answer lost
         mark("segment-tiered")
         self._failing_since.pop(partition, None)

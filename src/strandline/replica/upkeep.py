@@ -72,7 +72,7 @@ class Upkeep:
         due = now_ms - self._checkpointed_ms >= self._shared.config.high_watermark_checkpoint_interval_ms
         if due:
             self._checkpointed_ms = now_ms
-            self._directories.write_checkpoints(self._high_watermarks())
+            self._directories.write_checkpoints(self._high_watermarks())  # rule B18/checkpoints-block-the-loop
             if not self._shared.config.sync_before_ack:
                 self._sync_all()
 

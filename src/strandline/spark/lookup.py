@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Self
 
 from strandline.client import Admin
@@ -34,7 +33,7 @@ class ClusterOffsets:
 
     def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
         """`settings` are a consumer's; those that only a consumer has are left aside."""
-        shared = {field.name for field in fields(CommonConfig)}
+        shared = CommonConfig.attributes
         self._admin = Admin(bootstrap, **{k: v for k, v in settings.items() if k.replace(".", "_") in shared})
         self._bootstrap = bootstrap
         self._settings = dict(settings)

@@ -113,7 +113,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
     bootstrap = client_settings.pop("bootstrap.servers", "").strip()
     if not bootstrap:
         raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
-    ConsumerConfig.of(client_settings)  # here, and not in a task of every executor
+    ConsumerConfig(client_settings)  # here, and not in a task of every executor
     topics, pattern, assignment = _parse_strategy(lower)
     start, end = parse_start(lower, streaming=streaming), parse_end(lower)
     check_order(start, end)

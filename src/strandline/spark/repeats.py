@@ -78,10 +78,12 @@ def same_rows(earlier: Attempt, now: Attempt, *, tolerated: bool) -> bool:
         RowsChanged: some of them, and others beside. Where that is tolerated, they are not the same: another task may
             have those rows too, and of two that took them for found one might be wrong.
     """
-    if earlier.run == now.run or earlier.fed is None or now.fed is None:
+    if earlier.run == now.run or earlier.fed is None or now.fed is None:  # schedule 66/ledger-names-task-numbers
         return earlier.task == now.task
+    # schedule 66/branches-of-a-union-share-their-ranges
     if earlier.fed.shift != now.fed.shift or not may_share(earlier, now):
         return False
+    # schedule 66/half-of-a-range-taken-for-all-of-it
     if all(any(one.within(other) for other in now.fed.ranges) for one in earlier.fed.ranges):
         return True
     said = (
@@ -164,9 +166,9 @@ class Found:
             RowsChanged: the rows are others, or distributed otherwise.
         """
         signs = []
-        if len(self._written) and not lost:
+        if len(self._written) and not lost:  # schedule 66/missing-rows-are-no-sign
             signs.append(f"{len(self._written)} rows that an earlier run of this task wrote are not among its rows now")
-        if self.elsewhere:
+        if self.elsewhere:  # schedule 66/rows-of-other-tasks-are-not-held-against
             signs.append(f"{self.elsewhere} of its rows equal what an earlier run wrote in other tasks")
         if not signs:
             return

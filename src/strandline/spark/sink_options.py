@@ -68,7 +68,7 @@ class SinkOptions:
         return self._shared(CommonConfig)
 
     def _shared(self, kind: type[CommonConfig]) -> Mapping[str, Any]:
-        known = kind.__dataclass_fields__
+        known = kind.attributes
         return {key: value for key, value in self.producer_settings.items() if key.replace(".", "_") in known}
 
 
@@ -90,7 +90,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     bootstrap = settings.pop("bootstrap.servers", "").strip()
     if not bootstrap:
         raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
-    if not ProducerConfig.of(settings).idempotent:
+    if not ProducerConfig(settings).idempotent:
         raise ConfigError("kafka.acks", settings.get("acks", ""), "acks=all with idempotence: rows are written once")
     topic = lower["topic"].strip() if "topic" in lower else None
     if topic == "":
@@ -107,7 +107,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 def is_ledger(topic: str) -> bool:
     """Whether a topic is a sink's ledger, by its name: none is an input that a pattern matches."""
-    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")
+    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")  # schedule 66/pattern-matches-a-ledger
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

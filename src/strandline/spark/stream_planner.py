@@ -129,6 +129,7 @@ class StreamPlanner:
         if start == end:
             return []  # a batch without data, for a watermark's sake
         planned = self._cut(start, end)
+        # schedule 66/number-of-tasks-is-not-held-against-the-plan
         if end.tasks is not None and len(planned) != end.tasks.count:
             raise ConfigError(
                 "checkpoint",
@@ -146,6 +147,7 @@ class StreamPlanner:
                 self._lost(partition, last)
             elif first < earliest[partition]:
                 self._lost(partition, first, earliest[partition], last)
+        # schedule 66/emptied-range-leaves-the-plan
         return [part.without(earliest.get(part.partition, part.end)) for part in planned]
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -158,6 +160,7 @@ class StreamPlanner:
             first = begin.offsets.get(partition, 0) if self._same_topic(partition, begin, end) else 0
             if first < last:
                 ranges.append(OffsetRange(partition, first, last, end.ids.get(partition.topic)))
+        # schedule 66/options-cut-a-repeated-batch
         by = end.tasks or Tasks(0, self._options.min_partitions, self._options.max_records_per_partition)
         return split(ranges, by.min_partitions, by.max_records_per_partition)
 

@@ -157,7 +157,7 @@ class _TaskRun:
                 self._repeat(rows)
             else:
                 for batch in rows:
-                    self._note_ranges()
+                    self._note_ranges()  # schedule 66/joined-range-not-in-the-ledger
                     self._send(self._rows(batch))
             self._finish()
         except Superseded:
@@ -226,6 +226,7 @@ class _TaskRun:
             later = entry["epoch"] > self._key.epoch
             whole = entry["epoch"] == self._key.epoch and entry.get("committed")
             begun = entry["epoch"] == self._key.epoch and entry.get("attempt", self._attempt.name) not in older
+            # schedule 66/older-attempt-goes-on
             if later or whole or (begun and self._concerns(entry["run"], entry["task"])):
                 raise Superseded("a newer attempt has begun and writes what is missing; this one has stopped")
 
@@ -260,6 +261,7 @@ class _TaskRun:
             records = records_of([*own, *others], options.bootstrap, options.reader_settings, self._connections.admin)
             found = Found(records, own)
             missing = [bytes(not found.has(row) for row in self._rows(batch)) for batch in spool.batches()]
+            # schedule 66/rows-are-sent-before-the-last-is-seen
             found.judge(lost=fed is not None and fed.lost, tolerated=tolerated)
             self._report.found = found.found
             for batch, wanted in zip(spool.batches(), missing, strict=True):

@@ -7,7 +7,6 @@ time of its death, so that the retention of `<topic>.dead` begins then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -130,7 +129,7 @@ class DeadLetters:
     def __init__(self, consumer: Consumer) -> None:
         """Connect as the consumer does whose handler gives up."""
         session = consumer.session
-        common = {item.name: getattr(session.config, item.name) for item in fields(CommonConfig)}
+        common = {name: getattr(session.config, name) for name in CommonConfig.attributes}
         self._made_like: dict[str, Any] = {"bootstrap": session.bootstrap, "clock": session.clock, "rng": session.rng}
         self._made_like |= common
         self._consumer = consumer

@@ -56,7 +56,7 @@ class DeadLetterBox:
         self.topic = origin_of(topic)
         self.dead = self.topic + SUFFIX
         self._bootstrap = bootstrap
-        known = CommonConfig.__dataclass_fields__
+        known = CommonConfig.attributes
         self._settings = {name: value for name, value in settings.items() if name in known}
 
     def letters(self, *, replayed_too: bool = False) -> Iterator[tuple[ConsumerRecord, DeadLetter | None]]:

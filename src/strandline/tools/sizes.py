@@ -53,6 +53,8 @@ class ReplicaSize:
     lag_records: int
     bytes_a_day: float | None
     """None: not known."""
+    known_at_ms: int | None = None
+    """From when on it will be, as far as that is sure: the log is too young."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class DiskSize:
 
     Attributes:
         reserve_bytes: with less left the broker writes nothing more for clients; 0: it has none.
-        days_until_full: until then; 0: it is full. None: never, or not known.
+        bytes_a_day: of the replicas whose growth is known.
+        days_until_full: until then; 0: it is full. None: never, or not known. With `unknown` replicas: or sooner.
         why: which of these; empty where it is a number of days.
     """
 
@@ -112,7 +115,9 @@ class DiskSize:
     reserve_bytes: int
     bytes_a_day: float
     unknown: int
-    """Replicas whose growth is not known: they count as if they did not grow."""
+    """Replicas whose growth is not known: with them the disk is full sooner than without."""
+    known_at_ms: int | None
+    """When the growth of all that are too young will be known; None: of none of them, or nothing is unknown."""
     days_until_full: float | None
     why: str
 
@@ -164,22 +169,28 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
     for node, path, total, usable, there in stored:
         growing: list[Growing] = []
         unknown = 0
+        young: list[int] = []
         for tp, size, lag in there:
             part = parts.get(tp)
             if part is None:
                 continue  # deleted meanwhile
             span = ends[tp].offset - local_starts[tp] if tp in ends else 0
             daily = bytes_a_day(size, span - lag, rates.get(tp))
+            known = known_at(firsts[tp].timestamp_ms) if daily is None and tp in rates and rates[tp] is None else None
             replicas.setdefault(tp, []).append(
-                ReplicaSize(tp.topic, tp.partition, node, path, _role(part, node), size, lag, daily)
+                ReplicaSize(tp.topic, tp.partition, node, path, _role(part, node), size, lag, daily, known)
             )
             unknown += daily is None
+            young += [] if known is None else [known]
             if daily is not None:
                 growing.append(Growing(size, daily, limits[tp.topic].bytes_max(size, daily)))
         reserve = _reserve(admin, node, total)
         days, why = days_until_full(None if usable is None else max(0, usable - reserve), growing)
+        if unknown and usable is not None and days is None:
+            why = "not known yet" if len(young) == unknown else "not known"
         daily_all = sum(one.bytes_a_day for one in growing)
-        disks.append(DiskSize(node, path, total, usable, reserve, daily_all, unknown, days, why))
+        until = max(young, default=None)
+        disks.append(DiskSize(node, path, total, usable, reserve, daily_all, unknown, until, days, why))
     sizes = tuple(
         PartitionSize(
             tp.topic,
@@ -215,6 +226,11 @@ def records_a_day(end: int, first_ms: int, recent: int, start: int, *, now_ms: i
     if age_ms < YOUNGEST_MS:
         return None
     return (end - recent) * DAY_MS / min(DAY_MS, age_ms)
+
+
+def known_at(first_ms: int) -> int | None:
+    """When a log whose growth is not known will be old enough; None: never by itself, for no record has a time."""
+    return None if first_ms < 0 else first_ms + YOUNGEST_MS
 
 
 def bytes_a_day(size: int, span: int, rate: float | None) -> float | None:

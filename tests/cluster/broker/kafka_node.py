@@ -23,11 +23,14 @@ from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.node.broker_role import static_settings
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.security.plain import PlainUsers
 from strandline.cluster.security.sasl import Mechanisms, SaslSettings
 from strandline.cluster.security.tls_door import ListenerTls
-from strandline.controller import api, broker_api, quota_api, scram_api
-from strandline.controller.machine import acls, brokers, configs, elections, quotas, scram, topics
+from strandline.controller import api, broker_api, operations
+from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
@@ -78,6 +81,9 @@ class OneVoter:
 
     def describe(self) -> QuorumDescription:
         return QuorumDescription(ME, 1, 7, [ReplicaDescription(ME, UUID(int=5), 8, 1000, 1000)], [])
+
+
+GATED = (operations.CREATE_TOPICS, operations.DELETE_TOPICS, operations.ALLOCATE_PRODUCER_IDS)
 
 
 class MachineController:
@@ -161,51 +167,25 @@ class MachineController:
         self.commit(result.records)
         return result.reply
 
-    async def _open(self) -> None:
-        if self.gate is not None:
+    async def ask(self, operation: operations.Operation[Any, Any], request: Any, timeout_ms: float) -> Any:
+        """As the channel; it is carried out at once."""
+        if operation in GATED and self.gate is not None:
             await self.gate()
+        if operation is operations.ALLOCATE_PRODUCER_IDS:
+            self.blocks += 1
+        return await operation.carry_out(self, request)
 
-    async def create_topics(self, request: api.CreateTopicsRequest, timeout_ms: float) -> api.CreateTopicsReply:
-        await self._open()
-        return self.run(topics.create_topics(self.state, request))
+    # What an operation is carried out with
 
-    async def delete_topics(self, request: api.DeleteTopicsRequest, timeout_ms: float) -> api.TopicOutcomes:
-        await self._open()
-        return self.run(topics.delete_topics(self.state, request))
+    @property
+    def quorum(self) -> Any:
+        raise AssertionError("there is no quorum")
 
-    async def create_partitions(self, request: api.CreatePartitionsRequest, timeout_ms: float) -> api.TopicOutcomes:
-        return self.run(topics.create_partitions(self.state, request))
+    def now_ms(self) -> float:
+        return 0.0
 
-    async def incremental_alter_configs(
-        self, request: api.AlterConfigsRequest, timeout_ms: float
-    ) -> api.AlterConfigsReply:
-        return self.run(configs.incremental_alter_configs(self.state, request))
-
-    async def create_acls(self, request: api.CreateAclsRequest, timeout_ms: float) -> api.AclOutcomes:
-        return self.run(acls.create_acls(self.state, request))
-
-    async def delete_acls(self, request: api.DeleteAclsRequest, timeout_ms: float) -> api.AclOutcomes:
-        return self.run(acls.delete_acls(self.state, request))
-
-    async def elect_leaders(self, request: api.ElectLeadersRequest, timeout_ms: float) -> api.ElectLeadersReply:
-        return self.run(elections.elect_leaders(self.state, request, 0.0))
-
-    async def alter_scram_credentials(
-        self, request: scram_api.AlterScramRequest, timeout_ms: float
-    ) -> scram_api.AlterScramReply:
-        return self.run(scram.alter_scram_credentials(self.state, request))
-
-    async def alter_client_quotas(
-        self, request: quota_api.AlterQuotasRequest, timeout_ms: float
-    ) -> quota_api.AlterQuotasReply:
-        return self.run(quotas.alter_client_quotas(self.state, request))
-
-    async def allocate_producer_ids(
-        self, request: broker_api.AllocateProducerIdsRequest, timeout_ms: float
-    ) -> broker_api.ProducerIdBlock:
-        await self._open()
-        self.blocks += 1
-        return self.run(brokers.allocate_producer_ids(self.state, request))
+    async def submit(self, command: Callable[[MachineState, int], Result[Any]]) -> Any:
+        return self.run(command(self.state, self.offset + 1))
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -246,7 +226,14 @@ class ChosenAuthorizer:
 class KafkaNode:
     """The parts, for tests to look at."""
 
-    def __init__(self, path: Path, service: BrokerConfig, listener: ListenerConfig, static: dict[str, str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        service: BrokerConfig,
+        listener: ListenerConfig,
+        static: dict[str, str],
+        settings: dict[str, str],
+    ) -> None:
         disk, clock = RealDisk(), SystemClock()
         format_log_dir(disk, str(path), CLUSTER_ID, ME, UUID(int=99))
         self.log_dir = LogDir.open(disk, str(path), clock)
@@ -290,6 +277,8 @@ class KafkaNode:
                 controller=self.controller,
                 quorum=OneVoter(),
                 configs=resolver,
+                settings=static_settings(NodeConfig({"node.id": str(ME), **settings})),
+                derived=DERIVED_SETTINGS,
                 clock=clock,
                 rpc=NoNetwork(),
                 broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
@@ -337,12 +326,13 @@ async def kafka_node(
     service: BrokerConfig | None = None,
     listener: ListenerConfig | None = None,
     static: dict[str, str] | None = None,
+    settings: dict[str, str] | None = None,
     tls: ListenerTls | None = None,
     sasl: SaslSettings | None = None,
     plain: Mapping[str, str] | None = None,
 ) -> AsyncIterator[KafkaNode]:
     """A started node; at the end nothing may be left of connections, sessions or charged memory."""
-    node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {})
+    node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {}, settings or {})
     node.listener.tls = tls
     if sasl is not None:
         node.listener.sasl = node.sasl_door(sasl, plain or {})

@@ -15,12 +15,12 @@ from kafka_wire import KafkaClient, connect
 from test_groups_wire import commit, found
 from test_kafka_produce import batch, produced
 
-from strandline.cluster.broker.access import ACCESS, OPEN
 from strandline.cluster.broker.request import Action, RequestContext
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.broker.table import APIS
 from strandline.controller.metadata.records import AccessControlEntryRecord
 from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
+from strandline.proto.kafka.access import ACCESS, OPEN
 from strandline.proto.kafka.apis import Api
 from strandline.proto.system import SystemClock
 

@@ -14,7 +14,7 @@ from quota_case import EVERY_CLIENT, set_quota, waits_ms
 
 from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.config import BrokerConfig
-from strandline.cluster.broker.exchange import STRICT_SINCE
+from strandline.cluster.broker.table import STRICT_SINCE
 from strandline.controller import api as asked
 from strandline.controller.machine import topics as machine_topics
 from strandline.proto.error_codes import ErrorCode

@@ -66,7 +66,7 @@ def secure(**more: Any) -> dict[str, Any]:
 
 async def knock(bootstrap: str, **settings: Any) -> None:
     """Connect once, without the retries of a whole client."""
-    session = Session(bootstrap, AdminConfig.of(settings))
+    session = Session(bootstrap, AdminConfig(settings))
     try:
         (await session.network.to_any([])).close()
     finally:

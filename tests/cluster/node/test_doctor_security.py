@@ -13,9 +13,9 @@ from tests.cluster.security.tls_case import ca
 
 from strandline.cli.main import main
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_security import STANDARD_AUTHORIZER
 from strandline.cluster.node.doctor import NO_EFFECT, OPEN
 from strandline.cluster.node.doctor_security import judge_security
+from strandline.cluster.node.settings import STANDARD_AUTHORIZER
 
 LOCAL = {"node.id": "1", "log.dirs": "/nowhere", "controller.quorum.voters": "1@a:1"}
 

@@ -80,6 +80,26 @@ def test_an_address_alone_is_that_address() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_small_frames_are_not_held_back(host: str) -> None:
+    """Nagle's algorithm holds a small frame that follows another until the peer acknowledges the first: 40 ms."""
+    accepted: list[int] = []
+
+    class Notes(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            option = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            accepted.append(option)
+            transport.close()
+
+    async def scenario() -> None:
+        server: Any = await asyncio.get_running_loop().create_server(Notes, host, 0)
+        await hello("127.0.0.1", server.sockets[0].getsockname()[1])
+        server.close()
+
+    run(scenario())
+    assert accepted == [1]
+
+
 @contextmanager
 def no_descriptors() -> Iterator[None]:
     """Nobody in this process gets one."""

@@ -19,6 +19,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
 )
 from strandline.controller.metadata.tiers import TieredSegmentRecord, TierStartRecord
+from strandline.controller.operations import ALTER_TIERS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.tier import EpochStart, Tier, TierChange, TieredSegment, TierOutcome
 from strandline.replica.states import ReplicaConfig
@@ -80,7 +81,8 @@ def test_changes_are_asked_for_as_the_process_that_asks() -> None:
     asked: list[AlterTiersRequest] = []
 
     class Channel:
-        async def alter_tiers(self, request: AlterTiersRequest, timeout_ms: float) -> AlterTiersReply:
+        async def ask(self, operation: object, request: AlterTiersRequest, timeout_ms: float) -> AlterTiersReply:
+            assert operation is ALTER_TIERS
             asked.append(request)
             return AlterTiersReply(
                 tuple(TierOutcome(one.topic_id, one.partition, ErrorCode.NONE) for one in request.changes)

@@ -279,7 +279,7 @@ def test_a_session_is_renewed_behind_what_is_under_way(tmp_path: Path, monkeypat
     that nobody uses is closed."""
 
     async def body(node: Node) -> None:
-        session = Session(at(node, "CLEAR"), AdminConfig.of(login()))
+        session = Session(at(node, "CLEAR"), AdminConfig(login()))
         network = session.network
         first = await network.to_any([])
         assert first.session_ms == 3_600_000

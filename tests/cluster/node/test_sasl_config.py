@@ -178,5 +178,5 @@ def test_a_login_that_lacks_something_is_refused_before_it_connects() -> None:
         with pytest.raises(ConfigError) as refused:
             asyncio.run(knock("127.0.0.1:1", **{**sasl, **given}))
         assert refused.value.key == key
-    assert AdminConfig.of({"sasl.password": PASSWORD}).sasl_password == PASSWORD
+    assert AdminConfig({"sasl.password": PASSWORD}).sasl_password == PASSWORD
     assert KafkaError in AuthenticationFailed.__mro__

@@ -213,10 +213,10 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
         async with Admin(at(node, "SSL"), **settings) as admin:
             shown = repr(await admin.describe_configs([ConfigResource("broker", "1")]))
             assert "ssl.key.password" in shown
-            assert SECRET not in repr(effective_settings(AdminConfig.of(settings)))
-            assert SECRET not in shown + repr(admin.config) + repr(AdminConfig.of(settings))
+            assert SECRET not in repr(effective_settings(AdminConfig(settings)))
+            assert SECRET not in shown + repr(admin.config) + repr(AdminConfig(settings))
         with pytest.raises(ConfigError) as refused:
-            Session("127.0.0.1:1", AdminConfig.of({**settings, "ssl_key_password": SECRET + "!"}))
+            Session("127.0.0.1:1", AdminConfig({**settings, "ssl_key_password": SECRET + "!"}))
         assert SECRET not in repr(refused.value) + str(vars(refused.value))
 
     with capture_logs() as logs:

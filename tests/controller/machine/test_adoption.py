@@ -11,6 +11,7 @@ import pytest
 from strandline.controller import api
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.machine import adoption, brokers, topics
+from strandline.controller.machine.state import first_producer_id
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import RemoveTopicRecord
 from strandline.proto.error_codes import ErrorCode
@@ -21,6 +22,9 @@ from tests.controller.machine.test_tiers import segment
 TOPIC_ID = UUID(int=0x4321, version=4)
 FIRST, SECOND = segment(3, 10), segment(10, 20, epochs=((1, 10), (4, 15)))
 OTHER = segment(0, 7, epochs=((2, 0),))
+OWN = first_producer_id("test-cluster")
+OTHERS = 2**46
+"""Below OWN, and nowhere near."""
 
 
 @pytest.fixture
@@ -45,6 +49,11 @@ def adopted(segment: TieredSegment, first: int = 0, end: int = 0) -> TieredSegme
     return replace(segment, producers=ProducerIds(ProducerId(first), ProducerId(end)))
 
 
+def ids_of(number: int, first: int, end: int, *segments: TieredSegment) -> AdoptedTier:
+    """A partition whose producers had ids from `first` up to `end`."""
+    return AdoptedTier(number, segments, ProducerId(end), ProducerId(first))
+
+
 def give_out(cluster: Any) -> tuple[int, int]:
     """A block of producer ids to broker 1: its first id, and how many."""
     request = AllocateProducerIdsRequest(NodeId(1), cluster.epoch(1))
@@ -53,23 +62,52 @@ def give_out(cluster: Any) -> tuple[int, int]:
 
 
 def test_92_producer_ids_do_not_begin_again(cluster: Any) -> None:
-    """Schedule 92: the next id lies above all that the records had, from the batch on that takes them over. Who
-    has an id from before may write into the topic too: of the lost cluster's producers those between are known."""
+    """Schedule 92: of a lost cluster whose ids are near to ours the next id lies above all that the records had, and
+    those that it gave out later, from the batch on that takes them over. Who has an id from before may write into the
+    topic too: of the lost cluster's producers those between are known."""
     seen: list[MetadataImage] = []
-    assert give_out(cluster) == (0, 1000)
+    assert give_out(cluster) == (OWN, 1000)
     cluster.on_append = lambda _before: seen.append(cluster.image)
-    tiers = (AdoptedTier(0, (FIRST, SECOND), ProducerId(5_501)), AdoptedTier(2, (OTHER,), ProducerId(7)))
+    tiers = (ids_of(0, OWN, OWN + 5_501, FIRST, SECOND), ids_of(2, OWN, OWN + 7, OTHER))
     assert cluster.create_topic(stored(tiers=tiers)).error is ErrorCode.NONE
     [image] = seen
-    assert image.next_producer_id == 5_501
-    assert image.tier(TOPIC_ID, 0).segments == (adopted(FIRST, 1_000, 5_501), adopted(SECOND, 1_000, 5_501))
-    assert image.tier(TOPIC_ID, 2).segments == (adopted(OTHER, 1_000, 1_000),)
-    assert 5_500 in image.tier(TOPIC_ID, 0).segments[0].producers
-    assert 999 not in image.tier(TOPIC_ID, 0).segments[0].producers
+    assert image.next_producer_id == OWN + 5_501 + adoption.IDS_BEYOND
+    between = (OWN + 1_000, OWN + 5_501)
+    assert image.tier(TOPIC_ID, 0).segments == (adopted(FIRST, *between), adopted(SECOND, *between))
+    assert image.tier(TOPIC_ID, 2).segments == (adopted(OTHER, OWN + 1_000, OWN + 1_000),)
+    assert OWN + 5_500 in image.tier(TOPIC_ID, 0).segments[0].producers
+    assert OWN + 999 not in image.tier(TOPIC_ID, 0).segments[0].producers
     cluster.on_append = lambda _: None
-    assert give_out(cluster) == (5_501, 1000)
+    next_id = OWN + 5_501 + adoption.IDS_BEYOND
+    assert give_out(cluster) == (next_id, 1000)
     cluster.fail_over()
-    assert give_out(cluster) == (6_501, 1000)
+    assert give_out(cluster) == (next_id + 1000, 1000)
+
+
+def test_111_each_cluster_has_producer_ids_of_its_own(cluster: Any) -> None:
+    """Schedule 111: producers of the lost cluster go on. Nobody gets an id that one of them has, stored or not, and
+    whatever they have written is known, whether ids were given out here before or not, in the second topic as in the
+    first."""
+    for number, given in enumerate((False, True, True)):
+        if given:
+            assert give_out(cluster)[0] == OWN + 1000 * (number - 1)
+        before = cluster.image.next_producer_id
+        for other in (OTHERS, OWN + 2**50):
+            topic_id = UUID(int=TOPIC_ID.int + 2 * number + (other == OTHERS), version=4)
+            tiers = (ids_of(0, other, other + 5_501, FIRST),)
+            name = f"t{topic_id.int & 7}"
+            assert cluster.create_topic(stored(tiers=tiers, name=name, topic_id=topic_id)).error is ErrorCode.NONE
+            assert cluster.image.tier(topic_id, 0).segments == (adopted(FIRST, other, other + 5_501),)
+            assert cluster.image.next_producer_id == before
+    assert first_producer_id("lost") != first_producer_id("new")
+
+
+def test_ids_that_a_build_without_places_may_have_given_out_are_not_believed(cluster: Any) -> None:
+    """They begin at 0, in a lost cluster as in this one before it was upgraded."""
+    give_out(cluster)
+    assert cluster.create_topic(stored(tiers=(ids_of(0, 0, 5_501, FIRST),))).error is ErrorCode.NONE
+    [segment] = cluster.image.tier(TOPIC_ID, 0).segments
+    assert 5_500 not in segment.producers
 
 
 def test_producer_ids_go_on_where_the_metadata_log_was_rolled_back(cluster: Any) -> None:
@@ -78,21 +116,21 @@ def test_producer_ids_go_on_where_the_metadata_log_was_rolled_back(cluster: Any)
     cluster.quorum_epoch = 3
     cluster.fail_over()
     before, forgotten = list(cluster.log), [give_out(cluster) for _ in range(3)]
-    assert forgotten == [(3 * 2**32 + 1000 * number, 1000) for number in range(3)]
+    assert forgotten == [(OWN + 3 * 2**32 + 1000 * number, 1000) for number in range(3)]
     cluster.log = before
     cluster.quorum_epoch = 4
     cluster.fail_over()
-    assert give_out(cluster) == (4 * 2**32, 1000)
-    assert give_out(cluster) == (4 * 2**32 + 1000, 1000)
+    assert give_out(cluster) == (OWN + 4 * 2**32, 1000)
+    assert give_out(cluster) == (OWN + 4 * 2**32 + 1000, 1000)
 
 
 def test_ids_below_those_that_were_given_out_raise_nothing(cluster: Any) -> None:
     """The next id never falls; a dry run changes nothing."""
-    assert give_out(cluster) == (0, 1000)
-    tiers = (AdoptedTier(0, (FIRST,), ProducerId(8)),)
+    assert give_out(cluster) == (OWN, 1000)
+    tiers = (ids_of(0, 0, 8, FIRST),)
     assert cluster.create_topic(stored(tiers=tiers), dry_run=True).error is ErrorCode.NONE
     assert cluster.create_topic(stored(tiers=tiers)).error is ErrorCode.NONE
-    assert give_out(cluster) == (1000, 1000)
+    assert give_out(cluster) == (OWN + 1000, 1000)
 
 
 def test_topic_and_tiers_are_one_batch(cluster: Any) -> None:
@@ -106,8 +144,21 @@ def test_topic_and_tiers_are_one_batch(cluster: Any) -> None:
     assert image.tier(TOPIC_ID, 0) == Tier(3, (adopted(FIRST), adopted(SECOND)))
     assert image.tier(TOPIC_ID, 1) == Tier()
     assert image.tier(TOPIC_ID, 2) == Tier(0, (adopted(OTHER),))
-    assert [cluster.partition("t", number).leader_epoch for number in range(3)] == [5, 0, 3]
+    assert [cluster.partition("t", number).leader_epoch for number in range(3)] == [4 + adoption.EPOCHS_AHEAD] * 3
     assert all(cluster.partition("t", number).has_leader for number in range(3))
+
+
+def test_110_leader_epochs_begin_far_above_those_that_were_stored(cluster: Any) -> None:
+    """Schedule 110: the lost cluster has had epochs of which nothing was stored, in partitions too of which nothing
+    was. Clients believe nothing of an epoch below the one that they know."""
+    assert cluster.create_topic(stored(FIRST)).error is ErrorCode.NONE
+    epochs = [cluster.partition("t", number).leader_epoch for number in range(3)]
+    assert epochs == [FIRST.last_epoch + adoption.EPOCHS_AHEAD] * 3
+    near_the_end = 2**31 - 5
+    last = segment(3, 10, epochs=((near_the_end, 3),))
+    again = stored(last, name="u", topic_id=UUID(int=3, version=4))
+    assert cluster.create_topic(again).error is ErrorCode.NONE
+    assert cluster.partition("u", 0).leader_epoch == near_the_end + 1
 
 
 def test_a_repetition_writes_nothing(cluster: Any) -> None:

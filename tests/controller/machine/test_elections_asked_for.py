@@ -9,7 +9,7 @@ import pytest
 from strandline.controller import api, broker_api
 from strandline.controller.broker_api import DescribeReplicasRequest, ReplicaOffsets, ReplicaSet, TopicReplicaSet
 from strandline.controller.machine import brokers, elections
-from strandline.controller.machine.state import PRODUCER_ID_BLOCK, Result
+from strandline.controller.machine.state import PRODUCER_ID_BLOCK, Result, first_producer_id
 from strandline.controller.metadata.records import ProducerIdsRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
@@ -231,7 +231,8 @@ def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> N
         block = cluster.run(brokers.allocate_producer_ids(cluster.state, request))
         blocks.append((block.first_producer_id, block.count))
         cluster.fail_over()
-    assert blocks == [(1000 * number, 1000) for number in range(6)]
+    first = first_producer_id(cluster.image.cluster_id)
+    assert blocks == [(first + 1000 * number, 1000) for number in range(6)]
     with pytest.raises(KafkaError) as caught:
         brokers.allocate_producer_ids(cluster.state, broker_api.AllocateProducerIdsRequest(1, 999))
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH

@@ -13,7 +13,7 @@ from strandline.controller import api, broker_api
 from strandline.controller.broker_api import ReplicaOffsets, ReplicaSet, TopicFindings, TopicReplicaSet
 from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
-from strandline.controller.methods import REGISTER_BROKER
+from strandline.controller.operations import REGISTER_BROKER
 from strandline.log.findings import LogCondition
 from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
@@ -353,9 +353,9 @@ def test_ten_thousand_findings_are_cheap() -> None:
     topic = TopicFindings("t", UUID(int=1), numbers, (10**9,) * 10_000, (50,) * 10_000, (INTACT,) * 10_000)
     request = broker_api.RegisterBrokerRequest("c", 1, UUID(int=2), {}, ("h", 1), findings=(topic,))  # type: ignore[arg-type]
     request = replace(request, internal=Endpoint("h", 1))
-    data = REGISTER_BROKER.request.encode(request)
+    data = REGISTER_BROKER.method.request.encode(request)
     assert len(data) < 150_000
-    assert REGISTER_BROKER.request.decode(data) == request
+    assert REGISTER_BROKER.method.request.decode(data) == request
 
 
 @pytest.mark.parametrize("where", ["file", "metadata"])

@@ -8,11 +8,12 @@ from strandline.controller.metadata.config_resolver import ConfigResolver, Confi
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import ConfigRecord, MetadataVersionRecord
-from strandline.controller.metadata.topic_configs import (
-    BROKER_CONFIGS,
-    TOPIC_CONFIGS,
+from strandline.controller.metadata.settings import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    TopicSettings,
     settings_without_effect,
-    topic_key,
+    topic_setting,
 )
 from strandline.log.config import LogConfig
 from strandline.proto.errors import ConfigError
@@ -26,21 +27,12 @@ def image_with(*configs: tuple[int, str, str, str]) -> MetadataImage:
     return delta.image(0, 1, 0)
 
 
-def test_every_config_has_a_sentence_a_default_that_is_valid_and_one_place() -> None:
-    """Habit 15: a setting without a sentence cannot exist."""
-    for key in {*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()}:
-        assert key.doc.endswith("."), key.name
-        key.validate(key.name, key.default)
-        assert key.topic == (key.name in TOPIC_CONFIGS)
-    assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
-
-
 def test_defaults_are_those_of_the_log_and_of_kafka() -> None:
     """Row S74: 604800000 ms; a topic nobody configured is logged as LogConfig's own defaults say."""
     assert ConfigResolver({}).log_config(image_with(), "t") == LogConfig(timestamp_after_max_ms=3_600_000)
-    assert TOPIC_CONFIGS["retention.ms"].default == "604800000"
-    assert TOPIC_CONFIGS["min.insync.replicas"].default == "2"
-    assert TOPIC_CONFIGS["unclean.leader.election.enable"].default == "false"
+    assert TOPIC_SETTINGS["retention.ms"].default == "604800000"
+    assert TOPIC_SETTINGS["min.insync.replicas"].default == "2"
+    assert TOPIC_SETTINGS["unclean.leader.election.enable"].default == "false"
 
 
 KAFKA_4_DEFAULTS = {
@@ -85,11 +77,11 @@ KAFKA_4_DEFAULTS = {
 
 def test_every_topic_config_of_kafka_is_taken_at_kafkas_default() -> None:
     """What is written for Kafka works: a topic of Terraform's, Connect's or Streams' names many at their defaults."""
-    assert set(TOPIC_CONFIGS) == set(KAFKA_4_DEFAULTS)
+    assert set(TOPIC_SETTINGS) == set(KAFKA_4_DEFAULTS)
     for name, value in KAFKA_4_DEFAULTS.items():
-        TOPIC_CONFIGS[name].validate(name, value)
+        TOPIC_SETTINGS[name].read(name, value)
         if name != "min.insync.replicas":  # safe by default: 2
-            assert TOPIC_CONFIGS[name].default == value
+            assert TOPIC_SETTINGS[name].default == value
 
 
 def test_what_has_no_effect_says_so_and_what_asks_for_nothing_does_not() -> None:
@@ -100,16 +92,16 @@ def test_what_has_no_effect_says_so_and_what_asks_for_nothing_does_not() -> None
     assert settings_without_effect(asks_nothing, topic=True) == {}
     given = {"compression.type": "zstd", "log.cleanup.policy": "compact"}
     assert settings_without_effect(given, topic=False) == {}, "every setting of brokers has its effect"
-    for key in TOPIC_CONFIGS.values():
-        assert without_effect(key.documentation, key.default) == ""
-        assert without_effect(key.documentation, "another") == key.idle
+    for row in TOPIC_SETTINGS.values():
+        assert without_effect(row.documentation, row.default) == ""
+        assert without_effect(row.documentation, "another") == row.idle
 
 
 def test_a_config_that_kafka_removed_is_refused_as_kafka_refuses_it() -> None:
     """Kafka 4.0 answers INVALID_CONFIG to these, too."""
     for name in ("message.format.version", "message.downconversion.enable", "message.timestamp.difference.max.ms"):
         with pytest.raises(ConfigError, match=r"Kafka 4\.0 removed"):
-            topic_key(name, "true")
+            topic_setting(name, "true")
 
 
 def test_precedence_and_synonyms() -> None:
@@ -127,8 +119,8 @@ def test_precedence_and_synonyms() -> None:
         ("log.retention.ms", "604800000", ConfigSource.DEFAULT_CONFIG),
     ]
     assert (entry.value, entry.is_default) == ("1", False)
-    assert resolver.topic_value(image, "other", "retention.ms") == "2"
-    assert ConfigResolver({}, 4).topic_value(image, "other", "retention.ms") == "3"
+    assert resolver.topic_value(image, "other", TopicSettings.retention_ms) == 2
+    assert ConfigResolver({}, 4).topic_value(image, "other", TopicSettings.retention_ms) == 3
     broker = next(one for one in resolver.broker_entries(image) if one.name == "log.retention.ms")
     assert (broker.value, broker.source) == ("2", ConfigSource.DYNAMIC_BROKER_CONFIG)
     assert [one.value for one in resolver.cluster_default_entries(image)] == ["3"]
@@ -148,7 +140,7 @@ def test_configs_of_a_topic_to_be() -> None:
     entries = ConfigResolver({}).topic_entries(image_with(), "new", {"segment.bytes": "4096"})
     found = {entry.name: (entry.value, entry.source) for entry in entries}
     assert found["segment.bytes"] == ("4096", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert list(found) == sorted(TOPIC_CONFIGS)
+    assert list(found) == sorted(TOPIC_SETTINGS)
 
 
 def test_compacted_topics_lose_nothing_to_retention() -> None:
@@ -175,17 +167,24 @@ def test_which_replicas_are_throttled(listed: str, throttled: list[int]) -> None
     """KIP-73: those of this broker that the topic lists, on the side that it lists them for."""
     image = image_with((2, "t", "follower.replication.throttled.replicas", listed))
     resolver = ConfigResolver({}, 3)
-    assert [number for number in range(3) if resolver.is_throttled(image, "t", number, "follower")] == throttled
-    assert not any(resolver.is_throttled(image, "t", number, "leader") for number in range(3))
+    assert [number for number in range(3) if resolver.follower_throttled(image, "t", number)] == throttled
+    assert not any(resolver.leader_throttled(image, "t", number) for number in range(3))
 
 
 def test_the_rate_of_one_broker_is_its_own() -> None:
     image = image_with(
         (4, "3", "leader.replication.throttled.rate", "1000"), (4, "", "leader.replication.throttled.rate", "9")
     )
-    assert ConfigResolver({}, 3).throttled_rate(image, "leader") == 1000
-    assert ConfigResolver({}, 4).throttled_rate(image, "leader") == 9
-    assert ConfigResolver({}, 4).throttled_rate(image, "follower") == 2**63 - 1, "Kafka's default: none"
+    assert ConfigResolver({}, 3).leader_throttled_rate(image) == 1000
+    assert ConfigResolver({}, 4).leader_throttled_rate(image) == 9
+    assert ConfigResolver({}, 4).follower_throttled_rate(image) == 2**63 - 1, "Kafka's default: none"
+
+
+def test_what_an_earlier_version_allowed_counts_as_the_bound_of_today() -> None:
+    """max.message.bytes had no bound once: a log that says more must not stop the node that reads it."""
+    image = image_with((2, "t", "max.message.bytes", "2147483647"), (4, "", "log.segment.bytes", "1"))
+    config = ConfigResolver({}).log_config(image, "t")
+    assert (config.max_message_bytes, config.segment_bytes) == (96 << 20, 1024)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +213,9 @@ def test_the_rate_of_one_broker_is_its_own() -> None:
 )
 def test_values(name: str, good: list[str], bad: list[str]) -> None:
     """The limits of each type."""
-    key = {**BROKER_CONFIGS, **TOPIC_CONFIGS}[name]
+    row = {**BROKER_SETTINGS, **TOPIC_SETTINGS}[name]
     for value in good:
-        key.validate(name, value)
+        row.read(name, value)
     for value in bad:
         with pytest.raises(ConfigError):
-            key.validate(name, value)
+            row.read(name, value)

@@ -6,12 +6,18 @@ Run against the simulator's double, a directory, and an S3 server (moto).
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strandline.lake import stores as lakes
+from strandline.lake.stores import StoreFailed
+from strandline.log.tier.credentials import explained
+from strandline.log.tier.object_store import open_store
 from strandline.log.tier.store import ObjectStore
 from strandline.proto.errors import ConfigError, ObjectMissing, StoreError
 from tests.log.tier.stores import S3, Bench, Directory, Simulated, chunked, served_s3
@@ -232,3 +238,39 @@ def test_an_unknown_option_is_refused_without_its_value() -> None:
             open_store(url, {"aws_secrt": "geheim"}, timeout_ms=1000)
         assert caught.value.key == "remote.log.storage.options"
         assert "geheim" not in str(caught.value)
+
+
+def test_without_credentials_it_says_what_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no address of the machine's own role alone, which whoever starts has never heard of."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody listens
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+
+        async def look() -> None:
+            store = open_store("s3://bucket/prefix", {}, timeout_ms=10_000, make=False)
+            with pytest.raises(StoreError, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") as told:
+                await keys(store, "")
+            assert "no credentials" in str(told.value)
+            assert "Profiles (~/.aws, AWS_PROFILE) are not read" in str(told.value)
+            await store.close()
+
+        asyncio.run(look())
+        with pytest.raises(StoreFailed, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+            lakes.open_store("s3://bucket/lake").listed("commits")
+
+
+@pytest.mark.parametrize(
+    ("said", "looked_for"),
+    [
+        ("GET http://169.254.169.254/computeMetadata/v1/instance: 403", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("GET http://169.254.169.254/metadata/identity/oauth2/token?...: 403", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("Generic MicrosoftAzure error: Account must be specified", "AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_the_other_clouds_say_it_too(said: str, looked_for: str) -> None:
+    assert looked_for in explained(said)
+    assert explained(said).endswith(said)
+    assert explained("403 Forbidden: AccessDenied") == "403 Forbidden: AccessDenied"

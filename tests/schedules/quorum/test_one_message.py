@@ -23,6 +23,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.operations import CREATE_TOPICS
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft.config import EPOCH_LEAD_MAX
 from strandline.controller.raft.messages import (
@@ -125,7 +126,7 @@ def test_61_a_record_that_cannot_be_replayed() -> None:
 
     async def scenario(cluster: SimCluster, active: Node, topic_id: UUID) -> None:
         stolen = api.CreatableTopic("b", num_partitions=2, replication_factor=3, topic_id=topic_id)
-        reply = await cluster.on(2, lambda node: node.channel.create_topics(api.CreateTopicsRequest((stolen,))))
+        reply = await cluster.on(2, lambda node: node.channel.ask(CREATE_TOPICS, api.CreateTopicsRequest((stolen,))))
         assert reply.topics[0].error is ErrorCode.INVALID_REQUEST
         assert "'a'" in reply.topics[0].message
         end = active.quorum.log_end_offset

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from strandline.controller.operations import REGISTER_BROKER
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
@@ -68,7 +69,7 @@ def test_71_a_live_broker_whose_address_leads_to_another_process_stays() -> None
         refused = 0
         for _ in range(400):
             with pytest.raises(KafkaError) as caught:
-                await cluster.on(active.node, lambda active: active.channel.register_broker(request))
+                await cluster.on(active.node, lambda active: active.channel.ask(REGISTER_BROKER, request))
             refused += caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             await asyncio.sleep(0.05)
         assert refused == 400

@@ -27,7 +27,7 @@ class CopyChecks:
         """`log_ends`: of the nodes whose process is the one that is registered."""
         for node in candidates:
             end = log_ends.get(int(node), known.committed_end)
-            if end < known.committed_end:
+            if end < known.on_disks_end:
                 facts = {"partition": known.name, "node": int(node), "log_end": end, "committed": known.committed_end}
                 raise InvariantViolated("LeaderCandidateCompleteness", "a member of ISR or ELR lacks records", **facts)
 
@@ -58,7 +58,7 @@ class CopyChecks:
     def _is_somewhere(
         self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, tuple[SimDisk, str]]
     ) -> bool:
-        return max(log_ends.values(), default=0) >= known.committed_end or any(
+        return max(log_ends.values(), default=0) >= known.on_disks_end or any(
             _has(disk, directory, known) for disk, directory in others.values()
         )
 

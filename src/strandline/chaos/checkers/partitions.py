@@ -16,6 +16,7 @@ from strandline.chaos.sim.disk import SimDisk
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.ids import NodeId, TopicIdPartition
+from strandline.proto.tier import Tier
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
 
@@ -37,6 +38,14 @@ class Known:
     """The same of a compacted partition, record by record."""
     written: dict[tuple[int, int], int] = field(default_factory=dict)
     """(base offset, leader epoch) -> CRC, committed or not."""
+    restored_end: int = 0
+    """Below it everything comes from another cluster, by way of the object store."""
+
+    @property
+    def on_disks_end(self) -> int:
+        """Committed records below are on disks. What was restored is in the store alone until something is written
+        behind it: an empty log that is elected begins there."""
+        return self.committed_end if self.committed_end > self.restored_end else 0
 
 
 @dataclass
@@ -63,6 +72,11 @@ class _Range:
     place: Place | None = None
 
 
+def restored_end(tier: Tier) -> int:
+    """Where the records end that it has from another cluster."""
+    return max((int(one.end_offset) for one in tier.segments if one.producers is not None), default=0)
+
+
 class PartitionChecks:
     """All partition invariants.
 
@@ -74,8 +88,12 @@ class PartitionChecks:
     - MaximalIsr: the ISR that the controller has committed lies within the leader's maximal ISR.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lost: PartitionChecks | None = None) -> None:
+        """`lost`: of a cluster that is no more, whose topics this one may have restored."""
         self.partitions: dict[TopicIdPartition, Known] = {}
+        self._restored: dict[TopicIdPartition, int] = {}
+        """Where the records end that a partition has from the lost cluster."""
+        self._lost = {} if lost is None else lost.partitions
         self.truncations = 0
         """Logs that were seen to become shorter: a mark that the runs reach what they are to test."""
         self._seen: dict[tuple[int, TopicIdPartition], Seen] = {}
@@ -114,10 +132,21 @@ class PartitionChecks:
             known.committed_end = max(known.committed_end, high_watermark)
             known.log_start = max(known.log_start, log.log_start_offset)
 
+    def note_restored(self, image: MetadataImage) -> None:
+        """What the metadata say of a cluster that has restored topics."""
+        for where, tier in image.tiers.items():
+            if where not in self._restored:
+                self._restored[where] = restored_end(tier)
+
     def _known(self, key: TopicIdPartition, partition: Partition) -> Known:
         known = self.partitions.get(key)
         if known is None:
             known = self.partitions[key] = Known(str(partition.topic_partition))
+            end = known.restored_end = self._restored.get(key, 0)
+            if key in self._lost:
+                lost = self._lost[key]
+                known.written = lost.written
+                known.committed = {base: entry for base, entry in lost.committed.items() if entry[2] <= end}
         return known
 
     def _new_leader(self, node: int, core: LeaderCore, log: PartitionLog, disk: SimDisk, known: Known) -> None:
@@ -128,8 +157,9 @@ class PartitionChecks:
             raise InvariantViolated("OneLeaderPerLeaderEpoch", f"node {leader} leads this epoch", **facts)
         if epoch < max(known.leaders):
             return  # it replays old metadata; nobody believes it any more
-        if log.log_end_offset < known.committed_end:
+        if log.log_end_offset < max(known.committed_end, known.restored_end):
             facts |= {"log_end": log.log_end_offset, "committed_end": known.committed_end}
+            facts |= {"restored_end": known.restored_end}
             raise InvariantViolated("LeaderCompleteness", "a new leader lacks committed records", **facts)
         if log.directory not in disk.rotten:
             self._compare(node, log, disk, known, _Range("LeaderCompleteness", 0, known.committed_end))

@@ -136,7 +136,7 @@ def _look_at_batches(log: bytes, segment: TieredSegment, known: Known) -> None:
             raise NotABatch(f"at {batch.base_offset} {known.committed[batch.base_offset]} is committed, not {entry}")
     if expected != segment.end_offset or len(log) != segment.size_bytes:
         raise NotABatch(f"it ends at {expected}, after {len(log)} bytes")
-    if expected > known.committed_end:
+    if expected > max(known.committed_end, known.restored_end):
         raise NotABatch(f"it ends at {expected}, and only what lies below {known.committed_end} is committed")
     if epochs != [(int(start.epoch), int(start.start_offset)) for start in segment.epochs]:
         raise NotABatch(f"its leader epochs are {epochs}")
@@ -176,14 +176,14 @@ class NothingLeaks:
         self._cluster_id = cluster_id
 
     def leaks(self, objects: Objects, topics: Mapping[UUID, str], tiers: Mapping[TopicIdPartition, Tier]) -> list[str]:
-        """The keys of those that are not named. `topics`: id -> name."""
+        """The keys of this cluster's that are not named. `topics`: id -> name."""
         named = {
             object_key(self._cluster_id, topics[where.topic_id], where, segment, suffix)
             for where, tier in tiers.items()
             for segment in tier.segments
             for suffix in (".index", ".log")
         }
-        return sorted(objects.keys() - named)
+        return sorted(key for key in objects.keys() - named if key.startswith(f"{self._cluster_id}/"))
 
     def check(self, objects: Objects, topics: Mapping[UUID, str], tiers: Mapping[TopicIdPartition, Tier]) -> None:
         """Look at the whole store. Raises InvariantViolated."""

@@ -272,7 +272,7 @@ def _owners_anywhere(pids: list[tuple[int, int]]) -> dict[int, int]:
 
 def _bound(port: int) -> socket.socket:
     """A socket on this port, beside others that are bound to it."""
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: asyncio sets TCP_NODELAY
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     bound.bind((HOST, port))

@@ -1,8 +1,7 @@
 """A topic whose cluster is lost, restored into the cluster of a run: what its new producers are told is written, is
 (rule B27).
 
-The lost cluster is another one, of one node. It gives the same producer ids out as any new cluster does, and its
-producers' first batches are like those of any new producer.
+The lost cluster is another one, of one node. Its producers' first batches are like those of any new producer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from strandline.proto.errors import StrandlineError
 from strandline.tools.tier_restore import MEANWHILE, Wanted, create, wait_until_served
 
 LOST_PRODUCERS = 30
-"""Each sends one record. Theirs are the first ids of a cluster; those of one broker of the other begin there too."""
+"""Each sends one record. Theirs are the first ids of a cluster."""
 
 RECORD_BYTES = 4_000
 TIERED = 15

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
+from strandline.chaos.nemesis.processes import DAYS_MS
 from strandline.controller.quorum.state_file import STATE
 from strandline.log.lives import INCARNATIONS
 from strandline.replica.disk_health import NOTICE_MS
@@ -373,6 +374,18 @@ def wipe(nemesis: Nemesis) -> None:
     for disk in nemesis.world.machines[name].disks:
         disk.wipe()
     nemesis.note(f"{name} gets a new, empty disk, and starts {nemesis.later(lambda: nemesis.restart(name))} ms later")
+
+
+def wipe_ahead(nemesis: Nemesis) -> None:
+    """As `wipe`, and the machine's clock is days ahead or behind when its node begins anew, as after a dead battery; it
+    is put right when everything is healed (schedule 112)."""
+    name, by_ms = nemesis.victim, nemesis.rng.choice(DAYS_MS)
+    clock = nemesis.world.machines[name].clock
+    clock.jump_wall(by_ms)
+    nemesis.world.loop.effects["wall-clock-jumped-days"] += 1
+    wipe(nemesis)
+    nemesis.at_heal(lambda: clock.jump_wall(-by_ms))
+    nemesis.note(f"its wall clock is {by_ms} ms off")
 
 
 def wipe_one(nemesis: Nemesis) -> None:

@@ -44,6 +44,7 @@ FAULTS = {
     "damage_files": disks.damage_files,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
+    "wipe_ahead": disks.wipe_ahead,
     "wipe_one": disks.wipe_one,
     "unmount_one": disks.unmount_one,
     "fail_directory": disks.fail_directory,
@@ -79,8 +80,9 @@ BY_NAME_ALONE = ("seesaw",)
 OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
 """They strike one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""
 
-OF_CLOCKS = ("wall_days",)
-"""Drawn besides, with settings by which such a clock takes something (`chaos/scenario_options.py`, `DATED`)."""
+OF_CLOCKS = ("wall_days", "wipe_ahead")
+"""Drawn besides, with settings by which such a clock takes something (`chaos/scenario_options.py`, `DATED`); the last
+where a disk may be replaced."""
 BESIDE = ("damage_files",)
 """Drawn besides, in a share of all runs of whole nodes: what the others draw stays as it is."""
 
@@ -95,5 +97,5 @@ NODE_KINDS = tuple(
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
-DESTRUCTIVE = ("bit_rot", "rot_beside_log", "zeroed_tail", "lose_directory", "wipe", "wipe_one")
+DESTRUCTIVE = ("bit_rot", "rot_beside_log", "zeroed_tail", "lose_directory", "wipe", "wipe_ahead", "wipe_one")
 """They take good copies of partitions away for good: harmless only where what is committed is on two disks."""

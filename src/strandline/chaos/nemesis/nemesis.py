@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -69,9 +68,12 @@ class Nemesis:
     _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
     _next_undo: int = 0
     _healed: bool = False
+    _drawn: int = 0
+    """Faults, in all phases."""
 
     def __post_init__(self) -> None:
         self.victim = self.victim or self.pick()
+        self._schedule = self.rng
 
     def look(self) -> None:
         """Before something is destroyed: what a disk has, and others may have heard of, counts."""
@@ -86,13 +88,14 @@ class Nemesis:
         """Inject those of `faults` that the options name, for so long; what is still in effect then stays until
         `heal`."""
         until_ms = self.world.now_ms + duration_ms
-        schedule = self.rng
-        for number in itertools.count():
+        schedule = self._schedule
+        while True:
             gap_ms = schedule.randint(self.options.gap_min_ms, self.options.gap_max_ms)
             if self.world.now_ms + gap_ms >= until_ms:
                 await self.world.sleep_ms(max(0.0, until_ms - self.world.now_ms))
                 return
             await self.world.sleep_ms(gap_ms)
+            number, self._drawn = self._drawn, self._drawn + 1
             kind = schedule.choice(self.options.kinds)
             # Each fault draws from a generator of its own: leaving one out changes none of the others.
             self.rng = random.Random(schedule.getrandbits(64))
@@ -121,6 +124,10 @@ class Nemesis:
         for name in self.names:
             self._supervise(name, _SUPERVISED_MS)
 
+    def go_on(self) -> None:
+        """After `heal` there is another phase of faults."""
+        self._healed = False
+
     def _supervise(self, name: str, left_ms: float) -> None:
         """Start what ends of itself: a node that was about to stop over its disk when that was healed."""
         self.restart(name)
@@ -132,11 +139,16 @@ class Nemesis:
     def later(self, undo: Callable[[], None]) -> int:
         """Undo after a drawn duration, or at `heal`, whichever comes first. Returns the duration, in ms."""
         duration_ms = self.duration_ms()
+        number = self.at_heal(undo)
+        self.call_after(duration_ms, lambda: self._undo_now(number))
+        return duration_ms
+
+    def at_heal(self, undo: Callable[[], None]) -> int:
+        """Undo when everything is healed. Returns its number."""
         number = self._next_undo
         self._next_undo += 1
         self._undo[number] = undo
-        self.call_after(duration_ms, lambda: self._undo_now(number))
-        return duration_ms
+        return number
 
     @property
     def is_calm(self) -> bool:

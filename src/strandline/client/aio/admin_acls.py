@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.rights import answered
 from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -29,7 +30,7 @@ class AclAdmin(AdminBase):
         """
         answer = await self._call(Api.DESCRIBE_ACLS, _filter(wanted), lambda reply: [reply.error_code])
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, answer.error_message or "")
+            raise answered(self.config, Api.DESCRIBE_ACLS, answer.error_code, answer.error_message)
         return sorted(
             _binding(resource.resource_type, resource.resource_name, resource.pattern_type, entry)
             for resource in answer.resources
@@ -50,7 +51,9 @@ class AclAdmin(AdminBase):
         errors: dict[Any, Exception] = {}
         for one, entry in zip(wanted, answer.results, strict=True):
             if entry.error_code is not ErrorCode.NONE:
-                errors[one] = KafkaError(entry.error_code, entry.error_message or "", acl=str(one))
+                errors[one] = answered(
+                    self.config, Api.CREATE_ACLS, entry.error_code, entry.error_message, acl=str(one)
+                )
         return list(results_of({one: one for one in wanted if one not in errors}, errors))
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> dict[AclFilter, list[AclBinding]]:
@@ -69,7 +72,7 @@ class AclAdmin(AdminBase):
         errors: dict[Any, Exception] = {}
         for one, entry in zip(wanted, answer.filter_results, strict=True):
             if entry.error_code is not ErrorCode.NONE:
-                errors[one] = KafkaError(entry.error_code, entry.error_message or "", filter=one)
+                errors[one] = answered(self.config, Api.DELETE_ACLS, entry.error_code, entry.error_message, filter=one)
                 continue
             results[one] = [
                 _binding(found.resource_type, found.resource_name, found.pattern_type, found)

@@ -48,7 +48,7 @@ class AdminBase:
         rng: Rng | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
-        self.config = AdminConfig.of(settings)
+        self.config = AdminConfig(settings)
         self.session = Session(bootstrap, self.config, clock=clock, rng=rng)
         self._network = self.session.network
         self._metadata = self.session.metadata

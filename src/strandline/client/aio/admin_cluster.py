@@ -10,6 +10,7 @@ from uuid import UUID
 
 from strandline.client.aio.admin_base import AdminBase
 from strandline.client.descriptions import none_if_negative, quorum_replica
+from strandline.client.rights import answered
 from strandline.client.types import (
     ClusterDescription,
     LogDirDescription,
@@ -63,7 +64,7 @@ class ClusterAdmin(AdminBase):
             lambda reply: [reply.error_code, *(item.error_code for topic in reply.topics for item in topic.partitions)],
         )
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, getattr(answer, "error_message", None) or "")
+            raise answered(self.config, Api.DESCRIBE_QUORUM, answer.error_code, getattr(answer, "error_message", None))
         partition = answer.topics[0].partitions[0]
         if partition.error_code is not ErrorCode.NONE:
             raise KafkaError(partition.error_code, getattr(partition, "error_message", None) or "")
@@ -111,7 +112,7 @@ class ClusterAdmin(AdminBase):
             connection = await self._network.to_any(self._controller_first())
             answer = await connection.call(api, values, self.config.request_timeout_ms)
             if answer.error_code is not ErrorCode.NONE:
-                raise KafkaError(answer.error_code, answer.error_message or "")
+                raise answered(self.config, api, answer.error_code, answer.error_message)
 
         await self._retrying(ask)
 
@@ -119,13 +120,17 @@ class ClusterAdmin(AdminBase):
         """What each broker (None: every one) keeps on its disks. A directory that is offline says so by its `error`.
 
         Raises:
-            KafkaError: INVALID_REQUEST, there is no such broker.
+            KafkaError: INVALID_REQUEST, there is no such broker; CLUSTER_AUTHORIZATION_FAILED.
         """
         await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
         asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
         answers = await asyncio.gather(
             *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda reply: [], node_id) for node_id in asked)
         )
+        for answer in answers:
+            code = getattr(answer, "error_code", ErrorCode.NONE)
+            if code is not ErrorCode.NONE:  # rule A31/log-dirs-that-are-denied-are-none
+                raise answered(self.config, Api.DESCRIBE_LOG_DIRS, code)
         return {
             node_id: [_log_dir(entry) for entry in answer.results]
             for node_id, answer in zip(asked, answers, strict=True)
@@ -167,7 +172,8 @@ class ClusterAdmin(AdminBase):
                 for part in topic.partitions:
                     key = (topic.topic_name, part.partition_index, node_id)
                     code = part.error_code
-                    found[key] = None if code is ErrorCode.NONE else KafkaError(code, "", log_dir=mine[key[:2]])
+                    error = answered(self.config, Api.ALTER_REPLICA_LOG_DIRS, code, log_dir=mine[key[:2]])
+                    found[key] = None if code is ErrorCode.NONE else error
         return found
 
     async def describe_producers(

@@ -59,7 +59,9 @@ class ConfigAdmin(AdminBase):
                 if part.error_code is ErrorCode.NONE:
                     results[item] = sorted((config_entry(entry) for entry in part.configs), key=_name)
                 else:
-                    errors[item] = config_error(item, part.error_code, part.error_message)
+                    errors[item] = config_error(
+                        self.config, Api.DESCRIBE_CONFIGS, item, part.error_code, part.error_message
+                    )
         return errors
 
     async def alter_configs(
@@ -91,7 +93,9 @@ class ConfigAdmin(AdminBase):
                 if entry.error_code is ErrorCode.NONE:
                     done[item] = None
                 else:
-                    errors[item] = config_error(item, entry.error_code, entry.error_message)
+                    errors[item] = config_error(
+                        self.config, Api.INCREMENTAL_ALTER_CONFIGS, item, entry.error_code, entry.error_message
+                    )
         results_of(done, errors)
 
     def _by_broker(self, resources: Iterable[ConfigResource]) -> list[tuple[int | None, list[ConfigResource]]]:

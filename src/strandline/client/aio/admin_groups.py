@@ -72,7 +72,7 @@ class GroupAdmin(AdminBase):
         [answer] = (await coordinator.call(Api.DESCRIBE_GROUPS, values)).groups
         if answer.error_code is ErrorCode.GROUP_ID_NOT_FOUND or answer.group_state == "Dead":
             return await self._describe_new_group(coordinator)
-        coordinator.check(answer.error_code)
+        coordinator.check(Api.DESCRIBE_GROUPS, answer.error_code, getattr(answer, "error_message", None))
         members = tuple(
             GroupMember(
                 one.member_id,
@@ -96,7 +96,7 @@ class GroupAdmin(AdminBase):
             if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                 raise
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "", group=group) from None
-        coordinator.check(answer.error_code)
+        coordinator.check(Api.CONSUMER_GROUP_DESCRIBE, answer.error_code, answer.error_message)
         members = tuple(
             GroupMember(
                 one.member_id,
@@ -123,7 +123,7 @@ class GroupAdmin(AdminBase):
 
         async def delete(coordinator: GroupCoordinator) -> str:
             answer = await coordinator.call(Api.DELETE_GROUPS, {"groups_names": (coordinator.group_id,)})
-            coordinator.check(answer.results[0].error_code)
+            coordinator.check(Api.DELETE_GROUPS, answer.results[0].error_code)
             return coordinator.group_id
 
         return list(await self._each(groups, delete))
@@ -172,10 +172,11 @@ class GroupAdmin(AdminBase):
 
         async def delete(coordinator: GroupCoordinator) -> None:
             answer = await coordinator.call(Api.OFFSET_DELETE, {"group_id": group, "topics": wanted})
-            coordinator.check(answer.error_code)
+            coordinator.check(Api.OFFSET_DELETE, answer.error_code)
             for topic in answer.topics:
                 for entry in topic.partitions:
-                    coordinator.check(entry.error_code, partition=f"{topic.name}-{entry.partition_index}")
+                    where = TopicPartition(topic.name, entry.partition_index)
+                    coordinator.check(Api.OFFSET_DELETE, entry.error_code, topic=topic.name, partition=where)
 
         await self._each([group], delete)
 

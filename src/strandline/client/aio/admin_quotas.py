@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.rights import answered
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
@@ -25,7 +26,7 @@ class QuotaAdmin(AdminBase):
             Api.DESCRIBE_CLIENT_QUOTAS, {"components": (), "strict": False}, lambda reply: [reply.error_code]
         )
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, answer.error_message or "")
+            raise answered(self.config, Api.DESCRIBE_CLIENT_QUOTAS, answer.error_code, answer.error_message)
         found: dict[QuotaEntity, dict[str, float]] = {}
         for entry in answer.entries or ():
             names = {part.entity_type: part.entity_name or "" for part in entry.entity}
@@ -65,7 +66,9 @@ class QuotaAdmin(AdminBase):
             if entry is None:
                 errors[entity] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no answer for it", entity=str(entity))
             elif entry.error_code is not ErrorCode.NONE:
-                errors[entity] = KafkaError(entry.error_code, entry.error_message or "", entity=str(entity))
+                errors[entity] = answered(
+                    self.config, Api.ALTER_CLIENT_QUOTAS, entry.error_code, entry.error_message, entity=str(entity)
+                )
         results_of({entity: None for entity in wanted if entity not in errors}, errors)
 
 

@@ -17,9 +17,9 @@ from strandline.client.descriptions import (
     topic_error,
 )
 from strandline.client.metadata import topic_view
+from strandline.client.rights import answered
 from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
@@ -55,8 +55,13 @@ class TopicAdmin(AdminBase):
                     configs,
                 )
             else:
-                errors[entry.name] = KafkaError(
-                    entry.error_code, getattr(entry, "error_message", None) or "", topic=entry.name
+                errors[entry.name] = answered(
+                    self.config,
+                    Api.CREATE_TOPICS,
+                    entry.error_code,
+                    getattr(entry, "error_message", None),
+                    of=entry.name,
+                    topic=entry.name,
                 )
         return results_of(results, errors)
 
@@ -89,7 +94,9 @@ class TopicAdmin(AdminBase):
             if entry.error_code is ErrorCode.NONE:
                 deleted[name] = name
             else:
-                errors[name] = topic_error(name, entry.error_code, getattr(entry, "error_message", None))
+                errors[name] = topic_error(
+                    self.config, Api.DELETE_TOPICS, name, entry.error_code, getattr(entry, "error_message", None)
+                )
         return list(results_of(deleted, errors))
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
@@ -115,7 +122,9 @@ class TopicAdmin(AdminBase):
         results_of(
             {entry.name: entry for entry in answer.results if entry.error_code is ErrorCode.NONE},
             {
-                entry.name: topic_error(entry.name, entry.error_code, entry.error_message)
+                entry.name: topic_error(
+                    self.config, Api.CREATE_PARTITIONS, entry.name, entry.error_code, entry.error_message
+                )
                 for entry in answer.results
                 if entry.error_code is not ErrorCode.NONE
             },
@@ -144,7 +153,7 @@ class TopicAdmin(AdminBase):
             for one in topic.partition_result
         ]
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, found[0].message if found else "")
+            raise answered(self.config, Api.ELECT_LEADERS, answer.error_code, found[0].message if found else "")
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
@@ -186,7 +195,9 @@ class TopicAdmin(AdminBase):
             return bool(asked)
 
         await self._while_unknown(ask)
-        results_of(results, {name: topic_error(name, code, None) for name, code in errors.items()})
+        results_of(
+            results, {name: topic_error(self.config, Api.METADATA, name, code, None) for name, code in errors.items()}
+        )
         return [results[name] for name in wanted]
 
     async def list_offsets(

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.rights import answered
 from strandline.client.types import ScramChange, ScramDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.errors import ConfigError
 from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import (
     ITERATIONS_MAX,
@@ -40,12 +41,18 @@ class UserAdmin(AdminBase):
 
         answer = await self._call(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": names}, codes)
         if answer.error_code is not ErrorCode.NONE:
-            raise KafkaError(answer.error_code, answer.error_message or "")
+            raise answered(self.config, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, answer.error_code, answer.error_message)
         found: dict[str, tuple[ScramDescription, ...]] = {}
         errors: dict[Any, Exception] = {}
         for item in answer.results:
             if item.error_code is not ErrorCode.NONE:
-                errors[item.user] = KafkaError(item.error_code, item.error_message or "", user=item.user)
+                errors[item.user] = answered(
+                    self.config,
+                    Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+                    item.error_code,
+                    item.error_message,
+                    user=item.user,
+                )
                 continue
             found[item.user] = tuple(
                 ScramDescription(_title(info.mechanism), info.iterations) for info in item.credential_infos
@@ -89,7 +96,9 @@ class UserAdmin(AdminBase):
             if item.error_code is ErrorCode.NONE:
                 done[item.user] = None
             else:
-                errors[item.user] = KafkaError(item.error_code, item.error_message or "", user=item.user)
+                errors[item.user] = answered(
+                    self.config, Api.ALTER_USER_SCRAM_CREDENTIALS, item.error_code, item.error_message, user=item.user
+                )
         results_of(done, errors)
 
 

@@ -172,7 +172,7 @@ class Consumer(Reader):
         if self._deserializing.wanted:
             name = "key.deserializer" if self._config.key_deserializer is not None else "value.deserializer"
             raise ConfigError(name, "a function", "none with poll_columns, which gives bytes; poll calls it")
-        self._refetch_decoded()
+        self._refetch_decoded()  # schedule 108/columns-begin-behind-what-was-decoded
         self._finish()
         most = max_records or self._config.max_poll_records
         polled = await self._next_records(timeout_s, partial(self._take_columns, most))
@@ -217,6 +217,7 @@ class Consumer(Reader):
             group.member.touched = True
         else:
             self._handed = record
+        # rule B37/a-record-is-taken-off-by-a-call
         del self._ready[0]  # no call, after which a signal's handler could raise, and the record would be lost
         return record
 
@@ -225,7 +226,7 @@ class Consumer(Reader):
         one = self._handed if self._group is None else self._group.progress.handed_last
         if one is not None and one is not settled:
             where = TopicPartition(one.topic, one.partition)
-            if where in self._states:
+            if where in self._states:  # schedule 64/unsettled-record-counts-as-done
                 self.seek(where, one.offset)
 
     def put_back(self, records: Iterable[ConsumerRecord | Place]) -> None:
@@ -418,6 +419,9 @@ class Consumer(Reader):
                 self._fetcher.close()
             await self._tasks.close()
             await self.session.close()
+        left = None if self._group is None else self._group.callback_error
+        if left is not None and not isinstance(left, Exception):
+            raise left
 
     async def __aenter__(self) -> Self:
         return self

@@ -48,13 +48,16 @@ class ProducerCore:
         before: SequencesBefore | None = None,
     ) -> None:
         self.config = config
+        self._partitioner = config.partitioner
         self.clock = session.clock
         self.metadata = session.metadata
         self.metadata.drop_idle_topics_after(config.metadata_max_idle_ms)
         loop = asyncio.get_running_loop()
         self._call_soon: Callable[..., Any] = loop.call_soon
         self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
-        self._wake_pending = False
+        self._runs = 0
+        self._woken_at = -1
+        """What `_runs` was when the next run was asked for; another number: none is asked for."""
         self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
         self.sender = Sender(config, session, self.accumulator, self._wake, before)
         self._session = session
@@ -87,13 +90,13 @@ class ProducerCore:
             key = _as_bytes("key", key)
         pairs = _as_headers(headers) if headers else ()
         size = self.accumulator.record_size(key, value, pairs)
-        lanes = None if self.config.partitioner is not None else self._lanes_of(view)
+        lanes = None if self._partitioner is not None else self._lanes_of(view)
         sticks = False
         target: TopicPartition | Callable[[], TopicPartition]
         if partition is not None:
             target = self._checked(view, partition, None)
         elif lanes is None:  # a partitioner is asked for every record
-            target = self._checked(view, self._chosen(view, key, value), self.config.partitioner)
+            target = self._checked(view, self._chosen(view, key, value), self._partitioner)
         elif key is not None:
             target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
         else:
@@ -109,8 +112,8 @@ class ProducerCore:
         return future
 
     def _chosen(self, view: TopicView, key: bytes | None, value: bytes | None) -> int:
-        assert self.config.partitioner is not None
-        return self.config.partitioner(view.name, key, value, view.partition_count)
+        assert self._partitioner is not None
+        return self._partitioner(view.name, key, value, view.partition_count)
 
     def _lanes_of(self, view: TopicView) -> Lanes:
         lanes = self.lanes.get(view.name)
@@ -189,22 +192,19 @@ class ProducerCore:
             self._sticky.pop(name, None)
 
     def _wake(self) -> None:
-        if not self._wake_pending:
-            self._wake_pending = True
+        runs = self._runs
+        if self._woken_at != runs:
             self._call_soon(self._run)
+            self._woken_at = runs
 
     def _wake_from_append(self) -> None:
-        if not self._wake_pending:
-            self._wake_pending = True
-            try:
-                self._call_soon_from_append(self._run)
-            except BaseException:  # a signal's handler has raised in there: it may not have come that far
-                self._wake_pending = False
-                self._call_soon_from_append(self._run)
-                raise
+        runs = self._runs
+        if self._woken_at != runs:
+            self._call_soon_from_append(self._run)  # rule B37/an-interrupted-wake-stays-pending
+            self._woken_at = runs  # not before: a signal's handler in the middle of that call counts on no run to come
 
     def _run(self) -> None:
-        self._wake_pending = False
+        self._runs += 1
         self.sender.run()
 
 
@@ -241,7 +241,7 @@ class Producer:
         rng: Rng | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._config = ProducerConfig.of(settings)
+        self._config = ProducerConfig(settings)
         self.session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
         self._core: ProducerCore | None = None
         self._closed = False

@@ -43,7 +43,7 @@ class Reader:
         rng: Rng | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._config = ConsumerConfig.of(settings)
+        self._config = ConsumerConfig(settings)
         self.session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._leaders = Leaders(self.session, self._config.request_timeout_ms)
         self._fetcher: Fetcher | None = None
@@ -134,7 +134,7 @@ class Reader:
             held = self._first_ready(state.partition)
             if held is not None:  # what iteration polled ahead comes again after `resume`
                 self._drop_ready(state.partition)
-                state.seek(held)
+                state.seek(held)  # schedule 108/paused-partition-skips-what-was-polled-ahead
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`."""
@@ -161,7 +161,7 @@ class Reader:
                 fetcher.replaced = False
                 await self._begin_anew()
             await look()
-            records = take()
+            records = take()  # schedule 108/cancelled-poll-keeps-what-it-took
             fetcher.wake()
             if records:
                 return records

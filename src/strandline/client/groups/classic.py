@@ -68,7 +68,7 @@ class ClassicMembership(Membership):
         answer = await self._held(Api.JOIN_GROUP, values)
         if answer.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
-        self._coordinator.check(answer.error_code)
+        self._coordinator.check(Api.JOIN_GROUP, answer.error_code)
         self.member_id, self.generation = answer.member_id, answer.generation_id
         shares: list[dict[str, Any]] = []
         self.group_topics = {}
@@ -84,7 +84,7 @@ class ClassicMembership(Membership):
             "assignments": shares,
         }
         synced = await self._held(Api.SYNC_GROUP, values)
-        self._coordinator.check(synced.error_code)
+        self._coordinator.check(Api.SYNC_GROUP, synced.error_code)
         return decode_assignment(synced.assignment or b"")
 
     def _subscription(self, strategy: str, topics: tuple[str, ...], owned: tuple[TopicPartition, ...]) -> bytes:

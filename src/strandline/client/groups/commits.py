@@ -74,7 +74,7 @@ class Commits:
         *,
         holder: Holder,
         subscribed: Callable[[], bool],
-        on_callback_error: Callable[[Exception], None],
+        on_callback_error: Callable[[BaseException], None],
     ) -> None:
         self.progress = Progress()
         self._config = config
@@ -132,7 +132,8 @@ class Commits:
         if done is not None:
             try:
                 done(offsets, failed)
-            except Exception as error:
+            # rule B37/an-exit-in-a-commits-callback-ends-the-commits
+            except BaseException as error:  # SystemExit too: it would end the loop here
                 log.exception("a callback of commit_async failed")
                 self._on_callback_error(error)
 
@@ -197,7 +198,7 @@ class Commits:
                 mine = self.progress.known_committed(found_too=self._config.enable_auto_commit)
                 stored = await self.stored(mine, timeout_ms)
                 same = {item: found for item, found in stored.items() if found and found.offset == mine[item]}
-                if same:
+                if same:  # schedule 65/unchanged-offset-never-committed-again
                     await self._send(Identity(), same, timeout_ms)
                 self._renewed = True
         except StrandlineError as error:
@@ -210,7 +211,7 @@ class Commits:
             resource = {"resource_type": _BROKER, "resource_name": str(coordinator.node_id)}
             asked = {"resources": [{**resource, "configuration_keys": (_RETENTION,)}], "include_synonyms": False}
             [answer] = (await self._coordinator.call(Api.DESCRIBE_CONFIGS, asked)).results
-            self._coordinator.check(answer.error_code)
+            self._coordinator.check(Api.DESCRIBE_CONFIGS, answer.error_code, answer.error_message)
             retention_ms = int(next(one.value for one in answer.configs if one.name == _RETENTION)) * 60_000
         except (StrandlineError, StopIteration, TypeError, ValueError) as error:
             log.debug("%s is not known: %r", _RETENTION, error)
@@ -306,6 +307,7 @@ class Commits:
         """
         member = self._member
         keeps_place = self._config.group_protocol == "consumer" and min(identity.generation, member.generation) >= 0
+        # rule C7/delayed-commit-signed-anew-over-tenures
         if keeps_place and len(tenures) == len(offsets) and self.progress.tenures(tenures) == tenures:
             identity = member.identity
         living = {item: offset for item, offset in offsets.items() if self._end_of(item, offset) is None}

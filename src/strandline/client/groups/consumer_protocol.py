@@ -65,7 +65,7 @@ class ConsumerMembership(Membership):
         else:
             answer = await self._heartbeat(self.generation, owned)
         if answer.error_code is not ErrorCode.NONE:
-            self._coordinator.check(answer.error_code, reason=answer.error_message or "")
+            self._coordinator.check(Api.CONSUMER_GROUP_HEARTBEAT, answer.error_code, answer.error_message)
         self._take(answer)
         return await self._named(self._assigned)
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced
 from strandline.client.network import CONTROL
+from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
@@ -55,7 +56,8 @@ class GroupCoordinator:
             answer = await connection.call(Api.FIND_COORDINATOR, values, self._request_timeout_ms)
             entry = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
             if entry.error_code is not ErrorCode.NONE:
-                raise KafkaError(entry.error_code, getattr(entry, "error_message", None) or "", group=self.group_id)
+                words = getattr(entry, "error_message", None)
+                self.check(Api.FIND_COORDINATOR, entry.error_code, words)
             self.node = NodeInfo(entry.node_id, entry.host, entry.port)
         return self.node
 
@@ -83,12 +85,18 @@ class GroupCoordinator:
             self._forget(node)
             raise
 
-    def check(self, code: ErrorCode, **details: object) -> None:
-        """Raise the error of an answer, if it is one; a coordinator that is none any more is forgotten."""
+    def check(self, api: Api, code: ErrorCode, words: str | None = "", *, topic: str = "", **details: object) -> None:
+        """Raise the error of an answer, if it is one; a coordinator that is none any more is forgotten.
+
+        Args:
+            words: the coordinator's, where the answer has any.
+            topic: the topic that the answer is about, if it is about one.
+        """
         if code is not ErrorCode.NONE:
             if code in _MOVED:
                 self.node = None
-            raise KafkaError(code, "", group=self.group_id, **details)
+            about = topic if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED else self.group_id
+            raise answered(self._session.config, api, code, words, of=about, group=self.group_id, **details)
 
     def _forget(self, node: NodeInfo) -> None:
         if self.node is node:
@@ -164,7 +172,7 @@ class GroupCoordinator:
                 gone = self._session.metadata.absence(item) if entry.error_code.refresh_metadata else None
                 if gone is not None:
                     raise gone
-                self._check_topic(entry.error_code, item)
+                self._check_topic(Api.OFFSET_COMMIT, entry.error_code, item)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
@@ -194,14 +202,14 @@ class GroupCoordinator:
         at_most = BY_NAME_AT_MOST if wanted is None or None in ids.values() else None
         answer = await self.call(Api.OFFSET_FETCH, values, at_most=at_most)
         entry = answer.groups[0] if hasattr(answer, "groups") else answer
-        self.check(entry.error_code)
+        self.check(Api.OFFSET_FETCH, entry.error_code)
         names = {topic_id: name for name, topic_id in ids.items()}
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic in entry.topics:
             name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
             for part in topic.partitions:
                 item = TopicPartition(str(name), part.partition_index)
-                self._check_topic(part.error_code, item)
+                self._check_topic(Api.OFFSET_FETCH, part.error_code, item)
                 if part.committed_offset >= 0:
                     epoch = getattr(part, "committed_leader_epoch", -1)
                     text = part.metadata or ""
@@ -213,8 +221,8 @@ class GroupCoordinator:
         metadata = self._session.metadata
         return {name: metadata.topic_id(name) if metadata.is_known(name) else None for name in names}
 
-    def _check_topic(self, code: ErrorCode, partition: TopicPartition) -> None:
+    def _check_topic(self, api: Api, code: ErrorCode, partition: TopicPartition) -> None:
         """A topic that the coordinator does not know may be new, or gone: metadata tell which, soon."""
         if code.refresh_metadata:
             self._session.metadata.request_update()
-        self.check(code, partition=partition)
+        self.check(api, code, topic=partition.topic, partition=partition)

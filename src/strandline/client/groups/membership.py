@@ -183,7 +183,7 @@ class Membership(ABC):
         elif code is ErrorCode.FENCED_INSTANCE_ID:
             self.fail(KafkaError(code, "another consumer runs under this name (group.instance.id)"))
         else:
-            self._coordinator.check(code)
+            self._coordinator.check(Api.HEARTBEAT, code)
 
     async def _leave_idle(self) -> None:
         interval = self._config.max_poll_interval_ms
@@ -232,7 +232,7 @@ class Membership(ABC):
         try:
             async with asyncio.timeout(self.answer_ms / 1000):
                 answer = await self._coordinator.call(api, values, timeout_ms=self.answer_ms)
-            self._coordinator.check(answer.error_code)
+            self._coordinator.check(api, answer.error_code)
         except (StrandlineError, TimeoutError) as error:
             if isinstance(error, StrandlineError):
                 self.last_error = error

@@ -49,7 +49,7 @@ class Progress:
         """The iteration has this still: if it was stepped to, an interrupt kept it from the caller."""
         one = self._one
         if one is not None and one[:3] == record[:3]:
-            self._one = None
+            self._one = None  # rule B37/a-stepped-to-record-counts-as-handed-out
 
     @property
     def handed_last(self) -> ConsumerRecord | None:
@@ -73,7 +73,7 @@ class Progress:
     def hand_behind(self, behind: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Everything before these offsets goes to the caller now."""
         self._settle()
-        self._handed.update(behind)
+        self._handed.update(behind)  # schedule 64/handed-out-counts-as-done
 
     def finish(self) -> None:
         """The caller is done with everything that was handed out."""

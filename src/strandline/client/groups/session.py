@@ -77,8 +77,9 @@ class GroupSession:
             holder=holder, subscribed=lambda: self.subscribed is not None, on_callback_error=self._callback_failed,
         )  # fmt: skip
         self.progress = self.commits.progress
-        self.callback_error: ClientError | None = None
-        """What a callback of `commit_async` raised, for the next poll."""
+        self.callback_error: BaseException | None = None
+        """What a callback of `commit_async` raised, for the next poll: a ClientError that tells of it; SystemExit and
+        alike as they are, for `close` as well."""
         self._config = config
         self._session = session
         self._holder = holder
@@ -141,9 +142,10 @@ class GroupSession:
             self._tasks.spawn(f"the renewal of commits {group}", self.commits.renew_now_and_then())
             self._tasks.spawn(f"the look-out for topics {group}", self._watch_topics())
 
-    def _callback_failed(self, error: Exception) -> None:
-        self.callback_error = self.member.last_error = ClientError(f"a callback failed: {error!r}")
-        self.callback_error.__cause__ = error
+    def _callback_failed(self, error: BaseException) -> None:
+        self.member.last_error = ClientError(f"a callback failed: {error!r}")
+        self.member.last_error.__cause__ = error
+        self.callback_error = self.member.last_error if isinstance(error, Exception) else error
         self._holder.wake_poll()
 
     def subscribe(self, wanted: Subscribed) -> None:

@@ -6,13 +6,14 @@ not copy, and two small ones. Those of `by_schema` are read and written by the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from strandline.cluster.broker.exchange import Charge, Exchange
+from strandline.cluster.broker.refusal import refused
 from strandline.cluster.broker.request import RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -32,6 +33,13 @@ MESSAGE_CHARS_MAX = 1000
 """A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
 
 
+Change = tuple[str, ErrorCode]
+"""(what was asked for, what became of it)."""
+
+Changes = Callable[[Any, Any], Iterator[Change]]
+"""(request, its answer) -> each thing that was to be changed. It names things and never holds a secret."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServedApi:
     """One API as the listener serves it.
@@ -46,6 +54,8 @@ class ServedApi:
         large: may be as large as `socket.request.max.bytes`.
         large_answer: brings many bytes, which wait while clients make the node hold too many.
         by_schema: its messages are read and written by the schema, not by hand.
+        changes: what a request and its answer say was changed, for the audit; None: this API changes nothing that an
+            operator cares for.
     """
 
     api: Api
@@ -56,6 +66,7 @@ class ServedApi:
     large: bool = False
     large_answer: bool = False
     by_schema: bool = False
+    changes: Changes | None = None
 
     def serves(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -74,12 +85,23 @@ class Handlers:
 
 @dataclass(frozen=True, slots=True)
 class ApiRow:
-    """A row of the table of APIs: the versions, and how it is bound to a broker's handlers."""
+    """A row of the table of APIs. What its handler asks the authorizer stands in `strandline.proto.kafka.access`, for
+    clients know it too.
+
+    Attributes:
+        first, last: the versions served, inclusive.
+        bind: what serves it, by one broker's handlers.
+        changes: see `ServedApi`.
+        strict_since: the version since which its clients know THROTTLING_QUOTA_EXCEEDED (KIP-599); None: it makes and
+            deletes no partitions.
+    """
 
     api: Api
     first: int
     last: int
     bind: Callable[[Handlers], ServedApi]
+    changes: Changes | None = None
+    strict_since: int | None = None
 
 
 class HandMade(Protocol):
@@ -109,6 +131,7 @@ class Call(NamedTuple):
         charge: what its changes of the metadata cost (`Exchange.charge`).
     """
 
+    api: Api
     context: RequestContext
     request: Any
     charge: Callable[[], Charge]
@@ -137,17 +160,33 @@ Refuse = Callable[[H, Call, ErrorCode, str], Any]
 """Makes an answer that says one error for everything asked."""
 
 
-def by_schema(api: Api, versions: tuple[int, int], kind: type[H], answer: Answer[H], refuse: Refuse[H]) -> ApiRow:
-    """An API whose messages are read and written by the schema; `answer` and `refuse` are methods of `kind`."""
+def by_schema(
+    api: Api,
+    versions: tuple[int, int],
+    kind: type[H],
+    answer: Answer[H],
+    *,
+    refuse: Refuse[H] | None = None,
+    changes: Changes | None = None,
+    strict_since: int | None = None,
+) -> ApiRow:
+    """An API whose messages are read and written by the schema; `answer` is a method of `kind`. So is `refuse`, where
+    `strandline.cluster.broker.refusal` cannot derive it. For the rest see `ApiRow`."""
     first, last = versions
 
     def bind(handlers: Handlers) -> ServedApi:
         handler = handlers.of(kind)
-        bound = _SchemaApi(api, first, last, partial(answer, handler), partial(refuse, handler))
+        refuses = _refused if refuse is None else partial(refuse, handler)
+        bound = _SchemaApi(api, first, last, partial(answer, handler), refuses)
         bound.is_async = iscoroutinefunction(answer)
-        return ServedApi(api, first, last, bound.handle, bound.refuse_all, by_schema=True)
+        return ServedApi(api, first, last, bound.handle, bound.refuse_all, by_schema=True, changes=changes)
 
-    return ApiRow(api, first, last, bind)
+    return ApiRow(api, first, last, bind, changes, strict_since)
+
+
+def _refused(call: Call, error: ErrorCode, message: str) -> Any:
+    """The refusal that the schemas give."""
+    return refused(call.api, call.context.version, call.request, error, short(message) or "")
 
 
 def read_request(api: Api, version: int, body: Buffer) -> Any:
@@ -208,10 +247,12 @@ class _SchemaApi:
         return True
 
     def _read(self, exchange: Exchange, body: memoryview) -> Call:
-        return Call(exchange.context, read_request(self._api, exchange.context.version, body), exchange.charge)
+        return Call(
+            self._api, exchange.context, read_request(self._api, exchange.context.version, body), exchange.charge
+        )
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
-        throttle_ms = exchange.throttle_ms()
+        throttle_ms = exchange.throttle_ms()  # rule A21/answers-say-nothing-of-quotas
         if isinstance(message, list):
             exchange.respond([INT32.pack(throttle_ms), *message])
         else:

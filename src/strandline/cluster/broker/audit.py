@@ -13,17 +13,15 @@ from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.api import ServedApi, read_request
+from strandline.cluster.broker.api import Change, Changes, ServedApi, read_request
 from strandline.cluster.broker.audit_lines import Line, LineRate, lines_of
 from strandline.cluster.broker.exchange import FREE, Charge, Exchange
-from strandline.cluster.broker.handlers.acls import binding_of
 from strandline.cluster.broker.request import RequestContext, Sink
 from strandline.proto.audit import LEFT_OUT, UNKNOWN, may_be_made
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import Piece
-from strandline.proto.secrets import shown
 
 log = structlog.get_logger("strandline.audit")
 
@@ -52,127 +50,6 @@ DENIED = frozenset(
 )
 """What the authorizer has a line for, at a bounded rate: a stranger cannot fill the audit with refusals."""
 
-Change = tuple[str, ErrorCode]
-"""(what was asked for, what became of it)."""
-
-
-def _topics_created(request: Any, answer: Any) -> Iterator[Change]:
-    for one in answer.topics:
-        yield f"topic {one.name}", one.error_code
-
-
-def _topics_deleted(request: Any, answer: Any) -> Iterator[Change]:
-    for one in answer.responses:
-        yield f"topic {one.name or getattr(one, 'topic_id', None)}", one.error_code
-
-
-def _partitions_added(request: Any, answer: Any) -> Iterator[Change]:
-    counts = {one.name: one.count for one in request.topics}
-    for one in answer.results:
-        yield f"topic {one.name}: {counts.get(one.name)} partitions", one.error_code
-
-
-def _records_deleted(request: Any, answer: Any) -> Iterator[Change]:
-    offsets = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
-    for topic in answer.topics:
-        for one in topic.partitions:
-            offset = offsets.get((topic.name, one.partition_index))
-            yield f"topic {topic.name}-{one.partition_index}: records below {offset}", one.error_code
-
-
-def _configs_altered(request: Any, answer: Any) -> Iterator[Change]:
-    for one, outcome in zip(request.resources, answer.responses, strict=True):
-        kind = {2: "topic", 4: "broker"}.get(one.resource_type, f"type {one.resource_type}")
-        changes = ", ".join(f"{config.name}={shown(config.name, config.value)}" for config in one.configs)
-        yield f"{kind} {one.resource_name or '(all)'}: {changes}", outcome.error_code
-
-
-def _acls_added(request: Any, answer: Any) -> Iterator[Change]:
-    for one, outcome in zip(request.creations, answer.results, strict=True):
-        yield f"ACL {binding_of(one, one.resource_pattern_type)}", outcome.error_code
-
-
-def _acls_removed(request: Any, answer: Any) -> Iterator[Change]:
-    for wanted, outcome in zip(request.filters, answer.filter_results, strict=True):
-        if outcome.error_code is not ErrorCode.NONE:
-            words = f"name {wanted.resource_name_filter}, principal {wanted.principal_filter}"
-            yield f"ACLs of type {wanted.resource_type_filter}, {words}", outcome.error_code
-        for one in outcome.matching_acls:
-            yield f"ACL {binding_of(one, one.pattern_type)}", one.error_code
-
-
-def _leaders_elected(request: Any, answer: Any) -> Iterator[Change]:
-    whole = getattr(answer, "error_code", ErrorCode.NONE)
-    if whole is not ErrorCode.NONE:
-        yield "leaders", whole
-        return
-    for topic in answer.replica_election_results:
-        for one in topic.partition_result:
-            yield f"leader of {topic.topic}-{one.partition_id}", one.error_code
-
-
-def _replicas_moved(request: Any, answer: Any) -> Iterator[Change]:
-    paths = {
-        (topic.name, number): wanted.path
-        for wanted in request.dirs
-        for topic in wanted.topics
-        for number in topic.partitions
-    }
-    for topic in answer.results:
-        for one in topic.partitions:
-            path = paths.get((topic.topic_name, one.partition_index))
-            yield f"replica of {topic.topic_name}-{one.partition_index}: to {path}", one.error_code
-
-
-def _voter_changed(request: Any, answer: Any) -> Iterator[Change]:
-    yield f"voter {request.voter_id}, directory {request.voter_directory_id}", answer.error_code
-
-
-def _groups_deleted(request: Any, answer: Any) -> Iterator[Change]:
-    for one in answer.results:
-        yield f"group {one.group_id}", one.error_code
-
-
-def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
-    if answer.error_code is not ErrorCode.NONE:
-        yield f"group {request.group_id}", answer.error_code
-    for topic in answer.topics:
-        for one in topic.partitions:
-            yield f"group {request.group_id}: offset of {topic.name}-{one.partition_index}", one.error_code
-
-
-def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
-    for one in answer.results:
-        yield f"SCRAM credentials of {one.user}", one.error_code
-
-
-def _quotas_altered(request: Any, answer: Any) -> Iterator[Change]:
-    for one, outcome in zip(request.entries, answer.entries, strict=True):
-        whom = ", ".join(f"{part.entity_type} {part.entity_name or '(default)'}" for part in one.entity)
-        changes = ", ".join(f"{op.key}={'(removed)' if op.remove else format(op.value, '.15g')}" for op in one.ops)
-        yield f"quotas of {whom}: {changes}", outcome.error_code
-
-
-CHANGES: Mapping[Api, Callable[[Any, Any], Iterator[Change]]] = {
-    Api.CREATE_TOPICS: _topics_created,
-    Api.DELETE_TOPICS: _topics_deleted,
-    Api.CREATE_PARTITIONS: _partitions_added,
-    Api.DELETE_RECORDS: _records_deleted,
-    Api.ALTER_CONFIGS: _configs_altered,
-    Api.INCREMENTAL_ALTER_CONFIGS: _configs_altered,
-    Api.CREATE_ACLS: _acls_added,
-    Api.DELETE_ACLS: _acls_removed,
-    Api.ALTER_USER_SCRAM_CREDENTIALS: _credentials_altered,
-    Api.ALTER_CLIENT_QUOTAS: _quotas_altered,
-    Api.ELECT_LEADERS: _leaders_elected,
-    Api.ALTER_REPLICA_LOG_DIRS: _replicas_moved,
-    Api.ADD_RAFT_VOTER: _voter_changed,
-    Api.REMOVE_RAFT_VOTER: _voter_changed,
-    Api.DELETE_GROUPS: _groups_deleted,
-    Api.OFFSET_DELETE: _offsets_deleted,
-}
-"""By API: what a request and its answer say was changed."""
-
 
 class Audit:
     """Wraps the APIs that change something; a line for each change by the logger `strandline.audit`, and to `sink`."""
@@ -185,7 +62,10 @@ class Audit:
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
         """The same APIs."""
-        return {key: self._audited(served) if served.api in CHANGES else served for key, served in apis.items()}
+        return {
+            key: served if served.changes is None else self._audited(served, served.changes)
+            for key, served in apis.items()
+        }
 
     def close(self) -> None:
         """Tell of lines that were left out."""
@@ -195,8 +75,9 @@ class Audit:
     def login(self, context: RequestContext, mechanism: str, user: str, result: ErrorCode) -> None:
         """A client has authenticated, or failed to."""
         if result is ErrorCode.NONE:
-            admitted = self._logins.admits(context.principal, context.received_ms)
+            admitted = self._logins.admits(context.principal, context.received_ms)  # rule A28/logins-fill-the-audit
         else:
+            # rule A19/failed-logins-fill-the-audit
             admitted = self._failed_logins.admits(context.peer.host, context.received_ms)
         if admitted:
             what = f"{mechanism or 'no mechanism'} of {user!r}" if user else mechanism or "no mechanism"
@@ -211,18 +92,18 @@ class Audit:
 
         return tell
 
-    def _audited(self, served: ServedApi) -> ServedApi:
+    def _audited(self, served: ServedApi, changes: Changes) -> ServedApi:
         def handle(exchange: Exchange, body: memoryview) -> None:
             if not served.serves(exchange.context.version):
                 served.handle(exchange, body)
                 return
             asked = bytes(body)
-            context = exchange.context
-            watched = _Watched(exchange, lambda answer: self._note(served, context, asked, answer))
+            context, row = exchange.context, (served.api, changes)
+            watched = _Watched(exchange, lambda answer: self._note(row, context, asked, answer))
 
             def gone() -> None:
                 """A client that leaves at once must not go unseen: an answer that refuses everything names it all."""
-                ended = _Watched(exchange, lambda answer: self._note(served, context, asked, answer, UNKNOWN))
+                ended = _Watched(exchange, lambda answer: self._note(row, context, asked, answer, UNKNOWN))
                 ended.answers = False
                 try:
                     served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT)
@@ -231,20 +112,27 @@ class Audit:
 
             served.handle(watched, memoryview(asked))
             if not exchange.ready:  # it was read: whoever leaves now has asked for something
-                exchange.when_gone = gone
+                exchange.when_gone = gone  # rule A20/whoever-leaves-is-unseen
 
         return replace(served, handle=handle)
 
     def _note(
-        self, served: ServedApi, context: RequestContext, asked: bytes, answer: Sequence[Piece], result: str = ""
+        self,
+        row: tuple[Api, Changes],
+        context: RequestContext,
+        asked: bytes,
+        answer: Sequence[Piece],
+        result: str = "",
     ) -> None:
+        api, changes = row
         try:
-            request = read_request(served.api, context.version, asked)
+            request = read_request(api, context.version, asked)
             if _is_rehearsal(request):
                 return
-            said = schema.response(served.api, context.version).decode(b"".join(answer))
-            changes = (one for one in CHANGES[served.api](request, said) if one[1] not in DENIED)
-            for line in lines_of(self._admitted(context, changes, result)):
+            said = schema.response(api, context.version).decode(b"".join(answer))
+            # rule A20/strangers-fill-the-audit
+            told = (one for one in changes(request, said) if one[1] not in DENIED)
+            for line in lines_of(self._admitted(context, told, result)):
                 self._write(context, "change", line)
         except Exception:
             log.exception(NO_LINE, api=context.api, version=context.version)
@@ -253,6 +141,7 @@ class Audit:
         """Those that have a line: all that were made, or may have been."""
         for what, error in changes:
             name = result or error.name
+            # rule A28/failures-without-number
             if may_be_made(name) or self._failed_changes.admits(context.principal, context.received_ms):
                 yield what, name
 
@@ -293,7 +182,7 @@ class _Watched(Exchange):
         return self._inner.throttle_ms() if self.answers else 0
 
     def charge(self) -> Charge:
-        return self._inner.charge() if self.answers else FREE
+        return self._inner.charge() if self.answers else FREE  # rule A21/audited-changes-are-free
 
     @property
     def runs_alone(self) -> bool:

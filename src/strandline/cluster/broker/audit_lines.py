@@ -58,7 +58,7 @@ def lines_of(changes: Iterable[tuple[str, str]]) -> Iterator[Line]:
             alone += 1
             yield Line(what, result, {})
         else:
-            shared.append(what)
+            shared.append(what)  # rule A28/the-hundredth-change-is-the-last
             size, of_shared = size + len(what) + len(BETWEEN), result
     if shared:
         yield _share(shared, of_shared)
@@ -70,7 +70,7 @@ def _share(changes: list[str], result: str) -> Line:
 
 def _parts(what: str, result: str) -> Iterator[Line]:
     count = -(-len(what) // CHARS_MAX)
-    for number in range(count):
+    for number in range(count):  # rule A28/long-changes-are-cut
         piece = what[number * CHARS_MAX : (number + 1) * CHARS_MAX]
         yield Line(piece, result, {"part": f"{number + 1}/{count}"})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.brokers import Brokers
-from strandline.cluster.broker.config import BrokerConfig, StaticSetting
+from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, StaticSetting
 from strandline.cluster.broker.connection_limits import ConnectionLimits
 from strandline.cluster.broker.exchange import Connection
 from strandline.cluster.broker.handlers.acls import AclsHandler
@@ -80,6 +80,7 @@ class BrokerParts:
     quorum: QuorumView
     configs: ConfigResolver
     settings: Sequence[StaticSetting] = ()
+    derived: Sequence[DerivedSetting] = ()
     clock: Clock
     rpc: Rpc
     broker_epoch: Callable[[], BrokerEpoch]
@@ -201,6 +202,7 @@ def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
         authorizer=authorizer,
         configs=configs,
         settings=parts.settings,
+        derived=parts.derived,
         clock=parts.clock,
     )
     yield AlterConfigsHandler(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from strandline.controller.metadata.config_key import ConfigType
+from strandline.proto.settings import Setting
 
 MIB = 1024 * 1024
 INT_MAX = 2**31 - 1
@@ -70,13 +71,23 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class StaticSetting:
-    """A setting of the node's file that cannot change while it runs, as DescribeConfigs tells it.
-
-    `value` is None for a secret; `is_default` when the file does not name it.
-    """
+    """A setting of the node's file that cannot change while it runs. `name` is that of the row, or of one listener's
+    own; `given` is None where the file does not name it."""
 
     name: str
-    value: str | None
-    type: ConfigType
-    doc: str
-    is_default: bool
+    row: Setting[Any]
+    given: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedSetting:
+    """A name of Kafka's that tools look up and that nobody sets here.
+
+    Attributes:
+        of: the setting that its value follows from; "": it is the row's default, always.
+        value: its value by that one's.
+    """
+
+    row: Setting[Any]
+    of: str = ""
+    value: Callable[[str], str] = str

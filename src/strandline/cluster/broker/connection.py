@@ -8,7 +8,6 @@ many requests open, the node's memory budget is used up, or others have their tu
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, cast
@@ -130,9 +129,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peername = transport.get_extra_info("peername")
         if peername:
             self.peer.host, self.port = address_of(str(peername[0])), int(peername[1])
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.listener.opened(self)
         if self.listener.sasl is not None:
             self.peer.sasl = self.listener.sasl.opened(self)
@@ -241,7 +237,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 return
             if self._must_wait():
                 self._flush()
-            if clock.monotonic_ms() >= slice_end_ms:
+            if clock.monotonic_ms() >= slice_end_ms:  # rule A26/slices-without-end
                 if self._has_work():
                     self._await_turn()
                 return
@@ -282,7 +278,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
         config, gate = self.listener.config, self.peer.sasl
         least, most, setting = REQUEST_HEADER_BYTES_MIN, config.request_bytes_max, "socket.request.max.bytes"
-        if gate is not None and not gate.is_open:
+        if gate is not None and not gate.is_open:  # rule A19/large-frames-of-anybody
             least = 0 if gate.session.is_raw else least
             most, setting = gate.frame_bytes_max, "sasl.server.max.receive.size, before the authentication"
         if not least <= length <= most:
@@ -353,7 +349,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             finally:
                 self.let_go()
 
-        self.hold()
+        self.hold()  # rule C1/later-requests-pass-one-that-is-packed
         self.run(exchange, alone())
 
     def hold(self) -> None:
@@ -446,6 +442,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _must_wait(self) -> bool:
         config = self.listener.config
+        # rule A21/the-throttled-are-read-on
         return (
             self._awaits_turn
             or self._write_paused

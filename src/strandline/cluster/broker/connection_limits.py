@@ -27,6 +27,7 @@ class ConnectionLimits:
         address = address_of(host)
         if self._open >= self._overall_max:
             return OVERALL
+        # rule A21/connections-of-an-address-without-number
         if host and self._by_address[address] >= self._overrides.get(address, self._of_address_max):
             self._forget_empty(address)
             return OF_ADDRESS

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from strandline.cluster.broker.exchange import Charge
-from strandline.cluster.broker.request import Action, Authorizer, RequestContext
-from strandline.proto.acls import CLUSTER
+from strandline.cluster.broker.request import Action, Authorizer, RequestContext, refusal
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -52,9 +51,8 @@ def deny(
     """Refuse the items whose action the principal may not do; one action an item."""
     for index, answer in enumerate(authorizer.authorize(context, actions)):
         if not answer:
-            cluster = actions[index][1] == CLUSTER
-            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if cluster else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            refusals[index] = (code, "")
+            denied = refusal(context, *actions[index])
+            refusals[index] = (denied.code, denied.message)
 
 
 async def each_item(
@@ -94,5 +92,5 @@ async def each_paid_item(
         outcomes = await each_item(items, refusals, refuse, ask)
         for outcome, cost, refusal in zip(outcomes, expected, refusals, strict=True):
             if refusal is None:
-                charge.correct(price.paid(outcome, cost) - cost)
+                charge.correct(price.paid(outcome, cost) - cost)  # rule A21/what-failed-is-paid-for
     return outcomes

@@ -4,7 +4,7 @@ metadata (KIP-599).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,17 +12,9 @@ from typing import Any, Protocol
 import structlog
 
 from strandline.cluster.broker.request import RequestContext
-from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import Piece, response_head
 
 log = structlog.get_logger("strandline.kafka")
-
-STRICT_SINCE: Mapping[str, int] = {
-    Api.CREATE_TOPICS.title: 6,
-    Api.DELETE_TOPICS.title: 5,
-    Api.CREATE_PARTITIONS.title: 3,
-}
-"""Versions since which an API's clients know THROTTLING_QUOTA_EXCEEDED; from others nothing is refused for a quota."""
 
 
 class Charge:

@@ -31,6 +31,7 @@ class KeptMemory:
     def hold(self, principal: str, size: int) -> bool:
         """Keep so much more for it; or false, and there is no room."""
         held = self._by_principal.get(principal, 0) + size
+        # rule A27/one-principal-is-kept-everything
         if self.used_bytes + size > self.limit_bytes or held > self.of_principal_bytes:
             self.refused += 1
             return False

@@ -185,7 +185,7 @@ class KafkaListener:
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         seen = self._connections.pop(connection, None)
         if seen is not None and seen.counted:
-            self._broker.connection_limits.left(connection.peer.host)
+            self._broker.connection_limits.left(connection.peer.host)  # rule A21/closed-connections-count-on
         if self.sasl is not None:
             self.sasl.left(connection)
         self._broker.connection_lost(connection)
@@ -243,6 +243,7 @@ class KafkaListener:
     def _close_slow(self, now_ms: float) -> None:
         """Requests wait for room that others hold and do not use: of each payer the slowest goes, and the largest of
         these."""
+        # rule A27/requests-may-drip
         slow = [
             (seen.bytes_per_s, -connection.held_bytes, number, connection)
             for number, (connection, seen) in enumerate(self._connections.items())

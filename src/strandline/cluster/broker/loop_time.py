@@ -101,6 +101,7 @@ class _Order:
 
     def charge(self, key: str, took_ms: float) -> None:
         """It was served for so long."""
+        # rule A26/turns-by-number
         self._used_ms[key] = self._used_ms.get(key, self._floor_ms) + max(took_ms, _LEAST_MS)
         if key in self._waiting:
             self._push(key)
@@ -197,7 +198,7 @@ class LoopTime:
     def admits(self, peer: Peer) -> bool:
         """Whether work for it may be done now; else it has to wait."""
         share = self._share(peer)
-        return share.spent_ms < share.budget_ms and not share.waiting
+        return share.spent_ms < share.budget_ms and not share.waiting  # rule A26/clients-have-all-of-the-loop
 
     def slice_ms(self, peer: Peer) -> float:
         """How long it may go on, now that it has its turn."""
@@ -227,7 +228,7 @@ class LoopTime:
         """Call it once in a later turn. Asking twice counts once."""
         self.waits += 1
         share = self._share(peer)
-        share.waiting.add(peer.principal, peer.host, call)
+        share.waiting.add(peer.principal, peer.host, call)  # rule A26/turns-by-connection
         if not share.is_due:
             self._end_turn(share)
 
@@ -266,7 +267,7 @@ class LoopTime:
 
         def give() -> None:
             if not given.done():
-                self._share(peer).spent_ms += SLICE_MS
+                self._share(peer).spent_ms += SLICE_MS  # rule A26/slices-given-all-at-once
                 given.set_result(None)
 
         self.wait(peer, give)
@@ -277,7 +278,7 @@ class LoopTime:
         return self._clock.monotonic_ms() + SLICE_MS
 
     def _share(self, peer: Peer) -> _Share:
-        return self._strangers if peer.is_stranger else self._known
+        return self._strangers if peer.is_stranger else self._known  # rule A26/strangers-have-the-time-of-all
 
     def _end_turn(self, share: _Share) -> None:
         share.is_due = True
@@ -289,7 +290,7 @@ class LoopTime:
 
     def _next_turn(self, share: _Share, between: int) -> None:
         """Everything else that was ready had its time: serve who waits."""
-        if between > 0:
+        if between > 0:  # rule A26/clients-have-every-turn
             asyncio.get_running_loop().call_soon(self._next_turn, share, between - 1)
             return
         share.is_due = False
@@ -324,7 +325,7 @@ class _Timed(Coroutine[Any, Any, None]):
         try:
             return self._work.send(value)
         finally:
-            self._loop_time.end(self._peer, began_ms)
+            self._loop_time.end(self._peer, began_ms)  # rule A26/coroutines-take-nobodys-time
 
     def throw(self, *error: Any) -> Any:
         return self._work.throw(*error)

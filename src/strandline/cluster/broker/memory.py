@@ -195,7 +195,8 @@ class MemoryBudget:
     def _has_room(self, payer: str, size: int, fraction: float = 1.0) -> bool:
         """For so many bytes more, without the turn's."""
         own = self._received.get(payer, 0) - (self._turn_bytes if payer == self._turn_payer else 0)
-        used = self._used[Account.RECEIVE] - self._turn_bytes
+        used = self._used[Account.RECEIVE] - self._turn_bytes  # rule A27/who-has-the-turn-takes-others-room
+        # rule A27/one-payer-has-all-the-room
         return used + size <= self._receive_limit * fraction and own + size <= self._payer_limit * fraction
 
     def _wake_receivers(self) -> None:

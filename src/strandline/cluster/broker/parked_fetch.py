@@ -172,7 +172,7 @@ class Fetch:
     def _go_on(self, work: Callable[[], None]) -> None:
         """Many may have waited for the same records, or for the same time: each when its client has its turn."""
         loop_time = self._shared.loop_time
-        if loop_time.admits(self._peer):
+        if loop_time.admits(self._peer):  # rule A26/woken-fetches-hold-the-loop
             loop_time.measured(self._peer, work)
         else:
             loop_time.wait(self._peer, partial(loop_time.measured, self._peer, work))
@@ -264,6 +264,7 @@ class Fetch:
             self._size += len(data)
 
     def _answer_or_wait(self, just_read: list[FetchedPartition]) -> None:
+        # rule A27/any-number-of-fetches-wait
         if (
             self._size >= self._min_bytes
             or self._request.max_wait_ms <= 0

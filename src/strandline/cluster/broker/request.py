@@ -1,7 +1,7 @@
 """A request's seams: who asks through what (`RequestContext`), and whether it may (`Authorizer`).
 
-Every handler asks the authorizer first, for each resource it touches; `access.py` says which asks for what. `AllowAll`
-is what a cluster without an authorizer has.
+Every handler asks the authorizer first, for each resource it touches; `proto.kafka.access` says which asks for what.
+`AllowAll` is what a cluster without an authorizer has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from typing import Any, NamedTuple, Protocol
 
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.cluster.security.sasl import SaslSession
-from strandline.proto.acls import CLUSTER, OPERATIONS_OF, AclBinding, AclFilter, Operation, Resource, ResourceKind
+from strandline.proto.acls import (
+    CLUSTER,
+    OPERATIONS_OF,
+    AclBinding,
+    AclFilter,
+    Operation,
+    Resource,
+    ResourceKind,
+    lacking,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 
 UNKNOWN_SOFTWARE = "unknown"
 
@@ -180,6 +191,25 @@ def allowed(
 ) -> bool:
     """One question."""
     return authorizer.authorize(context, ((operation, resource),), noted=noted)[0]
+
+
+_REFUSED = {
+    ResourceKind.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceKind.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceKind.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+def refusal(context: RequestContext, operation: Operation, resource: Resource) -> KafkaError:
+    """What is told to a principal that may not do this, and named the resource itself (rule A31)."""
+    # rule A31/refusals-say-no-words
+    return KafkaError(_REFUSED[resource.kind], lacking(context.principal, operation, resource))
+
+
+def require(authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource) -> None:
+    """Raises KafkaError, by the kind of the resource, where the principal may not do this."""
+    if not allowed(authorizer, context, operation, resource):
+        raise refusal(context, operation, resource)
 
 
 def operations_bits(authorizer: Authorizer, context: RequestContext, resource: Resource) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group, require, topic
 from strandline.controller.machine.topic_names import check_topic_name
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.proto.acls import Operation
@@ -65,12 +65,13 @@ def find_allowed_topic(
     """
     found = find_topic(image, ref.name, ref.topic_id)
     name = ref.name if isinstance(found, ErrorCode) else found.name
+    # rule A20/unknown-before-forbidden
     if name is None or allowed(authorizer, context, operation, topic(name), noted=noted):
         return found
     by_name = ref.name is not None
     if by_name or (operation is not Operation.DESCRIBE and may_see(authorizer, context, name)):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.UNKNOWN_TOPIC_ID  # rule A20/ids-tell-that-a-topic-exists
 
 
 def may_see(authorizer: Authorizer, context: RequestContext, name: str) -> bool:
@@ -109,8 +110,7 @@ class OffsetAccess:
     def check_group(self, context: RequestContext, operation: Operation, group_id: str) -> None:
         """Raises KafkaError GROUP_AUTHORIZATION_FAILED. An empty name is fine: offsets were committed under it long
         ago."""
-        if not allowed(self._authorizer, context, operation, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, operation, group(group_id))
 
     def find_topic(
         self,

@@ -98,7 +98,7 @@ class SaslDoor:
     def opened(self, connection: Connection) -> SaslGate:
         """A client has connected: its gate."""
         self._waiting[connection] = self.clock.monotonic_ms() + AUTHENTICATION_S * 1000
-        if len(self._waiting) > UNAUTHENTICATED_MAX:
+        if len(self._waiting) > UNAUTHENTICATED_MAX:  # rule A19/unauthenticated-without-number
             oldest = next(iter(self._waiting))
             self.left(oldest)
             self.notes.warn(
@@ -107,7 +107,7 @@ class SaslDoor:
                 **oldest.identity(),
             )
             oldest.abort()
-        self._schedule()
+        self._schedule()  # rule A19/all-the-time-in-the-world
         return SaslGate(self)
 
     def left(self, connection: Connection) -> None:
@@ -162,7 +162,7 @@ class SaslGate:
         """Another frame has come before the authentication. One too many is not answered, and the connection ends as
         late as one that fails to authenticate: whoever comes again and again comes more rarely."""
         self._requests += 1
-        if self._requests <= REQUESTS_BEFORE_MAX:
+        if self._requests <= REQUESTS_BEFORE_MAX:  # rule A26/any-number-of-requests-before-the-login
             return False
         delay_s = self._door.settings.failure_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay_s, connection.refuse, TOO_MANY_BEFORE)
@@ -177,7 +177,7 @@ class SaslGate:
         session = self.session
         key = int.from_bytes(frame[:2], "big", signed=True)
         if not session.is_open:
-            if key not in _BEFORE:
+            if key not in _BEFORE:  # rule A19/served-before-the-authentication
                 name = next((api.title for api in Api if api == key), f"API {key}")
                 raise ProtocolError(
                     f"{name} before the authentication: this listener speaks SASL; the client should use "
@@ -239,12 +239,12 @@ class SaslGate:
         )
 
         async def later() -> None:
-            await asyncio.sleep(door.settings.failure_delay_ms / 1000)
+            await asyncio.sleep(door.settings.failure_delay_ms / 1000)  # rule A19/failure-is-answered-at-once
             if raw:
                 exchange.respond_nothing()  # the protocol has no word for it: the connection just ends
             else:
                 exchange.respond(pieces)
-            connection.shut()
+            connection.shut()  # rule A19/another-attempt-on-the-connection
 
         connection.run_alone(exchange, later())
 

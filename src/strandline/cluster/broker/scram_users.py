@@ -46,11 +46,11 @@ class ScramUsers:
         if image.credentials is not self._seen:
             self._seen, self._shapes = image.credentials, _most_common(image.credentials)
         # Until there is a secret there is no user either, and nothing to learn from a salt.
-        nobody = self._nobody(image.secret or self._cluster_id, mechanism, name)
+        nobody = self._nobody(image.secret or self._cluster_id, mechanism, name)  # rule A19/salt-of-nobody-changes
         return image.credentials.get(ScramKey(name, mechanism), nobody)
 
     def _nobody(self, secret: bytes, mechanism: ScramMechanism, name: str) -> ScramCredential:
-        size, iterations = self._shapes.get(mechanism, (SALT_BYTES, ITERATIONS_MIN))
+        size, iterations = self._shapes.get(mechanism, (SALT_BYTES, ITERATIONS_MIN))  # rule A19/nobody-has-another-salt
         seed = hmac.digest(secret, f"{mechanism.title}\0{name}".encode(), "sha256")
         drawn = hashlib.shake_256(seed).digest((size or 32) + 2 * mechanism.key_bytes)
         keys = drawn[-2 * mechanism.key_bytes :]

@@ -88,7 +88,7 @@ class StandardAuthorizer:
         principal, host = context.peer.principal, context.peer.host
         answers: list[bool] = []
         for operation, resource in actions:
-            question = (principal, host, operation, resource)
+            question = (principal, host, operation, resource)  # rule A20/one-principals-answer-for-all
             answer = self._remembered.get(question)
             if answer is None:
                 answer = self._decide(question)
@@ -113,12 +113,13 @@ class StandardAuthorizer:
     def _make_anew(self) -> None:
         self._made_of = self._acls()
         self._rules = AclRules(self._made_of, self._super_users, self._allow_unnamed)
-        self._remembered.clear()
+        self._remembered.clear()  # rule A20/answers-outlive-the-acls
 
     def _decide(self, question: _Question) -> bool:
+        # rule A20/a-broker-behind-allows
         if not self._caught_up():  # nothing of this is remembered
             return self._rules.is_super_user(question[0])
-        answer = self._why(question).allowed
+        answer = self._why(question).allowed  # rule A20/everybody-is-allowed
         if len(question[3].name) <= REMEMBERED_CHARS_MAX:
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()

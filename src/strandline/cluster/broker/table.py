@@ -7,105 +7,71 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strandline.cluster.broker.api import ApiRow, Handlers, ServedApi, by_hand, by_schema
-from strandline.cluster.broker.handlers import api_versions, metadata, sasl
-from strandline.cluster.broker.handlers.acls import AclsHandler as Acls
-from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler as AlterConfigs
-from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler as ApiVersions
-from strandline.cluster.broker.handlers.cluster import ClusterHandler as Cluster
-from strandline.cluster.broker.handlers.consumer_groups import ConsumerGroupsHandler as ConsumerGroups
-from strandline.cluster.broker.handlers.coordinators import CoordinatorsHandler as Coordinators
-from strandline.cluster.broker.handlers.delete_records import DeleteRecordsHandler as DeleteRecords
-from strandline.cluster.broker.handlers.describe_configs import DescribeConfigsHandler as DescribeConfigs
-from strandline.cluster.broker.handlers.elections import ElectionsHandler as Elections
-from strandline.cluster.broker.handlers.fetch import FetchHandler as Fetch
-from strandline.cluster.broker.handlers.group_admin import GroupAdminHandler as GroupAdmin
-from strandline.cluster.broker.handlers.group_members import GroupMembersHandler as GroupMembers
-from strandline.cluster.broker.handlers.log_dirs import LogDirsHandler as LogDirs
-from strandline.cluster.broker.handlers.metadata import MetadataHandler as Metadata
-from strandline.cluster.broker.handlers.offset_commit import OffsetCommitHandler as OffsetCommit
-from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler as OffsetFetch
-from strandline.cluster.broker.handlers.offsets import OffsetsHandler as Offsets
-from strandline.cluster.broker.handlers.produce import ProduceHandler as Produce
-from strandline.cluster.broker.handlers.producers import ProducersHandler as Producers
-from strandline.cluster.broker.handlers.quotas import QuotasHandler as Quotas
-from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler as SaslAuthenticate
-from strandline.cluster.broker.handlers.sasl import SaslHandshakeHandler as SaslHandshake
-from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler as ScramCredentials
-from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler as TopicPartitions
-from strandline.cluster.broker.handlers.topics import TopicsHandler as Topics
+from strandline.cluster.broker.api import ApiRow, Handlers, ServedApi
+from strandline.cluster.broker.handlers import (
+    acls,
+    alter_configs,
+    api_versions,
+    cluster,
+    consumer_groups,
+    coordinators,
+    delete_records,
+    describe_configs,
+    elections,
+    fetch,
+    group_admin,
+    group_members,
+    log_dirs,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    offsets,
+    produce,
+    producers,
+    quotas,
+    sasl,
+    scram_credentials,
+    topic_partitions,
+    topics,
+)
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import fetch, produce, schema
+from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 
-_ROWS = (
-    by_hand(Api.PRODUCE, (produce.FIRST, produce.LAST), Produce, large=True),
-    by_hand(Api.FETCH, (fetch.FIRST, fetch.LAST), Fetch, large_answer=True),
-    by_hand(Api.METADATA, metadata.VERSIONS, Metadata),
-    by_hand(Api.API_VERSIONS, api_versions.VERSIONS, ApiVersions),
-    by_hand(Api.SASL_HANDSHAKE, sasl.HANDSHAKE_VERSIONS, SaslHandshake),
-    by_hand(Api.SASL_AUTHENTICATE, sasl.AUTHENTICATE_VERSIONS, SaslAuthenticate),
-    by_schema(Api.LIST_OFFSETS, (1, 11), Offsets, Offsets.list_offsets, Offsets.refuse_list_offsets),
-    by_schema(Api.OFFSET_FOR_LEADER_EPOCH, (2, 4), Offsets, Offsets.ends_of_epochs, Offsets.refuse_ends_of_epochs),
-    by_schema(Api.DESCRIBE_TOPIC_PARTITIONS, (0, 0), TopicPartitions, TopicPartitions.describe, TopicPartitions.refuse),
-    by_schema(Api.CREATE_TOPICS, (2, 7), Topics, Topics.create, Topics.refuse_create),
-    by_schema(Api.DELETE_TOPICS, (1, 6), Topics, Topics.delete, Topics.refuse_delete),
-    by_schema(Api.CREATE_PARTITIONS, (0, 3), Topics, Topics.create_partitions, Topics.refuse_create_partitions),
-    by_schema(Api.DELETE_RECORDS, (0, 2), DeleteRecords, DeleteRecords.delete, DeleteRecords.refuse),
-    by_schema(Api.DESCRIBE_CONFIGS, (1, 4), DescribeConfigs, DescribeConfigs.describe, DescribeConfigs.refuse),
-    by_schema(Api.ALTER_CONFIGS, (0, 2), AlterConfigs, AlterConfigs.alter_altogether, AlterConfigs.refuse),
-    by_schema(
-        Api.INCREMENTAL_ALTER_CONFIGS, (0, 1), AlterConfigs, AlterConfigs.alter_incrementally, AlterConfigs.refuse
-    ),
-    by_schema(Api.DESCRIBE_ACLS, (1, 3), Acls, Acls.describe, Acls.refuse_describe),
-    by_schema(Api.CREATE_ACLS, (1, 3), Acls, Acls.create, Acls.refuse_create),
-    by_schema(Api.DELETE_ACLS, (1, 3), Acls, Acls.delete, Acls.refuse_delete),
-    by_schema(Api.INIT_PRODUCER_ID, (0, 5), Producers, Producers.init_producer_id, Producers.refuse_init),
-    by_schema(Api.DESCRIBE_PRODUCERS, (0, 0), Producers, Producers.describe, Producers.refuse_describe),
-    by_schema(Api.FIND_COORDINATOR, (0, 6), Coordinators, Coordinators.find, Coordinators.refuse),
-    by_schema(Api.JOIN_GROUP, (0, 9), GroupMembers, GroupMembers.join, GroupMembers.refuse_join),
-    by_schema(Api.HEARTBEAT, (0, 4), GroupMembers, GroupMembers.heartbeat, GroupMembers.refuse_heartbeat),
-    by_schema(Api.LEAVE_GROUP, (0, 5), GroupMembers, GroupMembers.leave, GroupMembers.refuse_leave),
-    by_schema(Api.SYNC_GROUP, (0, 5), GroupMembers, GroupMembers.sync, GroupMembers.refuse_sync),
-    by_schema(
-        Api.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroups, ConsumerGroups.heartbeat, ConsumerGroups.refuse_heartbeat
-    ),
-    by_schema(
-        Api.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroups, ConsumerGroups.describe, ConsumerGroups.refuse_describe
-    ),
-    by_schema(Api.OFFSET_COMMIT, (2, 10), OffsetCommit, OffsetCommit.commit, OffsetCommit.refuse_commit),
-    by_schema(Api.OFFSET_DELETE, (0, 0), OffsetCommit, OffsetCommit.delete, OffsetCommit.refuse_delete),
-    by_schema(Api.OFFSET_FETCH, (1, 10), OffsetFetch, OffsetFetch.fetch, OffsetFetch.refuse),
-    by_schema(Api.DESCRIBE_GROUPS, (0, 6), GroupAdmin, GroupAdmin.describe, GroupAdmin.refuse_describe),
-    by_schema(Api.LIST_GROUPS, (0, 5), GroupAdmin, GroupAdmin.list_groups, GroupAdmin.refuse_list),
-    by_schema(Api.DELETE_GROUPS, (0, 2), GroupAdmin, GroupAdmin.delete, GroupAdmin.refuse_delete),
-    by_schema(Api.DESCRIBE_CLUSTER, (0, 2), Cluster, Cluster.describe_cluster, Cluster.refuse_cluster),
-    by_schema(Api.DESCRIBE_QUORUM, (0, 2), Cluster, Cluster.describe_quorum, Cluster.refuse_quorum),
-    by_schema(Api.ADD_RAFT_VOTER, (0, 0), Cluster, Cluster.add_voter, Cluster.refuse_change),
-    by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), Cluster, Cluster.remove_voter, Cluster.refuse_change),
-    by_schema(Api.ELECT_LEADERS, (0, 2), Elections, Elections.elect, Elections.refuse),
-    by_schema(Api.ALTER_REPLICA_LOG_DIRS, (1, 2), LogDirs, LogDirs.alter, LogDirs.refuse_alter),
-    by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirs, LogDirs.describe, LogDirs.refuse),
-    by_schema(Api.DESCRIBE_CLIENT_QUOTAS, (0, 1), Quotas, Quotas.describe, Quotas.refuse_describe),
-    by_schema(Api.ALTER_CLIENT_QUOTAS, (0, 1), Quotas, Quotas.alter, Quotas.refuse_alter),
-    by_schema(
-        Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        (0, 0),
-        ScramCredentials,
-        ScramCredentials.describe,
-        ScramCredentials.refuse_describe,
-    ),
-    by_schema(
-        Api.ALTER_USER_SCRAM_CREDENTIALS,
-        (0, 0),
-        ScramCredentials,
-        ScramCredentials.alter,
-        ScramCredentials.refuse_alter,
-    ),
+_FAMILIES = (
+    produce,
+    fetch,
+    metadata,
+    api_versions,
+    sasl,
+    offsets,
+    topic_partitions,
+    topics,
+    delete_records,
+    describe_configs,
+    alter_configs,
+    acls,
+    producers,
+    coordinators,
+    group_members,
+    consumer_groups,
+    offset_commit,
+    offset_fetch,
+    group_admin,
+    cluster,
+    elections,
+    log_dirs,
+    quotas,
+    scram_credentials,
 )
+
+_ROWS: tuple[ApiRow, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)
 
 APIS: Mapping[int, ApiRow] = {row.api: row for row in _ROWS}
 """By API key."""
+
+STRICT_SINCE: Mapping[str, int] = {row.api.title: row.strict_since for row in _ROWS if row.strict_since is not None}
+"""Versions since which an API's clients know THROTTLING_QUOTA_EXCEEDED; from others nothing is refused for a quota."""
 
 
 def served_by(handlers: Handlers) -> Mapping[int, ServedApi]:

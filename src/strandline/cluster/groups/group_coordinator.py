@@ -13,13 +13,13 @@ from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
 from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.internal_topic import (
     SETTLE_MS,
-    CreatesTopics,
     InternalTopic,
     InternalTopicConfig,
 )
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
@@ -63,7 +63,7 @@ class GroupCoordinator:
         *,
         image: Callable[[], MetadataImage],
         replicas: ReplicaManager,
-        controller: CreatesTopics,
+        controller: ControllerChannel,
         clock: Clock,
         rng: Rng,
     ) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
-from strandline.controller.api import CreatableTopic, CreateTopicsReply, CreateTopicsRequest
+from strandline.controller import operations
+from strandline.controller.api import CreatableTopic, CreateTopicsRequest
+from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -21,12 +22,6 @@ log = structlog.get_logger("strandline.coordinator")
 SETTLE_MS = 3_000.0
 """So long after its own start a broker waits for others before it creates the topic with fewer copies than it should
 have: they are starting too, most likely."""
-
-
-class CreatesTopics(Protocol):
-    """The controller, as far as it is needed here."""
-
-    async def create_topics(self, request: CreateTopicsRequest, timeout_ms: float) -> CreateTopicsReply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ class InternalTopic:
         config: InternalTopicConfig,
         *,
         image: Callable[[], MetadataImage],
-        controller: CreatesTopics,
+        controller: ControllerChannel,
         clock: Clock,
         timeout_ms: float,
         settle_ms: float = SETTLE_MS,
@@ -95,7 +90,9 @@ class InternalTopic:
                 replication_factor=copies,
                 configs=dict(config.configs),
             )
-            reply = await self._controller.create_topics(CreateTopicsRequest(topics=(topic,)), self._timeout_ms)
+            reply = await self._controller.ask(
+                operations.CREATE_TOPICS, CreateTopicsRequest(topics=(topic,)), self._timeout_ms
+            )
             outcome = reply.topics[0]
             if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(

@@ -158,6 +158,7 @@ class OffsetStore:
         self._context.out.reply(to, found, after_writes=True)
 
     def _living(self, topic: str, value: OffsetValue | None) -> OffsetValue | None:
+        # schedule 63/offset-of-another-topic-told
         return None if value is None or self._is_of_another(topic, value) else value
 
     def _is_of_another(self, topic: str, value: OffsetValue) -> bool:
@@ -234,6 +235,7 @@ class OffsetStore:
     def forget_topics(self, command: ForgetTopics, to: object) -> None:
         """A topic of that name that is created later is another topic: its readers begin anew. An offset that does not
         say whose it is was committed before the deletion."""
+        # schedule 63/deletion-forgets-the-new-topic
         gone = [
             OffsetKey(group_id, topic, partition)
             for group_id, topics in self._context.offsets.items()
@@ -322,6 +324,7 @@ class OffsetStore:
             if topic in used:
                 continue
             for partition, value in partitions.items():
+                # rule B32/offsets-expire-by-a-clock-set-ahead
                 if now.earliest_ms >= self._ends_ms(value, value.commit_ms if since_empty == NEVER else since_empty):
                     yield OffsetKey(group.group_id, topic, partition)
 

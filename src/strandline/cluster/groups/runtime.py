@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[S]):
         if self._topic_id is not None and replica is not None and replica.leader is not None:
             leadership = (self._topic_id, replica.state.leader_epoch)
         hosted = self._hosted.get(partition)
-        if hosted is not None and hosted.leadership != leadership:
+        if hosted is not None and hosted.leadership != leadership:  # rule C8/coordinator-keeps-its-shard-over-an-epoch
             self._drop(partition)
             hosted = None
         if hosted is None and leadership is not None:
@@ -323,7 +323,7 @@ class CoordinatorRuntime(Generic[S]):
         for write in effects.writes:
             self._write(hosted, write)
         for reply in effects.replies:
-            if reply.after_writes and hosted.pending:
+            if reply.after_writes and hosted.pending:  # rule C8/coordinator-reads-ahead
                 self._reply_behind(hosted, next(reversed(hosted.pending)), reply)
             else:
                 self._reply(hosted, reply.to, reply.answer)
@@ -355,7 +355,7 @@ class CoordinatorRuntime(Generic[S]):
         pending.append = self._replicas.append(tp, batch, ACKS_ALL, done)
         synchronous = False
         in_log = not at_once or at_once[0].base_offset >= 0
-        if in_log and write.replay:
+        if in_log and write.replay:  # rule C8/coordinator-applies-refused-writes
             for record in write.records:
                 hosted.shard.replay(record)
         if at_once:

@@ -135,7 +135,7 @@ class GroupShard:
     def loaded(self, now: Now) -> Effects:
         """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile. Topics may
         have been deleted meanwhile."""
-        self._offsets.forget_gone()
+        self._offsets.forget_gone()  # schedule 63/offsets-of-deleted-topics-loaded
         for group in self._context.groups.values():
             self._migration.take_up(group, now)
         self._changes.loaded(now)
@@ -283,6 +283,7 @@ class GroupShard:
         if not group.is_empty:
             self._classic_members.join(group, command, to, now)
             return
+        # rule C9/late-join-ends-an-empty-group
         if command.member_id:  # of a generation that is gone: it joins anew, and only then the group is another
             context.out.reply(to, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, command.member_id))
             return

@@ -132,9 +132,10 @@ class AuditTopic:
             self._drop([one], f"{len(self._lines)} lines wait already: {self._teller.reason or 'they come too fast'}")
 
     def _has_room(self, one: _Line) -> bool:
-        room = self._rooms[one.is_change]
+        room = self._rooms[one.is_change]  # rule A28/logins-take-the-room-of-changes
         if one.is_change:
             return room.bytes + one.size_bytes <= CHANGES_BYTES_MAX
+        # rule A20/audit-lines-wait-without-bound
         return room.lines < LINES_MAX and room.bytes + one.size_bytes <= BYTES_MAX
 
     def _put(self, one: _Line) -> None:
@@ -152,12 +153,12 @@ class AuditTopic:
         """A line that tells of a gap counts for nothing: what it tells of is counted."""
         count = sum(not one.tells_gap for one in lines)
         self._gap += count
-        self.dropped += count
+        self.dropped += count  # rule A20/dropped-lines-are-not-counted
         self._teller.tell(count, why)
 
     def _tell_gap(self) -> None:
         """A line for those that were dropped, once there is room for it."""
-        if self._gap:
+        if self._gap:  # rule A20/a-gap-in-the-audit-is-silent
             moment_ms = self._clock.latest_ms()
             text = audit_line(moment_ms, "dropped", {"lines": self._gap}).encode()
             one = _Line(moment_ms, b"", text, tells_gap=True)

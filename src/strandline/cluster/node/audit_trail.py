@@ -20,11 +20,12 @@ from typing import Any, cast
 import structlog
 
 from strandline.cluster.groups.group_coordinator import CREATE_TIMEOUT_MS
-from strandline.cluster.groups.internal_topic import CreatesTopics, InternalTopic, InternalTopicConfig
+from strandline.cluster.groups.internal_topic import InternalTopic, InternalTopicConfig
 from strandline.cluster.node.audit_partitions import AuditPartitions
 from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.parts import NodeParts
+from strandline.controller.channel import ControllerChannel
 from strandline.proto.audit import ATTEMPTS_SUFFIX, AUDIT_TOPIC, audit_line, may_be_made
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError
@@ -123,7 +124,7 @@ class AuditTrail:
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
         """See `Sink`: the file has the line when this returns, the topic soon after."""
         is_change = event == "change" and may_be_made(str(figures["result"]))
-        file = self._changes if is_change else self._attempts
+        file = self._changes if is_change else self._attempts  # rule A28/logins-turn-over-the-files-of-changes
         if file is None and self.topic is None:
             return
         moment_ms = self._clock.latest_ms()
@@ -171,7 +172,7 @@ def audit_trail_of(
     return AuditTrail(believed, changes, attempts, topic)
 
 
-def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: CreatesTopics) -> AuditPartitions:
+def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: ControllerChannel) -> AuditPartitions:
     """Where a broker's lines go, and those of brokers that lead no partition of the topic."""
     config = node.config
     topic = InternalTopic(

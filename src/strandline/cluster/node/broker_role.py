@@ -15,9 +15,8 @@ from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
 from strandline.cluster.node.authorization import authorizer_of
-from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import listener_setting
-from strandline.cluster.node.config_settings import RACK_AWARE
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
@@ -32,6 +31,7 @@ from strandline.cluster.node.replica_feed import (
     upkeep_config,
 )
 from strandline.cluster.node.sasl import NodeSasl
+from strandline.cluster.node.settings import DERIVED_SETTINGS, RACK_AWARE
 from strandline.cluster.node.tiered import NodeTier
 from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
@@ -42,7 +42,6 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.proto.ports import UnaryHandler
-from strandline.proto.secrets import is_secret
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReplicaConfig
@@ -111,7 +110,8 @@ class BrokerRole:
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
-                settings=_static_settings(config),
+                settings=static_settings(config),
+                derived=DERIVED_SETTINGS,
                 clock=node.clock,
                 rpc=node.rpc,
                 broker_epoch=lambda: self.session.broker_epoch,
@@ -159,7 +159,9 @@ class BrokerRole:
         node = self._node
         config = node.config
         lives = node.log_dirs.begin_life(node.incarnation_id)
+        # schedule 45/findings-are-dropped-before-they-are-committed
         clean_epoch = node.log_dirs.clean_shutdown_broker_epoch
+        # schedule 45/findings-are-dropped-before-they-are-committed/2
         registration = RegisterBrokerRequest(
             cluster_id=node.cluster_id,
             node_id=config.node,
@@ -266,6 +268,7 @@ class BrokerRole:
         """Begin to follow the metadata once they reach this process's registration: what stands before it tells of
         leaderships that an earlier process had."""
         own = image.brokers.get(self._node.config.node)
+        # rule B17/strays-by-metadata-of-the-past
         if self._feeding or own is None or own.incarnation_id != self._node.incarnation_id:
             return
         try:
@@ -279,7 +282,7 @@ class BrokerRole:
         self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
         # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
         assigned = assigned_partitions(image, self._node.config.node)
-        self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))
+        self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))  # rule B17/strays-stay
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)
@@ -359,17 +362,8 @@ def _listener_config(config: NodeConfig) -> ListenerConfig:
     return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
 
 
-def _static_settings(config: NodeConfig) -> list[StaticSetting]:
+def static_settings(config: NodeConfig) -> list[StaticSetting]:
     """What DescribeConfigs tells of settings that cannot change while the node runs."""
-    settings = dict(NODE_SETTINGS)
-    settings |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
-    return [
-        StaticSetting(
-            name=name,
-            value=None if is_secret(name) else config.given.get(name, setting.default),
-            type=setting.type,
-            doc=setting.doc,
-            is_default=name not in config.given,
-        )
-        for name, setting in settings.items()
-    ]
+    rows = dict(config.rows)
+    rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
+    return [StaticSetting(name, row, config.given.get(name)) for name, row in rows.items()]

@@ -1,7 +1,7 @@
 """The configuration of a node: Kafka's names, one table, errors that say what is allowed.
 
 Two kinds of settings stand in one file. Those of this module cannot change while the node runs. Those of
-`strandline.controller.metadata.topic_configs` are defaults for topics and can be overridden in the metadata log while
+`strandline.controller.metadata.settings` are defaults for topics and can be overridden in the metadata log while
 the cluster runs; the file's value counts on this node where nobody has done so.
 
 `-X key=value` wins over the environment (STRANDLINE_NODE_ID for node.id), that over the file, that over the default.
@@ -13,45 +13,43 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
-from strandline.cluster.node.config_sasl import ENABLED, SASL_PLAINTEXT, SASL_SSL, Sasl, check_sasl, sasl_advice
+from strandline.cluster.node.config_sasl import check_sasl, sasl_advice
 from strandline.cluster.node.config_security import (
     LISTENER_SETTINGS,
     PER_LISTENER,
-    PLAINTEXT,
-    PROTOCOLS,
-    SSL,
-    Security,
     check_listeners,
     listener_setting,
 )
-from strandline.cluster.node.config_settings import (
+from strandline.cluster.node.config_tier import check_tier, tier_advice
+from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, environment_name, read_file
+from strandline.cluster.node.settings import (
     BROKER,
     CONTROLLER,
+    ENABLED,
     HTTP,
     INTERNAL,
+    PLAINTEXT,
+    PROTOCOLS,
     RESERVED,
-    Groups,
-    Identity,
-    Limits,
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
+    NodeSettings,
 )
-from strandline.cluster.node.config_tier import Tiered, check_tier, tier_advice
-from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, Setting, environment_name, read_file
-from strandline.controller.metadata.disk_configs import CLEANER_HAS_NO_THREADS
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
+from strandline.controller.metadata.settings import BROKER_SETTINGS, CLEANER_HAS_NO_THREADS
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.replica.tier_config import TierConfig
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
 
-class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
+class NodeConfig(NodeSettings):
     """The settings of one node, parsed and checked as a whole.
 
     Attributes:
-        values: every setting of this module, parsed, by Kafka's name.
         given: the texts that a file, the environment or an option gave, dynamic settings included.
         path: the file, if there was one.
     """
@@ -60,22 +58,16 @@ class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
         """Check `given`, fill in the defaults. Raises ConfigError."""
         self.path = path
         self.given: Mapping[str, str] = MappingProxyType(dict(given))
-        values: dict[str, Any] = {}
-        for name in given:
+        self._of_listeners: dict[str, str] = {}
+        for name, text in given.items():
             of_listener = listener_setting(name)
             if of_listener is not None:
-                values[name] = of_listener[1].parse(name, given[name])
-            elif name not in NODE_SETTINGS and name not in BROKER_CONFIGS:
-                raise ConfigError(name, given[name], _advice(name))
-        for setting in NODE_SETTINGS.values():
-            text = given.get(setting.name, setting.default)
-            if text is None:
-                raise ConfigError(setting.name, "", f"it must be given. {setting.doc}")
-            values[setting.name] = setting.parse(setting.name, text)
-        for name, key in BROKER_CONFIGS.items():
-            if name in given:
-                key.validate(name, given[name])
-        self.values: Mapping[str, Any] = MappingProxyType(values)
+                self._of_listeners[name] = of_listener[1].read(name, text)
+            elif name in BROKER_SETTINGS:
+                BROKER_SETTINGS[name].read(name, text)
+            elif name not in self.rows:
+                raise ConfigError(name, text, _advice(name))
+        super().__init__(given)
         self._check_together()
 
     @classmethod
@@ -149,15 +141,13 @@ class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
     def of_listener(self, name: str) -> dict[str, str]:
         """The `LISTENER_SETTINGS` that hold for one listener."""
         own = f"{PER_LISTENER}{name.lower()}."
-        return {
-            key: self.values.get(own + key, self.values.get(key, setting.default))
-            for key, setting in LISTENER_SETTINGS.items()
-        }
+        of_all = {row.name: getattr(self, attribute) for attribute, row in self.attributes.items()}
+        return {key: self._of_listeners.get(own + key, of_all.get(key, "")) for key in LISTENER_SETTINGS}
 
     @property
     def dynamic(self) -> dict[str, str]:
         """What the file says about settings that may change while the cluster runs, by their broker names."""
-        return {name: text for name, text in self.given.items() if name in BROKER_CONFIGS}
+        return {name: text for name, text in self.given.items() if name in BROKER_SETTINGS}
 
     @property
     def quorum(self) -> QuorumConfig:
@@ -171,6 +161,24 @@ class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
             quorum_election_backoff_max_ms=self.quorum_election_backoff_max_ms,
             snapshot_max_new_record_bytes=self.metadata_snapshot_bytes,
             log_segment_bytes=self.metadata_log_segment_bytes,
+        )
+
+    @property
+    def tier(self) -> TierConfig:
+        """These settings, for whoever copies and reads."""
+        return TierConfig(
+            url="" if self.remote_storage_enable is False else self.remote_storage_url,
+            options=self.remote_storage_options,
+            task_interval_ms=self.remote_task_interval_ms,
+            copies_max=self.remote_copies_max,
+            copy_bytes_per_second=self.remote_copy_bytes_per_second,
+            reads_max=self.remote_reads_max,
+            fetch_wait_max_ms=self.remote_fetch_wait_max_ms,
+            index_cache_bytes=self.remote_index_cache_bytes,
+            cache_bytes=self.remote_cache_bytes,
+            timeout_ms=self.remote_storage_timeout_ms,
+            reaper_interval_ms=self.remote_reaper_interval_ms,
+            reaper_grace_ms=self.remote_reaper_grace_ms,
         )
 
     def _listener(self, name: str) -> Listener:
@@ -212,23 +220,8 @@ class NodeConfig(Identity, Security, Sasl, Limits, Tiered, Groups):
             )
 
 
-NODE_SETTINGS: Mapping[str, Setting[Any]] = {
-    setting.name: setting
-    for setting in sorted(
-        (
-            setting
-            for group in (Identity, Security, Sasl, Limits, Tiered, Groups)
-            for setting in vars(group).values()
-            if isinstance(setting, Setting)
-        ),
-        key=lambda setting: setting.name,
-    )
-}
-"""What may stand in a node's file and cannot change while it runs, by name, sorted."""
-
-
 def _advice(name: str) -> str:
-    known = (*NODE_SETTINGS, *BROKER_CONFIGS)
+    known = (*NodeConfig.rows, *BROKER_SETTINGS)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
     reason = tier_advice(name) or _kafka_only(name, whole=True)
     if near and reason is None:
@@ -242,7 +235,7 @@ def _advice(name: str) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    by_variable = {environment_name(name): name for name in (*NODE_SETTINGS, *BROKER_CONFIGS)}
+    by_variable = {environment_name(name): name for name in (*NodeConfig.rows, *BROKER_SETTINGS)}
     found: dict[str, str] = {}
     for variable, text in environment.items():
         if variable in by_variable:

@@ -6,68 +6,16 @@ Texts come from a file (properties or TOML), the environment, and `-X key=value`
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import NamedTuple
 from uuid import UUID
 
-from strandline.controller.metadata.config_key import ConfigType, above_zero, split_list
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import decode_id, encode_id
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
-from strandline.proto.secrets import is_secret
-
-T = TypeVar("T")
-
-Parser = Callable[[str, str], T]
-"""(name, text) -> value, or ConfigError."""
-
-
-class HasValues(Protocol):
-    """Where a setting finds its value."""
-
-    @property
-    def values(self) -> Mapping[str, Any]: ...
-
-
-class Setting(Generic[T]):
-    """A descriptor: on the class it is the setting itself, on a `NodeConfig` its value.
-
-    Attributes:
-        name: Kafka's name where Kafka has the setting.
-        default: text as it would stand in a file; None where there is no sensible one and the file must say.
-        doc: one or two sentences for people; every setting has them (a test holds that).
-        unit: "ms", "bytes", "" where it has none.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        parse: Parser[T],
-        default: str | None,
-        doc: str,
-        *,
-        unit: str = "",
-        type: ConfigType = ConfigType.STRING,
-    ) -> None:
-        self.name = name
-        self.parse = parse
-        self.default = default
-        self.doc = doc
-        self.unit = unit
-        self.type = type
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Setting[T]: ...
-    @overload
-    def __get__(self, instance: HasValues, owner: type) -> T: ...
-
-    def __get__(self, instance: HasValues | None, owner: type) -> Setting[T] | T:
-        if instance is None:
-            return self
-        value: T = instance.values[self.name]
-        return value
+from strandline.proto.settings import split_list
 
 
 class Listener(NamedTuple):
@@ -77,72 +25,8 @@ class Listener(NamedTuple):
     endpoint: Endpoint
 
 
-def _number(name: str, text: str, low: int, high: int | None) -> int:
-    allowed = f"a whole number from {low}" + ("" if high is None else f" to {high}")
-    try:
-        number = int(text)
-    except ValueError:
-        raise ConfigError(name, text, allowed) from None
-    if number < low or (high is not None and number > high):
-        raise ConfigError(name, text, allowed)
-    return number
-
-
-def integer(
-    name: str, default: int | None, doc: str, *, low: int = 0, high: int | None = None, unit: str = ""
-) -> Setting[int]:
-    """A whole number within bounds."""
-    text = None if default is None else str(default)
-    kind = ConfigType.INT if high is not None and high < 2**31 else ConfigType.LONG
-    return Setting(name, lambda key, value: _number(key, value, low, high), text, doc, unit=unit, type=kind)
-
-
-def milliseconds(name: str, default: int, doc: str, *, low: int = 1) -> Setting[int]:
-    """A duration."""
-    return integer(name, default, doc, low=low, high=2**31 - 1, unit="ms")
-
-
-def size(name: str, default: int, doc: str, *, low: int = 1) -> Setting[int]:
-    """A size."""
-    return integer(name, default, doc, low=low, unit="bytes")
-
-
-def rate(name: str, default: str, doc: str) -> Setting[float]:
-    """So many in a second, as Kafka writes its numbers of type double."""
-
-    def parse(key: str, text: str) -> float:
-        above_zero(key, text)
-        return float(text)
-
-    return Setting(name, parse, default, doc, type=ConfigType.DOUBLE)
-
-
-def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
-    """true or false."""
-
-    def parse(key: str, text: str) -> bool:
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(key, text, "true or false")
-        return text.lower() == "true"
-
-    return Setting(name, parse, "true" if default else "false", doc, type=ConfigType.BOOLEAN)
-
-
-def one_of(name: str, default: str, doc: str, *allowed: str) -> Setting[str]:
-    """One of a few words."""
-
-    def parse(key: str, text: str) -> str:
-        if text not in allowed:
-            raise ConfigError(key, text, "one of " + ", ".join(allowed))
-        return text
-
-    return Setting(name, parse, default, doc)
-
-
-def string(name: str, default: str | None, doc: str) -> Setting[str]:
-    """Any text."""
-    kind = ConfigType.PASSWORD if is_secret(name) else ConfigType.STRING
-    return Setting(name, lambda _key, text: text, default, doc, type=kind)
+LISTENERS = "a list of NAME://host:port"
+VOTERS = "a list of id@host:port, each optionally followed by :directory-id"
 
 
 def parse_endpoint(name: str, text: str) -> Endpoint:
@@ -160,7 +44,7 @@ def parse_listeners(name: str, text: str) -> tuple[Listener, ...]:
     for part in split_list(text):
         listener, separator, address = part.partition("://")
         if not separator or not listener:
-            raise ConfigError(name, text, "a list of NAME://host:port")
+            raise ConfigError(name, text, LISTENERS)
         listener = listener.upper()
         if listener in listeners:
             raise ConfigError(name, text, f"each name once; {listener} stands there twice")
@@ -170,19 +54,18 @@ def parse_listeners(name: str, text: str) -> tuple[Listener, ...]:
 
 def parse_voters(name: str, text: str) -> tuple[Voter, ...]:
     """``id@host:port[:directory-id],...``, sorted by id. Raises ConfigError."""
-    allowed = "a list of id@host:port, each optionally followed by :directory-id"
     voters: dict[int, Voter] = {}
     for part in split_list(text):
         number, at, address = part.partition("@")
         if not at or not number.isdigit():
-            raise ConfigError(name, part, allowed)
+            raise ConfigError(name, part, VOTERS)
         directory: UUID | None = None
         host_and_port, _, last = address.rpartition(":")
         if not last.isdigit() or len(last) > 5:
             try:
                 directory = decode_id(last)
             except ValueError:
-                raise ConfigError(name, part, allowed) from None
+                raise ConfigError(name, part, VOTERS) from None
             address = host_and_port
         if int(number) in voters:
             raise ConfigError(name, text, f"each node once; {number} stands there twice")

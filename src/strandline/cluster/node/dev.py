@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Self
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.dev_layout import CLIENT_FILE, HOST, Layout
-from strandline.cluster.node.dev_login import for_owner, write_secret
+from strandline.cluster.node.dev_login import for_owner, with_rights, write_secret
 from strandline.cluster.node.run_node import END_WITH_INPUT
+from strandline.cluster.node.settings import BROKER, CONTROLLER
 from strandline.proto.errors import ConfigError, StrandlineError
 
 FIRST_CONTROLLER = 101
@@ -251,6 +251,12 @@ class DevCluster:
         """The file with the settings of a client of a secure cluster; None where no settings are needed."""
         return self._layout.certificates / CLIENT_FILE if self._layout.secure else None
 
+    @property
+    def super_users(self) -> tuple[str, ...]:
+        """Who may do everything where the brokers ask who may do what; none where they do not ask."""
+        config = NodeConfig(self._given(self.broker_ids[0]))
+        return config.super_users if config.authorizer else ()
+
     def http(self, node_id: int) -> str:
         """The address of one node's HTTP listener."""
         return str(self._layout.places[node_id].http)
@@ -298,6 +304,8 @@ class DevCluster:
         for node_id in self.controller_ids:
             roles[node_id] = "broker,controller" if node_id in roles else "controller"
         self._layout.add(roles)
+        for node_id in roles:
+            self._given(node_id)  # a mistake is told before there is anything that a second attempt would find
         if self._layout.secure:
             self._layout.make_certificates()
         self._make_directories()
@@ -328,7 +336,12 @@ class DevCluster:
 
     def _settings_of(self, node_id: int) -> dict[str, str]:
         """What is written into a node's file."""
-        return {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
+        return self._given(node_id)
+
+    def _given(self, node_id: int) -> dict[str, str]:
+        """What the layout and the caller say. Raises ConfigError."""
+        settings = {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
+        return with_rights(settings, logs_in=self._layout.sasl)
 
     def _spawn(self, node: NodeProcess) -> None:
         with open(node.log_path, "ab", opener=for_owner) as log:

@@ -9,11 +9,11 @@ from pathlib import Path
 from uuid import UUID
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import CONTROLLER
 from strandline.cluster.node.config_values import write_voters
-from strandline.cluster.node.dev_login import KCAT_FILE, DevLogin, write_secret
+from strandline.cluster.node.dev_login import KCAT_FILE, USER, DevLogin, write_secret
 from strandline.cluster.node.format import format_directory, random_cluster_id, random_id
 from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
+from strandline.cluster.node.settings import CONTROLLER
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
@@ -205,7 +205,7 @@ class Layout:
         for node_id, place in self.places.items():
             if not self._keystore(node_id).exists():
                 ca.node(node_id, hosts=(place.host,), cluster_id=self.cluster_id)
-        own = client_properties(ca.file, ca.client("dev"))
+        own = client_properties(ca.file, ca.client(USER))
         if self.sasl:
             login = DevLogin(self.certificates)
             login.make(is_new=not any(self.directory(node_id).exists() for node_id in self.places))

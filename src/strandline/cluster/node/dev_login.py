@@ -1,14 +1,20 @@
-"""The user of a development cluster whose clients log in: made with it, its password in files of the owner alone."""
+"""The user of a development cluster: made with it, its password in files of the owner alone; and what it may do."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.settings import ENABLED, SSL
+from strandline.cluster.security.principal import ANONYMOUS, PrincipalRules
 from strandline.proto.errors import ConfigError
+from strandline.proto.settings import split_list
 
 USER = "dev"
+"""Of SCRAM with SASL, else the common name of its certificate."""
 MECHANISM = "SCRAM-SHA-512"
 
 PASSWORD_FILE = "password"
@@ -66,6 +72,47 @@ class DevLogin:
     @property
     def _reference(self) -> str:
         return f"${{dir:{self._file.parent}:{self._file.name}}}"
+
+
+def with_rights(settings: Mapping[str, str], *, logs_in: bool) -> dict[str, str]:
+    """The settings of a node; where it asks who may do what, the development user is among its super users.
+
+    Args:
+        logs_in: the cluster has the user of SASL.
+
+    Raises:
+        ConfigError: with these settings that user could not come in, or nobody could do anything.
+    """
+    config = NodeConfig(settings)
+    if not config.client_listeners:
+        return dict(settings)
+    user = _principal(config, config.client_listeners[0].name, logs_in)
+    if not config.authorizer or user in config.super_users:
+        return dict(settings)
+    if user is not None and user != ANONYMOUS:
+        return {**settings, "super.users": ";".join((*config.super_users, user))}
+    has_others = any(config.speaks_sasl(listener.name) for listener in config.client_listeners)
+    if config.allow_everyone_if_no_acl or has_others:
+        return dict(settings)
+    raise ConfigError(
+        "authorizer.class.name",
+        config.authorizer,
+        f"where clients show who they are: add --secure, or --secure --sasl. Here each is {ANONYMOUS}, and may do "
+        f"nothing; super.users={ANONYMOUS} would let everybody do everything",
+    )
+
+
+def _principal(config: NodeConfig, listener: str, logs_in: bool) -> str | None:
+    """What the development user is to this listener; None: its certificate has no name by the rules."""
+    texts = config.of_listener(listener)
+    if logs_in:
+        if MECHANISM not in split_list(texts[ENABLED]):
+            raise ConfigError(ENABLED, texts[ENABLED], f"{MECHANISM} among them: the user {USER} logs in by it")
+        return f"User:{USER}"
+    if config.protocol(listener) != SSL or texts["ssl.client.auth"] == "none":
+        return ANONYMOUS
+    rules = PrincipalRules("ssl.principal.mapping.rules", texts["ssl.principal.mapping.rules"])
+    return rules.principal({"subject": ((("commonName", USER),),)})
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -12,8 +12,9 @@ from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_tier import URL as STORE_URL
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
+from strandline.cluster.node.settings import STORE_URL
+from strandline.controller.metadata.settings import BROKER_SETTINGS, settings_without_effect
+from strandline.log.compiled import CONSEQUENCE, REMEDY
 
 PARTITIONS_A_BROKER_MAX = 2000
 """Above this, recovery and failover of one broker take seconds (row S19): measured with replication 3 on two cores."""
@@ -32,6 +33,7 @@ IN_FLIGHT_S_MAX = 1.0
 RISK = "risk"
 NO_EFFECT = "no effect"
 OPEN = "open"
+SLOW = "slow"
 UNCHECKED = "unchecked"
 
 
@@ -45,8 +47,8 @@ class Finding:
         loses: what would be lost, and when; of the other kinds what does not happen, or what is not known.
         remedy: what to do about it.
         kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. OPEN: it lets in, or tells,
-            whom it should not (`loses` says whom, and to what). UNCHECKED: it could not be looked at, and may be
-            anything.
+            whom it should not (`loses` says whom, and to what). SLOW: nothing is lost, and everything takes longer.
+            UNCHECKED: it could not be looked at, and may be anything.
     """
 
     where: str
@@ -72,7 +74,7 @@ def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None
     Args:
         brokers: how many brokers there are, where that is known.
     """
-    if values.get("default.replication.factor") == "1":
+    if values.get("default.replication.factor") == "1" and brokers != 1:
         yield Finding(
             where,
             "default.replication.factor = 1",
@@ -122,7 +124,7 @@ def _judge_durability(where: str, values: Mapping[str, str], *, factor: int | No
 def judge_config(config: NodeConfig) -> Iterator[Finding]:
     """One node's file."""
     where = config.path or f"node {config.node_id}"
-    values = {name: key.default for name, key in BROKER_CONFIGS.items()} | config.dynamic
+    values = {name: row.default or "" for name, row in BROKER_SETTINGS.items()} | config.dynamic
     yield from judge_settings(where, values)
     yield from judge_effects(where, config.dynamic, topic=False)
     voters = len(config.quorum_voters)
@@ -246,6 +248,17 @@ def judge_syncs(where: str, *, syncs: int, slow: int, in_flight_s: float) -> Ite
         yield Finding(where, f"a sync has taken {in_flight_s:.1f} s by now", loses, remedy)
     if syncs >= SYNCS_MIN and slow > SLOW_SHARE_MAX * syncs:
         yield Finding(where, f"{slow} of {syncs} syncs took more than {SLOW_SYNC_S} s", loses, remedy)
+
+
+def judge_installation(where: str, lacking: Mapping[str, str]) -> Iterator[Finding]:
+    """What is said of an installation without its compiled parts.
+
+    Args:
+        lacking: each part that is not there, and why.
+    """
+    if lacking:
+        why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
+        yield Finding(where, f"compiled parts are missing ({why})", CONSEQUENCE, REMEDY, SLOW)
 
 
 def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Finding]:

@@ -11,16 +11,15 @@ from pathlib import Path
 
 from strandline.cluster.node.authorization import OpenDoor, anonymous_door, http_door, internal_door, open_doors
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_sasl import ENABLED, SASL_PLAINTEXT
-from strandline.cluster.node.config_security import PLAINTEXT, SSL, tls_settings
-from strandline.cluster.node.config_settings import INTERNAL
+from strandline.cluster.node.config_security import tls_settings
 from strandline.cluster.node.config_values import Listener
 from strandline.cluster.node.doctor import NO_EFFECT, OPEN, Finding
+from strandline.cluster.node.settings import ENABLED, INTERNAL, PLAINTEXT, SASL_PLAINTEXT, SSL
 from strandline.cluster.security.certificates import EXPIRES_SOON_S, Expiry, expiries
 from strandline.cluster.security.sasl import OAUTHBEARER, PLAIN
-from strandline.controller.metadata.config_key import split_list
 from strandline.proto.ids import is_loopback
 from strandline.proto.secrets import is_secret
+from strandline.proto.settings import split_list
 
 _UNBOUNDED = 2**31 - 1
 

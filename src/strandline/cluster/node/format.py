@@ -123,7 +123,7 @@ def format_directory(
 def _locked(disk: Disk, path: str) -> Iterator[None]:
     """This process alone is in the directory, which is made if need be, with the names that a start left away."""
     disk.mkdir(path)
-    lock = disk.lock(path)
+    lock = disk.lock(path)  # rule A3/a-directory-formatted-by-everybody
     try:
         restore_names(disk, path)
         yield
@@ -198,7 +198,7 @@ def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[Dire
     disk, path = disks[config.data_dir], config.data_dir
     if not disk.exists(path):
         raise _not_formatted(config)
-    locks = [disk.lock(path)]
+    locks = [disk.lock(path)]  # rule A3/a-directory-for-everybody
     try:
         restore_names(disk, path)
         for other in config.log_dirs[1:]:

@@ -52,6 +52,7 @@ def with_main_in_front(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeCon
 def as_it_is_formatted(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
     """As `with_main_in_front`; where none is the main one yet, that will be the first that is not formatted."""
     unformatted = (path for path in config.log_dirs if not _holds(disks[path], path, META_PROPERTIES))
+    # rule B29/a-new-disk-in-front-becomes-the-main-one, rule B29/a-replaced-main-directory-is-a-further-one
     return _in_front(config, _main_of(config, disks) or next(unformatted, config.data_dir))
 
 
@@ -61,12 +62,13 @@ def as_it_starts(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
     Raises:
         ConfigError: several directories look like the main one; or none does, though they are formatted.
     """
-    found = with_main_in_front(config, disks)
+    found = with_main_in_front(config, disks)  # rule B29/the-first-of-log-dirs-is-the-main-one
     if found is not config:
         mark("main-directory-by-content")
         what = "log.dirs names another directory in front of the one with this node's metadata, which counts"
         log.warning(what, main=found.data_dir, first=config.data_dir)
     formatted = [path for path in config.log_dirs if _holds(disks[path], path, META_PROPERTIES)]
+    # rule B29/a-node-starts-without-its-metadata
     if formatted and not _holds(disks[found.data_dir], found.data_dir, INITIAL_CONTROLLERS, DIRECTORY, PROMISE):
         expected = (
             f"the directory with this node's metadata among them: {', '.join(formatted)} was formatted as a further "
@@ -87,8 +89,8 @@ def _in_front(config: NodeConfig, path: str) -> NodeConfig:
 
 def _main_of(config: NodeConfig, disks: Mapping[str, Disk]) -> str | None:
     used = _holding(config.log_dirs, disks, DIRECTORY, PROMISE)
-    found = used or _holding(config.log_dirs, disks, INITIAL_CONTROLLERS)
-    if len(found) < 2:
+    found = used or _holding(config.log_dirs, disks, INITIAL_CONTROLLERS)  # rule B29/a-promise-is-no-metadata
+    if len(found) < 2:  # rule B29/of-two-with-metadata-the-first-counts
         return found[0] if found else None
     for path in found:
         owner = _owner(disks[path], path)

@@ -64,7 +64,7 @@ class _Census:
         else:
             labels = (group_id, tp.topic, str(tp.partition))
             self.lag.add_metric(labels, max(replica.high_watermark - offset, 0))
-            if offset < replica.log_start_offset:
+            if offset < replica.log_start_offset:  # rule B15/what-expired-unread-is-not-told
                 self.expired.add_metric(labels, replica.log_start_offset - offset)
 
 

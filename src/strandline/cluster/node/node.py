@@ -23,7 +23,6 @@ from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.bootstrap import read_bootstrap
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directories
 from strandline.cluster.node.http.pages import commands_of, routes_of
@@ -33,6 +32,7 @@ from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.internal.internal_tls import SpeaksTls
 from strandline.cluster.node.main_directory import as_it_starts
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.settings import HTTP, INTERNAL
 from strandline.cluster.node.tiered import open_tier_store
 from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.certificates import CertificateWatch
@@ -40,9 +40,11 @@ from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.machine.sessions import SessionTimes
 from strandline.controller.machine.state import MachineSettings
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import MetadataRecord
-from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.controller.metadata.settings import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
@@ -134,6 +136,7 @@ class Node:
             rpc.secure(self.tls.internal)
         self._certificates = CertificateWatch(self.tls.certificates, self.clock)
         self.publisher = ImagePublisher(self.cluster_id)
+        # rule B32/metadata-are-stamped-by-the-wall-clock
         self.quorum = Quorum(
             node_id=config.node,
             directory_id=first.directory_id,
@@ -148,9 +151,11 @@ class Node:
             config=config.quorum,
             on_fatal=self.fatal,
             fresh_boot=first.fresh_boot,
+            stamp_ms=self.believed.earliest_ms,
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
+        self.publisher.subscribe(self._hear_the_time)
         self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller: Controller | None = None
         if config.is_controller:
@@ -180,6 +185,14 @@ class Node:
         self._server: RpcServer | None = None
         self._serving = True
         self._stopped = False
+
+    def _hear_the_time(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The metadata say when they were written down; up to the registration of this very process."""
+        self.believed.tell(image.timestamp_ms)
+        broker = image.brokers.get(self.config.node)
+        if broker is not None and broker.incarnation_id == self.incarnation_id:
+            self.believed.told_all()
+            self.publisher.unsubscribe(self._hear_the_time)
 
     def _watch_syncs(self, timeout_ms: int) -> Iterator[SyncWatch]:
         yield SyncWatch(self.disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
@@ -374,7 +387,7 @@ class Node:
 
     def _disk_stalled(self, age_ms: float) -> None:
         """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
-        self.quorum.resign()
+        self.quorum.resign()  # rule A5/quorum-leads-on-a-hung-disk
         if self.broker is not None:
             self.broker.replicas.disk_stalls.stalled(age_ms)
 

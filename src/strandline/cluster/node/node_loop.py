@@ -100,7 +100,7 @@ class ListeningServer(asyncio.AbstractServer):
         for each in self.sockets:
             self._loop.remove_reader(each.fileno())
         if self._retry is None:
-            self._retry = self._loop.call_later(PAUSE_S, self._listen)
+            self._retry = self._loop.call_later(PAUSE_S, self._listen)  # rule A23/accepted-without-descriptors
 
     async def _open(self, accepted: socket.socket) -> None:
         try:

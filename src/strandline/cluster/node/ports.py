@@ -85,11 +85,14 @@ def bind_each(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.s
 
 def bind(family: int, address: tuple[Any, ...], *, both: bool = False) -> socket.socket:
     """A socket that is ready to listen; `both`: an IPv6 one that takes IPv4 too. Raises OSError with the address."""
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio switches Nagle's delays off where a socket names its protocol, and only there: a small frame that follows
+    # another would wait 40 ms for the peer's delayed ACK.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
         if family == socket.AF_INET6:
+            # rule A23/every-address-is-of-one-family
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
         bound.bind(address)
     except OSError as error:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
-from strandline.controller import broker_api
+from strandline.controller import broker_api, operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, ResourceType, TopicInfo
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.log.findings import RecoveryFinding
 from strandline.proto.ids import (
     BrokerEpoch,
@@ -22,10 +24,13 @@ from strandline.proto.ids import (
     TopicPartition,
 )
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.proto.settings import Setting
 from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
 from strandline.replica.status import ReplicaStatus
+
+T = TypeVar("T")
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
 """One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
@@ -48,8 +53,10 @@ class ReplicaFeed:
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply what a committed batch changed."""
-        throttled_rate = self._resolver.throttled_rate
-        self._replicas.set_throttled_rates(throttled_rate(image, "leader"), throttled_rate(image, "follower"))
+        resolver = self._resolver
+        self._replicas.set_throttled_rates(
+            resolver.leader_throttled_rate(image), resolver.follower_throttled_rate(image)
+        )
         self._replicas.reconfigure(upkeep_config(self._replicas.config, self._resolver, image))
         changes = [self._state(image, topic, info) for topic, info in self._changed(delta, image)]
         deleted = [
@@ -66,7 +73,7 @@ class ReplicaFeed:
         for reconfigured in self._reconfigured(delta, image):
             changed.setdefault(reconfigured.topic_id, {}).update(dict.fromkeys(reconfigured.partitions))
         for topic_id, number in delta.tiers.changed:
-            changed.setdefault(topic_id, {})[number] = None
+            changed.setdefault(topic_id, {})[number] = None  # rule B21/replicas-do-not-hear-of-tiers
         for topic_id, numbers in changed.items():
             topic = image.topic_by_id.get(topic_id)
             if topic is None:
@@ -104,8 +111,8 @@ class ReplicaFeed:
             min_insync_replicas=resolver.min_insync_replicas(image, topic.name, len(info.replicas)),
             log_config=resolver.log_config(image, topic.name),
             unclean_leader_election=resolver.unclean_election_enabled(image, topic.name),
-            leader_throttled=resolver.is_throttled(image, topic.name, info.partition, "leader"),
-            follower_throttled=resolver.is_throttled(image, topic.name, info.partition, "follower"),
+            leader_throttled=resolver.leader_throttled(image, topic.name, info.partition),
+            follower_throttled=resolver.follower_throttled(image, topic.name, info.partition),
             tier=image.tier(topic.topic_id, info.partition),
         )
 
@@ -113,17 +120,18 @@ class ReplicaFeed:
 def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: MetadataImage) -> ReplicaConfig:
     """The same, with the settings of compaction, scrub and reserve that hold for this broker now."""
 
-    def text(name: str) -> str:
-        return resolver.broker_value(image, name)
+    def value(row: Setting[T]) -> T:
+        return resolver.broker_value(image, row)
 
+    of = BrokerSettings
     return replace(
         config,
-        cleaner_backoff_ms=int(text("log.cleaner.backoff.ms")),
-        cleaner_dedupe_buffer_bytes=int(text("log.cleaner.dedupe.buffer.size")),
-        cleaner_io_max_bytes_per_second=float(text("log.cleaner.io.max.bytes.per.second")),
-        disk_reserve_bytes=int(text("log.dir.reserve.bytes")),
-        scrub_interval_ms=int(text("log.scrub.interval.ms")),
-        scrub_bytes_per_second=int(text("log.scrub.max.bytes.per.second")),
+        cleaner_backoff_ms=value(of.log_cleaner_backoff_ms),
+        cleaner_dedupe_buffer_bytes=value(of.log_cleaner_dedupe_buffer_size),
+        cleaner_io_max_bytes_per_second=value(of.log_cleaner_io_max_bytes_per_second),
+        disk_reserve_bytes=value(of.log_dir_reserve_bytes),
+        scrub_interval_ms=value(of.log_scrub_interval_ms),
+        scrub_bytes_per_second=value(of.log_scrub_max_bytes_per_second),
     )
 
 
@@ -224,7 +232,7 @@ def isr_proposer(
 
     async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         request = broker_api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
-        reply = await channel.alter_partition(request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
+        reply = await channel.ask(operations.ALTER_PARTITION, request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
         return list(reply.outcomes)
 
     return propose
@@ -237,7 +245,7 @@ def tier_changer(
 
     async def change(changes: Sequence[TierChange]) -> list[TierOutcome]:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
-        reply = await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
+        reply = await channel.ask(operations.ALTER_TIERS, request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
         return list(reply.outcomes)
 
     return change
@@ -250,6 +258,6 @@ def tier_reaper(
 
     async def reaped(topic_ids: Sequence[TopicId]) -> None:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))
-        await channel.alter_tiers(request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
+        await channel.ask(operations.ALTER_TIERS, request, timeout_ms=ALTER_TIERS_TIMEOUT_MS)
 
     return reaped

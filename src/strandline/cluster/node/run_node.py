@@ -26,6 +26,7 @@ from strandline.cluster.node.log_flood import FloodFilter, FloodProcessor
 from strandline.cluster.node.node_loop import NodeLoop
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world
+from strandline.log import compiled
 from strandline.proto.errors import StrandlineError
 from strandline.proto.notes import Flood
 from strandline.proto.printable import printable_lines
@@ -85,6 +86,8 @@ async def _run(config: NodeConfig, end_with_input: bool) -> int:
     gc.enable()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_tell_unhandled)
+    if lacking := compiled.missing():
+        log.warning("this installation is slow", what=compiled.CONSEQUENCE, missing=lacking, remedy=compiled.REMEDY)
     world = system_world()
     others = {path: RealDisk() for path in config.log_dirs[1:]}
     node = Node(config, disk=world.disk, disks=others, clock=world.clock, rng=world.rng, rpc=world.rpc)

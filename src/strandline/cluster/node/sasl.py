@@ -7,15 +7,15 @@ import structlog
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_sasl import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT, SASL_SETTINGS
 from strandline.cluster.node.config_security import PER_LISTENER
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.node.settings import ENABLED, PLAIN_JAAS, SASL_PLAINTEXT, Sasl
 from strandline.cluster.security.plain import PlainUsers, plain_passwords
 from strandline.cluster.security.sasl import OAUTHBEARER, PLAIN, Mechanisms, SaslSettings, bearers
 from strandline.cluster.security.token_keys import Keys, keys_at
 from strandline.cluster.security.tokens import Tokens, TokenSettings
-from strandline.controller.metadata.config_key import split_list
 from strandline.proto.errors import ConfigError
+from strandline.proto.settings import split_list
 
 log = structlog.get_logger("strandline.security")
 
@@ -85,7 +85,7 @@ def _warn_of_idle(config: NodeConfig) -> None:
         for mechanism in split_list(config.of_listener(listener.name)[ENABLED])
     ]
     idle, why = (
-        [name for name in SASL_SETTINGS if name in config.given],
+        [name for name in Sasl.rows if name in config.given],
         "no listener speaks SASL_SSL or SASL_PLAINTEXT",
     )
     if mechanisms:

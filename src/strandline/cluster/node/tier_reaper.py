@@ -137,6 +137,6 @@ class TierReaper:
         async for orphan in find_orphans(self._store, self._cluster_id, self._known):
             since_ms = found[orphan.key] = before.get(orphan.key, now_ms)
             self._orphan_since[orphan.key] = since_ms
-            if now_ms - since_ms >= self._config.reaper_grace_ms:
+            if now_ms - since_ms >= self._config.reaper_grace_ms:  # rule B23/young-objects-are-orphans
                 yield orphan
         self._orphan_since = found

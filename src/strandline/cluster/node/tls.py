@@ -7,8 +7,8 @@ from typing import Any
 
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PER_LISTENER, tls_settings
-from strandline.cluster.node.config_settings import INTERNAL
 from strandline.cluster.node.internal.internal_tls import InternalTls
+from strandline.cluster.node.settings import INTERNAL
 from strandline.cluster.security.certificates import Certificates
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.tls_door import ListenerTls, TlsDoor

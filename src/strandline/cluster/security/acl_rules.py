@@ -77,6 +77,7 @@ class AclRules:
             section = (self._prefixed if prefixed else self._literal).setdefault(
                 Resource(binding.kind, binding.name), {}
             )
+            # rule A25/hosts-are-compared-as-text
             section.setdefault(binding.principal, []).append((host_of(binding.host), binding))
             if prefixed:
                 lengths.setdefault(binding.kind, set()).add(len(binding.name))
@@ -94,10 +95,10 @@ class AclRules:
         allowing: AclBinding | None = None
         for section in self._sections(resource):
             named = True
-            for binding in _of(section, asker):
+            for binding in _of(section, asker):  # rule A20/others-acls-name-nothing
                 if not _fits(binding, operation):
                     continue
-                if binding.permission is Permission.DENY:
+                if binding.permission is Permission.DENY:  # rule A20/an-allow-outdoes-a-deny
                     return Decision(False, binding)
                 allowing = allowing or binding
         if allowing is not None:
@@ -139,7 +140,7 @@ class AclRules:
 
 def _of(section: _Section, asker: Asker) -> Iterator[AclBinding]:
     """Those of a section that count for who asks."""
-    hosts = (WILDCARD, host_of(asker.host))
+    hosts = (WILDCARD, host_of(asker.host))  # rule A25/clients-are-known-as-their-sockets-write-them
     for principal in dict.fromkeys((asker.principal, EVERYBODY)):
         for host, binding in section.get(principal, ()):
             if host in hosts:
@@ -149,7 +150,7 @@ def _of(section: _Section, asker: Asker) -> Iterator[AclBinding]:
 def _fits(binding: AclBinding, operation: Operation) -> bool:
     if binding.operation in (Operation.ALL, operation):
         return True
-    if binding.permission is Permission.DENY:
+    if binding.permission is Permission.DENY:  # rule A20/a-deny-implies-too
         return False
     if operation is Operation.DESCRIBE:
         return binding.operation in IMPLY_DESCRIBE

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.cluster.security.node_identity import NodeIdentity, node_uri
-from strandline.proto.errors import ConfigError
+from strandline.proto.errors import ConfigError, MissingExtra
 from strandline.proto.ids import NodeId
 
 if TYPE_CHECKING:
@@ -36,12 +36,11 @@ class DevCa:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Raises ConfigError: `cryptography` is not installed, or what lies there is no CA's."""
+        """Raises MissingExtra; ConfigError: what lies there is no CA's."""
         try:
             import cryptography  # noqa: F401
-        except ImportError:
-            allowed = "pip install cryptography (the extra `certs`): Python alone makes no certificates"
-            raise ConfigError("cryptography", "not installed", allowed) from None
+        except ImportError as error:
+            raise MissingExtra.of("making certificates", "certs", error) from None
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._key, self.certificate = self._load() if self.file.exists() else self._make()

@@ -42,6 +42,6 @@ def node_of(certificate: Mapping[str, Any] | None) -> NodeIdentity | None:
     """The node of a certificate that was checked; None where it names none, or several."""
     names = (certificate or {}).get("subjectAltName", ())
     found = [match for kind, name in names if kind == "URI" and (match := _URI.fullmatch(name)) is not None]
-    if len(found) != 1:
+    if len(found) != 1:  # rule A18/certificate-of-two-nodes
         return None
     return NodeIdentity(NodeId(int(found[0][2])), found[0][1] or "")

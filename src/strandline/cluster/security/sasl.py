@@ -107,6 +107,7 @@ class _Bearer:
             bearer = self._tokens.check(token)
         except TokenError as error:
             raise Refused(str(error)) from None
+        # rule A19/token-outlived-by-its-session
         return Step(b"", bearer.user, max(1, bearer.expires_ms - self._now_ms()))
 
 
@@ -226,7 +227,7 @@ class SaslSession:
 
     def is_over(self, now_ms: float) -> bool:
         """An open session has reached its end."""
-        return 0.0 < self._ends_ms <= now_ms
+        return 0.0 < self._ends_ms <= now_ms  # rule A19/session-without-end
 
     def handshake(self, mechanism: str, version: int) -> Outcome:
         """The client chooses a mechanism."""
@@ -254,7 +255,7 @@ class SaslSession:
             return self._refused(str(refused), refused.user)
         if user is None:
             return Outcome(token=answer)
-        if self.user not in (None, user):
+        if self.user not in (None, user):  # rule A19/another-user-in-the-session
             return self._refused(f"a re-authentication as another user than {self.user!r}", user)
         self._conversation = None
         self.is_raw = False

@@ -72,7 +72,7 @@ class TlsDoor:
 
     def began(self, connection: TlsConnection) -> None:
         self._handshakes[connection] = None
-        if len(self._handshakes) > self._handshakes_max:
+        if len(self._handshakes) > self._handshakes_max:  # rule A18/handshakes-without-number
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]
             oldest.give_up()

@@ -79,7 +79,7 @@ class _Transport(_AsynciosTransport):  # type: ignore[misc]
     """What the listener's protocol writes to. It may be closed as often as a socket's transport."""
 
     def close(self) -> None:
-        if not self.is_closing():
+        if not self.is_closing():  # rule A18/closed-twice-is-forgotten
             super().close()
 
 
@@ -158,7 +158,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             return
         if self._door is None or self._loop_time is None:
             super().buffer_updated(nbytes)
-        elif self._loop_time.admits(self):
+        elif self._loop_time.admits(self):  # rule A26/handshakes-hold-the-loop
             self._loop_time.measured(self, lambda: super(TlsConnection, self).buffer_updated(nbytes))
         elif self._below is not None:
             self._kept = bytes(_SCRATCH[:nbytes])
@@ -208,6 +208,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
     # What leaves
 
     def _get_write_buffer_size(self) -> int:
+        # rule A18/socket-buffer-counts-nowhere
         below = 0 if self._below is None else self._below.get_write_buffer_size()
         return int(super()._get_write_buffer_size()) + below
 
@@ -215,7 +216,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         """Encrypt what the socket takes; the rest waits as it is."""
         backlog = self._write_backlog
         try:
-            while backlog and not self._ssl_writing_paused:
+            while backlog and not self._ssl_writing_paused:  # rule A18/encrypted-at-once
                 data = memoryview(backlog[0])
                 count = self._sslobj.write(data[:RECORD_BYTES])
                 self._write_buffer_size -= count

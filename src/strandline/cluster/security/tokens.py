@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.proto.believed import BelievedClock
-from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.errors import MissingExtra, StrandlineError
 from strandline.proto.json_text import read_json
 
 if TYPE_CHECKING:
@@ -116,15 +116,17 @@ class Tokens:
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
         settings, believed = self._settings, self._believed
-        if claims.get("iss") != settings.issuer:
+        if claims.get("iss") != settings.issuer:  # rule A19/token-of-another-issuer
             raise TokenError("the token is of another issuer (sasl.oauthbearer.expected.issuer)")
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
+        # rule A19/token-for-somebody-else
         if not any(one in settings.audiences for one in audiences if isinstance(one, str)):
             raise TokenError("the token is for another audience (sasl.oauthbearer.expected.audience)")
         expires = _seconds(claims, "exp")
         if expires is None:
             raise TokenError("the token has no end (exp)")
+        # rule A19/token-for-ever, rule B32/tokens-end-by-a-clock-set-ahead
         if expires + settings.skew_s <= believed.earliest_ms() / 1000:
             raise TokenError("the token has expired")
         for name in ("nbf", "iat"):
@@ -159,7 +161,7 @@ def parse_keys(text: str) -> KeySet:
 
     Raises:
         ValueError: it is none, or has no key.
-        ConfigError: `joserfc` is not installed.
+        MissingExtra: `joserfc` is not installed.
     """
     require_joserfc()
     from joserfc.errors import JoseError
@@ -167,6 +169,7 @@ def parse_keys(text: str) -> KeySet:
 
     try:
         document = read_json(text)
+        # rule A19/secrets-as-public-keys
         usable = [key for key in document["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
         return KeySet.import_key_set({"keys": usable})
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -174,10 +177,9 @@ def parse_keys(text: str) -> KeySet:
 
 
 def require_joserfc() -> None:
-    """Raises ConfigError: the library is not installed."""
+    """Raises MissingExtra."""
     if find_spec("joserfc") is None:
-        allowed = "pip install joserfc (the extra `oauth`): signatures of tokens need it"
-        raise ConfigError("joserfc", "not installed", allowed)
+        raise MissingExtra.of("OAUTHBEARER", "oauth", ModuleNotFoundError("No module named 'joserfc'"))
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float | None:

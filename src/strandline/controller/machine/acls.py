@@ -34,9 +34,9 @@ def create_acls(state: MachineState, request: CreateAclsRequest) -> Result[AclOu
         fault = binding_fault(binding)
         if fault:
             outcomes.append(AclOutcome(ErrorCode.INVALID_REQUEST, fault))
-        elif binding in known or binding in added:
+        elif binding in known or binding in added:  # rule A20/an-acl-twice-in-the-log
             outcomes.append(AclOutcome(ErrorCode.NONE))
-        elif len(known) + len(added) >= ACLS_MAX:
+        elif len(known) + len(added) >= ACLS_MAX:  # rule A20/acls-without-number
             words = f"the cluster has {ACLS_MAX} ACLs, as many as it may; prefixed patterns need fewer"
             outcomes.append(AclOutcome(ErrorCode.POLICY_VIOLATION, words))
         else:

@@ -1,23 +1,23 @@
 """A topic is made of what the object store has of it, after the cluster that wrote it was lost (rule B25).
 
 Topic, partitions and tiers are one batch of the metadata log: nobody ever leads a partition that does not know where
-its stored records end, and appends at their offsets. Its first leader epoch lies above those of all stored records.
+its stored records end, and appends at their offsets. Its first leader epoch lies above all that the lost cluster can
+have reached (rule B36): not only above those of the stored records.
 
-Producer ids begin again in a new cluster (rule B27). The same batch raises the next one above all ids in what is taken
-over. But ids were given out before, and their producers may write into the topic: of the lost cluster's producers those
-alone are believed whose ids lie between.
+Producers of the lost cluster go on under the ids that they have, and are known by what the store tells of them, unless
+ids of this cluster may be among theirs (rule B27): each cluster has a place of its own for them, so that is rare. Then
+those alone are believed that were given to nobody here, and the next id is raised above them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
 from strandline.controller.api import CreatableTopic
-from strandline.controller.machine.state import MachineState
-from strandline.controller.metadata.config_key import INT32_MAX
+from strandline.controller.machine.state import MachineState, first_producer_id
 from strandline.controller.metadata.records import MetadataRecord, ProducerIdsRecord
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
@@ -29,7 +29,19 @@ from strandline.controller.metadata.tiers import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, LeaderEpoch, ProducerId, TopicIdPartition
+from strandline.proto.settings import INT32_MAX
 from strandline.proto.tier import AdoptedTier, ProducerIds, Tier, TieredSegment
+
+EPOCHS_AHEAD = 1 << 16
+"""So many leader epochs the lost cluster may have had behind those of the stored records. There is room for thirty
+thousand restores."""
+
+IDS_AHEAD = 1 << 44
+"""Producer ids of 4,096 quorum epochs: what lies further ahead is not given out in a cluster's life."""
+IDS_BEYOND = 1 << 40
+"""Of 256 epochs: so many the lost cluster may have given out behind those of the stored records."""
+
+FIRST_EPOCH = LeaderEpoch(0)
 
 SEGMENTS_MAX = 100_000
 """Of one topic: 10 MB in one batch of the metadata log, and 50 MB in the memory of each node. With segments of a
@@ -42,11 +54,11 @@ class Adopted:
 
     Attributes:
         records: to stand behind those of its partitions.
-        epochs: the first leader epoch of each partition that has stored records.
+        first_epoch: the leader epoch that all of them begin with.
     """
 
     records: Sequence[MetadataRecord] = ()
-    epochs: Mapping[int, LeaderEpoch] = field(default_factory=dict)
+    first_epoch: LeaderEpoch = FIRST_EPOCH
 
 
 def adopted(state: MachineState, topic: CreatableTopic, num_partitions: int, *, dry_run: bool) -> Adopted:
@@ -65,38 +77,57 @@ def adopted(state: MachineState, topic: CreatableTopic, num_partitions: int, *, 
         words = f"Topic {topic.name!r} has more than {SEGMENTS_MAX} segments in the object store."
         raise KafkaError(ErrorCode.POLICY_VIOLATION, words)
     records: list[MetadataRecord] = []
-    epochs: dict[int, LeaderEpoch] = {}
+    last_epochs: dict[int, int] = {}
     for one in topic.tiers:
-        if not 0 <= one.partition < num_partitions or one.partition in epochs:
+        if not 0 <= one.partition < num_partitions or one.partition in last_epochs:
             raise _refused(
                 f"Partition {one.partition} of topic {topic.name!r} is in the object store, and the topic is to have "
                 f"{num_partitions} partition(s), each once."
             )
-        epochs[one.partition] = LeaderEpoch(_last_epoch(topic, one) + 1)
-        next_id = state.image.next_producer_id
-        known = ProducerIds(next_id, max(next_id, one.producer_ids_end))
+        last_epochs[one.partition] = _last_epoch(topic, one)
+        known = _known_producers(state, one)
         segments = tuple(replace(segment, producers=known) for segment in one.segments)
         tier = Tier(segments[0].base_offset, segments)
         records += tier_records(TopicIdPartition(topic.topic_id, one.partition), tier)
-    return Adopted(records, epochs)
+    return Adopted(records, _first_epoch(max(last_epochs.values(), default=0)))
 
 
 _NOTHING = Adopted()
 
 
+def _first_epoch(last_epoch: int) -> LeaderEpoch:
+    """Of a restored topic's partitions, of those too of which nothing was stored: clients believe nothing of an epoch
+    below the one that they have heard of."""
+    # rule B36/restored-partitions-begin-in-the-next-epoch
+    return LeaderEpoch(last_epoch + (EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1))
+
+
+def _known_producers(state: MachineState, one: AdoptedTier) -> ProducerIds:
+    """Those of the lost cluster that are nobody else here, and never will be."""
+    first, end, next_id = one.producer_ids_first, one.producer_ids_end, state.image.next_producer_id
+    own = first_producer_id(state.image.cluster_id)
+    # rule B27/lost-producers-are-strangers
+    if first >= next_id or IDS_AHEAD <= first <= end <= own:  # builds before places began at 0
+        return ProducerIds(first, end)
+    return ProducerIds(next_id, max(next_id, end))  # rule B27/lost-producers-have-our-ids
+
+
 def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
     """What goes behind `records`, which create topics, so that no id is given out that they adopt."""
     segments = [record.segment for record in records if isinstance(record, TieredSegmentRecord)]
-    end = max((one.producers.end for one in segments if one.producers is not None), default=0)
-    if end <= state.image.next_producer_id:
+    reached = max(state.image.next_producer_id, first_producer_id(state.image.cluster_id))
+    ids = [one.producers for one in segments if one.producers is not None]
+    end = max((one.end for one in ids if one.first < reached + IDS_AHEAD), default=0)
+    if end <= reached:  # rule B27/restored-producer-ids-are-given-out-again
         return []
-    return [ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, ProducerId(end))]
+    # rule B27/what-the-lost-cluster-gave-out-last-is-given-out-again
+    return [ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, ProducerId(end + IDS_BEYOND))]
 
 
 def _check_topic(state: MachineState, topic: CreatableTopic) -> None:
     if topic.topic_id == ZERO_UUID:
         raise _refused(f"Topic {topic.name!r} is to be restored under the id that it had, and none is named.")
-    if topic.topic_id in state.image.deleted_tiers:
+    if topic.topic_id in state.image.deleted_tiers:  # rule B25/topics-are-restored-while-they-are-deleted
         raise _refused(
             f"Topic {state.image.deleted_tiers[topic.topic_id]!r} with the id {topic.topic_id} was deleted in this "
             "cluster, and its objects are being deleted from the object store."
@@ -111,6 +142,7 @@ def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
     end_offset = None
     seen: set[UUID] = set()
     for segment in one.segments:
+        # rule B25/restored-tiers-have-gaps
         fault = segment_fault(segment) or place_fault(segment, one.segments[0].base_offset, end_offset)
         if not fault and segment.segment_id in seen:
             fault = "its id stands there twice"
@@ -128,7 +160,7 @@ def _last_epoch(topic: CreatableTopic, one: AdoptedTier) -> int:
             raise _refused(_at(topic, one, segment, fault))
     if not one.segments:
         raise _refused(f"Partition {one.partition} of topic {topic.name!r} is named without a segment.")
-    return one.segments[-1].last_epoch
+    return one.segments[-1].last_epoch  # rule B25/restored-topics-repeat-leader-epochs
 
 
 def _at(topic: CreatableTopic, one: AdoptedTier, segment: TieredSegment, fault: str) -> str:

@@ -28,7 +28,13 @@ from strandline.controller.broker_api import (
     UnregisterBrokerRequest,
 )
 from strandline.controller.machine.log_verdict import LogVerdict, RegisteredLogs
-from strandline.controller.machine.state import PRODUCER_ID_BLOCK, PRODUCER_IDS_OF_AN_EPOCH, MachineState, Result
+from strandline.controller.machine.state import (
+    PRODUCER_ID_BLOCK,
+    PRODUCER_IDS_OF_AN_EPOCH,
+    MachineState,
+    Result,
+    first_producer_id,
+)
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import (
@@ -39,6 +45,7 @@ from strandline.controller.metadata.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, Offset, ProducerId, TopicIdPartition
@@ -86,22 +93,25 @@ def register_broker(
         )
     node_id = request.node_id
     existing = image.brokers.get(node_id)
+    # rule B12/same-process-gets-another-epoch
     if existing is not None and existing.incarnation_id == request.incarnation_id:
         state.sessions.renew(node_id, fenced=existing.fenced, now_ms=now_ms)
         record = _registration(request, existing.broker_epoch, existing, acks_unsynced=existing.acks_unsynced)
         return Result(RegisterBrokerReply(existing.broker_epoch), [record])
+    # rule B12/live-session-is-taken-over
     if existing is not None and state.sessions.has_valid_session(node_id, now_ms):
         mark("duplicate-registration")
-        state.sessions.registration_refused(node_id, now_ms)
+        state.sessions.registration_refused(node_id, now_ms)  # schedule 71/refused-registration-probes-nothing
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Another process is registered as broker {node_id}, and alive as far as is known.",
         )
+    # rule B12/late-registration-takes-the-place
     if existing is not None and existing.incarnation_id != request.replaces:
         mark("registration-of-the-past")
         return Result(RegisterBrokerReply(NO_BROKER_EPOCH, existing.incarnation_id))
     records = _judge_replicas(state, node_id, RegisteredLogs(request, existing))
-    epoch = BrokerEpoch(next_offset + len(records))
+    epoch = BrokerEpoch(next_offset + len(records))  # rule B12/broker-epoch-is-not-the-registrations-offset
     records.append(_registration(request, epoch, None, acks_unsynced=_acks_unsynced(image, request)))
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
     state.unserved.forget(node_id)
@@ -118,7 +128,7 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
     for topic, partition in state.partitions_that_count_on(node_id):
         synced = state.acks_are_synced(partition)
         partitions[logs.verdict(topic, partition, acks_are_synced=synced)].append((topic, partition))
-    if not logs.clean:
+    if not logs.clean:  # rule B30/clean-ends-are-doubted
         kept = partitions[LogVerdict.KEPT]
         state.unproven.doubt(node_id, (TopicIdPartition(topic.topic_id, one.partition) for topic, one in kept))
     registered = f"broker {node_id} registered anew"
@@ -136,12 +146,13 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
 def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
     """The broker's flush.policy: what is set in the metadata, else what its file says."""
     static = {"flush.policy": request.flush_policy} if request.flush_policy else {}
-    return ConfigResolver(static, request.node_id).broker_value(image, "flush.policy") == "replicate"
+    return ConfigResolver(static, request.node_id).broker_value(image, BrokerSettings.flush_policy) == "replicate"
 
 
 def _registration(
     request: RegisterBrokerRequest, epoch: BrokerEpoch, amended: BrokerInfo | None, *, acks_unsynced: bool
 ) -> RegisterBrokerRecord:
+    # rule B12/broker-starts-unfenced
     return RegisterBrokerRecord(
         node_id=request.node_id,
         incarnation_id=request.incarnation_id,
@@ -224,7 +235,7 @@ def _take_reports(state: MachineState, request: Heartbeat) -> _Reports:
         failed, back = state.unserved.replace(request.node_id, request.unserved)
     if request.rotten is not None:
         found, healed = state.rotten.replace(request.node_id, request.rotten)
-        rotten = found + healed
+        rotten = found + healed  # schedule 80/whole-replica-does-not-take-over
     if request.without_room is not None:
         filled, emptied = state.without_room.replace(request.node_id, request.without_room)
         room = filled + emptied
@@ -242,6 +253,7 @@ def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) 
     if failed:
         mark("replica-unserved")
         found = [item for key in failed if (item := state.partition_of(key)) and node_id in item[1].isr]
+        # schedule 56/unserved-replica-keeps-the-leadership
         records += state.changes(found, f"broker {node_id} cannot serve its replica", remove=node_id)
     rotten = dict.fromkeys(key for key in reports.rotten if key not in failed)
     if rotten:
@@ -263,6 +275,7 @@ def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) 
         and not item[1].has_leader
         and node_id in item[1].replicas
     ]
+    # schedule 45/report-elects-nobody
     records += state.changes(waiting, f"broker {node_id} reported where its log ends")
     return records
 
@@ -279,6 +292,7 @@ def change_room(
         return not full if node == node_id else state.image.has_room(node)
 
     changed = {(record.topic_id, record.partition) for record in but if isinstance(record, PartitionChangeRecord)}
+    # schedule 57/partition-changes-twice-in-a-heartbeat
     found = [
         (topic, partition)
         for topic, partition in state.partitions_in_isr(node_id)
@@ -297,8 +311,9 @@ def _current(broker: BrokerInfo) -> BrokerState:
 
 def _next(state: MachineState, broker: BrokerInfo, current: BrokerState, request: Heartbeat) -> BrokerState:
     if current is BrokerState.FENCED:
-        if request.want_shutdown:
+        if request.want_shutdown:  # rule B12/fenced-broker-waits-for-leaderships-it-has-not
             return BrokerState.SHUTDOWN_NOW
+        # rule B12/unfenced-before-it-knows-its-registration, rule B12/unfenced-against-its-wish
         if not request.want_fence and request.metadata_offset >= broker.broker_epoch:
             return BrokerState.UNFENCED
     elif current is BrokerState.UNFENCED:
@@ -306,6 +321,7 @@ def _next(state: MachineState, broker: BrokerInfo, current: BrokerState, request
             return BrokerState.SHUTDOWN_NOW if request.want_shutdown else BrokerState.FENCED
         if request.want_shutdown:
             leads = state.leads_any(broker.node_id)
+            # rule B12/shutdown-with-leaderships
             return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
     elif not state.leads_any(broker.node_id):
         active = [node for node, info in state.image.brokers.items() if info.active]
@@ -318,6 +334,7 @@ def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRec
     """Take the broker out of every ISR (into the ELR where few are left), give its leaderships away, and fence it."""
     mark("broker-fenced")
     broker = state.image.brokers[node_id]
+    # rule B12/fenced-broker-stays-in-the-isr
     records = state.changes(state.partitions_in_isr(node_id), f"broker {node_id} fenced {reason}", remove=node_id)
     records.append(BrokerChangeRecord(node_id, broker.broker_epoch, fenced=True, in_controlled_shutdown=False))
     return records
@@ -336,6 +353,7 @@ def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[M
     mark("controlled-shutdown")
     node_id = broker.node_id
     records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, in_controlled_shutdown=True)]
+    # rule B12/shutdown-moves-nothing
     records += state.changes(state.partitions_in_isr(node_id), f"broker {node_id} shuts down", remove=node_id)
     return records
 
@@ -388,15 +406,19 @@ def allocate_producer_ids(state: MachineState, request: AllocateProducerIdsReque
     """The next block of producer ids for a registered broker; no id is given out twice (rule C3). A reply that is lost
     wastes its block, which is fine: there are 2^63 ids.
 
-    Each quorum epoch begins with ids of its own. A metadata log that was rolled back has forgotten which blocks were
-    given out; but it is led in an epoch that no leader before had (rule B27).
+    Each cluster begins with ids of its own, for producers outlive a cluster that is lost, and go on against the one in
+    its place. So does each quorum epoch: a metadata log that was rolled back has forgotten which blocks were given out;
+    but it is led in an epoch that no leader before had (rule B27).
 
     Raises:
         KafkaError: STALE_BROKER_EPOCH; UNKNOWN_SERVER_ERROR once all ids are used up.
     """
     state.broker_of_epoch(request.node_id, request.broker_epoch)
-    first = ProducerId(max(state.image.next_producer_id, state.epoch * PRODUCER_IDS_OF_AN_EPOCH))
-    if first > _LAST_PRODUCER_ID - PRODUCER_ID_BLOCK:
+    # rule B27/clusters-share-producer-ids
+    of_epoch = first_producer_id(state.image.cluster_id) + state.epoch * PRODUCER_IDS_OF_AN_EPOCH
+    first = ProducerId(max(state.image.next_producer_id, of_epoch))  # rule B27/epochs-share-producer-ids
+    if first > _LAST_PRODUCER_ID - PRODUCER_ID_BLOCK:  # rule C3/producer-ids-wrap
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
+    # rule C3/producer-ids-are-leased-twice
     record = ProducerIdsRecord(request.node_id, request.broker_epoch, ProducerId(first + PRODUCER_ID_BLOCK))
     return Result(ProducerIdBlock(first, PRODUCER_ID_BLOCK), [record])

@@ -15,8 +15,6 @@ from strandline.controller.api import (
 )
 from strandline.controller.machine import tiering
 from strandline.controller.machine.state import MachineState, Result
-from strandline.controller.metadata.config_key import ConfigType, split_list
-from strandline.controller.metadata.config_resolver import AGREED_KEYS
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import (
     ConfigResource,
@@ -26,15 +24,17 @@ from strandline.controller.metadata.image import (
     TopicInfo,
 )
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord
-from strandline.controller.metadata.topic_configs import (
-    BROKER_CONFIGS,
-    TOPIC_CONFIGS,
-    validate_broker_configs,
-    validate_topic_configs,
+from strandline.controller.metadata.settings import (
+    AGREED_KEYS,
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    validate_broker_settings,
+    validate_topic_settings,
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import NodeId
+from strandline.proto.settings import ConfigType, split_list
 
 
 def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest) -> Result[AlterConfigsReply]:
@@ -49,7 +49,7 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
     times = Counter(resources)
     for item, resource in zip(request.resources, resources, strict=True):
         try:
-            if times[resource] > 1:
+            if times[resource] > 1:  # rule A24/resources-are-counted-one-by-one
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource twice.")
             records += _alter_resource(state, item, resource)
             outcomes.append(ResourceOutcome(*resource, ErrorCode.NONE))
@@ -58,7 +58,7 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
     if request.dry_run:
         records = []
     elif any(isinstance(record, ConfigRecord) and record.name in AGREED_KEYS for record in records):
-        records += _consequences(state, records)
+        records += _consequences(state, records)  # rule B11/min-isr-lowered-and-the-eligible-kept
     return Result(AlterConfigsReply(tuple(outcomes)), records)
 
 
@@ -78,10 +78,10 @@ def _alter_resource(state: MachineState, item: ResourceAlteration, resource: Con
     changed = {name: after[name] for name in names if name in after}
     try:
         if resource[0] is ResourceType.TOPIC:
-            validate_topic_configs(changed)
+            validate_topic_settings(changed)
             tiering.check_topic(state, resource[1], after)
         else:
-            validate_broker_configs(changed, cluster_default=not resource[1])
+            validate_broker_settings(changed, cluster_default=not resource[1])
             tiering.check_brokers(state.image, resource, after)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
@@ -113,10 +113,10 @@ def _altered(kind: ResourceType, alteration: ConfigAlteration, current: Mapping[
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {operation.name} of {name}.")
     if operation is ConfigOperation.SET:
         return value
-    key = (TOPIC_CONFIGS if kind is ResourceType.TOPIC else BROKER_CONFIGS).get(name)
-    if key is None or key.type is not ConfigType.LIST:
+    row = (TOPIC_SETTINGS if kind is ResourceType.TOPIC else BROKER_SETTINGS).get(name)
+    if row is None or row.type is not ConfigType.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cannot {operation.name} to {name}, because its type is not LIST.")
-    parts = dict.fromkeys(split_list(current.get(name, key.default)))
+    parts = dict.fromkeys(split_list(current.get(name, row.default or "")))
     for part in split_list(value):
         if operation is ConfigOperation.APPEND:
             parts[part] = None

@@ -21,7 +21,7 @@ def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Resu
     Raises:
         KafkaError: STALE_BROKER_EPOCH: another process of the sender's node id has registered since.
     """
-    state.broker_of_epoch(request.node_id, request.broker_epoch)
+    state.broker_of_epoch(request.node_id, request.broker_epoch)  # rule B2/sender-of-another-life-is-heard
     records: list[MetadataRecord] = []
     outcomes = []
     seen: set[TopicIdPartition] = set()
@@ -32,14 +32,14 @@ def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Resu
         except KafkaError as error:
             outcome = AlterPartitionOutcome(item.topic_id, item.partition, error.code, str(error.message))
         else:
-            records.append(record)
+            records.append(record)  # rule B2/a-withdrawal-moves-no-epoch/3
         outcomes.append(outcome)
     return Result(AlterPartitionReply(tuple(outcomes)), records)
 
 
 def once(key: TopicIdPartition, seen: set[TopicIdPartition]) -> None:
     """Add the key. Raises KafkaError INVALID_REQUEST: it was there."""
-    if key in seen:
+    if key in seen:  # rule B2/one-partition-twice-in-a-request
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition twice.")
     seen.add(key)
 
@@ -50,11 +50,12 @@ def check_leader(partition: PartitionInfo, sender: NodeId, leader_epoch: LeaderE
     Raises:
         KafkaError: FENCED_LEADER_EPOCH; INVALID_REQUEST: another broker leads.
     """
+    # rule B2/old-leader-alters-the-isr, rule B2/alter-partition-rows-in-another-order
     if leader_epoch < partition.leader_epoch:
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch}, not {leader_epoch}."
         )
-    if sender != partition.leader:
+    if sender != partition.leader:  # rule B2/anybody-alters-the-isr
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {partition.leader} leads, not broker {sender}.")
 
 
@@ -64,12 +65,12 @@ def _alter_one(
     topic, partition = state.known_partition(TopicIdPartition(item.topic_id, item.partition))
     validate(state.image, sender, partition, item)
     for member in item.new_isr:
-        if not state.can_serve(member.node_id, topic, partition):
+        if not state.can_serve(member.node_id, topic, partition):  # schedule 56/unserved-replica-joins-the-isr
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says it cannot serve its replica.")
         if member.node_id not in partition.isr and _must_heal_first(state, member.node_id, topic, partition):
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says its replica has rotted.")
         cramped = state.without_room.has(member.node_id, topic.topic_id, partition.partition)
-        if cramped and member.node_id not in partition.isr:
+        if cramped and member.node_id not in partition.isr:  # schedule 57/a-full-directory-joins
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} has no room in its directory.")
     change = state.change(
         topic,
@@ -78,10 +79,11 @@ def _alter_one(
         target_isr=tuple(member.node_id for member in item.new_isr),
         recovering=item.recovering,
     )
-    record = accepted(change, topic.topic_id, partition.partition)
-    after = merge(partition, record)
+    record = accepted(change, topic.topic_id, partition.partition)  # rule B2/a-withdrawal-moves-no-epoch
+    after = merge(partition, record)  # rule B2/a-withdrawal-moves-no-epoch/2
     if after.leader != sender:  # its disk is full, and a joining member has room (schedule 57)
         message = f"Broker {after.leader} leads now."
+        # schedule 57/who-joins-with-room-does-not-lead
         return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record
     return _outcome(state, topic, after), record
 
@@ -89,6 +91,7 @@ def _alter_one(
 def _must_heal_first(state: MachineState, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
     """A replica that has rotted joins once its whole leader has healed it. Where the leader has rotted too, what is
     missing may be gone for good, and that must not stop the partition."""
+    # schedule 80/rotten-replica-joins, schedule 80/rotten-replicas-join-no-rotten-leader
     return not state.is_whole(node_id, topic, partition) and state.is_whole(partition.leader, topic, partition)
 
 
@@ -119,6 +122,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA.
     """
+    # rule B2/newer-leader-epoch-is-judged, rule B2/newer-partition-epoch-is-judged, rule B2/stale-controller-judges
     if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
         mark("alter-partition-newer")
         raise KafkaError(
@@ -129,7 +133,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     if item.leader_epoch < partition.leader_epoch:
         mark("alter-partition-fenced")
     check_leader(partition, sender, item.leader_epoch)
-    if item.partition_epoch < partition.partition_epoch:
+    if item.partition_epoch < partition.partition_epoch:  # rule B2/old-partition-epoch-alters-the-isr
         mark("alter-partition-stale")
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
@@ -138,6 +142,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     _validate_isr(partition, item)
     for member in item.new_isr:
         why = _ineligible(image, member)
+        # schedule 57/full-replica-is-let-in
         if not why and member.node_id not in partition.isr and not image.has_room(member.node_id):
             why = "has no room on its disk"
         if why:
@@ -147,17 +152,18 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
 
 def _validate_isr(partition: PartitionInfo, item: AlterPartitionItem) -> None:
     nodes = [member.node_id for member in item.new_isr]
+    # rule B2/isr-beyond-the-replicas, rule B2/isr-names-a-member-twice
     if not nodes or len(set(nodes)) != len(nodes) or any(node not in partition.replicas for node in nodes):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"The ISR {nodes} does not lie within the replicas {list(partition.replicas)}."
         )
-    if partition.leader not in nodes:
+    if partition.leader not in nodes:  # rule B2/isr-without-its-leader
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The ISR {nodes} lacks the leader {partition.leader}.")
-    if item.recovering and len(nodes) > 1:
+    if item.recovering and len(nodes) > 1:  # rule B2/recovering-in-company
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "A leader that recovers from an unclean election is alone in its ISR."
         )
-    if item.recovering and not partition.recovering:
+    if item.recovering and not partition.recovering:  # rule B2/recovered-is-recovering-again
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition has recovered; it cannot be recovering again.")
 
 
@@ -165,11 +171,12 @@ def _ineligible(image: MetadataImage, member: IsrMember) -> str:
     """Why a broker may not be in an ISR, or nothing."""
     broker = image.brokers.get(member.node_id)
     if broker is None:
-        return "is not registered"
-    if broker.in_controlled_shutdown:
+        return "is not registered"  # rule B2/unregistered-member-joins
+    if broker.in_controlled_shutdown:  # rule B2/stopping-member-joins
         return "is shutting down"
-    if broker.fenced:
+    if broker.fenced:  # rule B2/fenced-member-joins
         return "is fenced"
+    # rule B2/broker-epoch-that-is-not-named-is-asked-for, rule B2/member-of-another-life-joins
     if member.broker_epoch not in (-1, broker.broker_epoch):
         return f"is registered with epoch {broker.broker_epoch}, not {member.broker_epoch}"
     return ""

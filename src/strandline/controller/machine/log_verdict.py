@@ -48,6 +48,7 @@ class RegisteredLogs:
     def __init__(self, request: RegisterBrokerRequest, existing: BrokerInfo | None) -> None:
         """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
         self.everything_lost = existing is None or _is_another_directory(request, existing)
+        # rule B11/any-clean-marker-will-do
         self.clean = existing is not None and existing.broker_epoch == request.previous_broker_epoch
         """The stop before was clean: where a log ends is where it ended then."""
         self._by_id: dict[TopicIdPartition, _Found] = {}
@@ -60,7 +61,7 @@ class RegisteredLogs:
                 )
             for number, epoch, condition in zip(topic.partitions, topic.last_epochs, topic.conditions, strict=True):
                 found = _Found(condition, epoch)
-                if topic.topic_id == ZERO_UUID:
+                if topic.topic_id == ZERO_UUID:  # schedule 46/older-topics-log-counts
                     self._by_name[TopicPartition(topic.topic, number)] = found
                 else:
                     self._by_id[TopicIdPartition(topic.topic_id, number)] = found
@@ -73,25 +74,29 @@ class RegisteredLogs:
         if found is None:  # a directory of an older topic of that name is none of this one
             found = self._by_name.get(TopicPartition(topic.name, partition.partition))
         if found is None:
-            return LogVerdict.IN_DOUBT
-        if found.condition is LogCondition.LACKING:
-            return LogVerdict.LOST
-        if found.last_epoch > partition.leader_epoch:
+            return LogVerdict.IN_DOUBT  # schedule 46/no-finding-is-intact
+        if found.condition is LogCondition.LACKING:  # schedule 46/lacking-log-is-in-doubt
+            return LogVerdict.LOST  # schedule 46/lacking-log-counts
+        if found.last_epoch > partition.leader_epoch:  # schedule 45/records-of-no-leader-count
             mark("records-of-no-leader")
             return LogVerdict.LOST
         if found.condition is LogCondition.AWAY:  # not served, so not elected; a later start says what is there
             mark("directory-away")
+            # rule B12/away-is-lost, rule B12/away-is-kept-unsynced
             return LogVerdict.KEPT if acks_are_synced else LogVerdict.IN_DOUBT
+        # schedule 45/cut-log-is-taken-for-whole, rule B11/unsynced-acks-count-as-synced
+        # rule B11/clean-stop-is-not-believed
         kept = found.condition is LogCondition.INTACT and (acks_are_synced or self.clean)
-        return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT
+        return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT  # schedule 53/whole-log-is-taken-for-cut
 
 
 def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) -> bool:
-    if request.directory_id is None or request.directory_id != existing.directory_id:
+    if request.directory_id is None or request.directory_id != existing.directory_id:  # schedule 26/another-disk-counts
         mark("disk-lost")
         return True
-    if existing.incarnation_id in request.lives:
+    if existing.incarnation_id in request.lives:  # schedule 48/older-copy-counts
         return False
+    # rule B13/a-build-without-lives-left-a-copy, rule B13/any-clean-mark-proves-the-directory
     if life_of_epoch(existing.broker_epoch) in request.lives:
         mark("known-by-its-clean-stop")
         return False

@@ -166,16 +166,18 @@ class PartitionChange:
         self._elr = self._next_elr()
         leader, rule = self._elect()
         self.rule = rule
-        if self._patient:
+        if self._patient:  # rule B30/preview-ends-the-wait
             self._on_wait(self._waits)
         self._mark(leader, rule)
         if leader != old.leader and (leader in self._elr or rule is Rule.GREATEST):
             # Alone at min ISR 1 it raises the high watermark on its own: then no other replica stays eligible.
             self._isr = (leader,)
+            # rule B11/eligible-leader-leaves-the-others-eligible-at-min-isr-1
             self._elr = () if self._min_isr <= 1 else tuple(node for node in self._elr if node != leader)
         elif rule in (Rule.LAST_KNOWN, Rule.UNCLEAN):
-            self._isr = (leader,)
-            self._elr = ()
+            self._isr = (leader,)  # rule B10/unclean-leader-keeps-the-isr
+            self._elr = ()  # rule B10/unclean-leader-keeps-the-eligible
+            # rule B10/unclean-leader-does-not-recover, schedule 45/greatest-log-is-elected-uncleanly
             self._recovering = self._recovering or rule.unclean
         last_known = self._next_in_doubt(rule) if self._synced else self._next_last_known_leader(leader)
         record = PartitionChangeRecord(
@@ -209,8 +211,10 @@ class PartitionChange:
 
     def _without_the_unfit(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         """Schedules 57, 80: acks do not wait for a member that is unfit, as long as a fit one may lead."""
+        # schedule 57/full-replicas-leave-every-isr
         if not any(self._is_fit(node) and self._acceptable(node) for node in isr):
             return isr
+        # schedule 57/full-leader-keeps-the-leadership, schedule 57/full-replica-stays-in-the-isr
         return tuple(node for node in isr if self._is_fit(node))
 
     def _next_elr(self) -> tuple[NodeId, ...]:
@@ -219,9 +223,12 @@ class PartitionChange:
         Safe because the high watermark stands still while |ISR| < min ISR (the strict rule of B): every member of the
         ISR when it fell below holds all that is committed.
         """
-        if len(self._isr) >= self._min_isr:
+        if len(self._isr) >= self._min_isr:  # rule B11/no-eligible-replicas, rule B11/eligible-are-never-cleared
             return ()
+        # rule B11/earlier-eligible-are-forgotten
         candidates = {*self._partition.eligible_leader_replicas, *self._partition.isr}
+        # schedule 45/log-in-doubt-stays-eligible, schedule 46/lost-log-stays-eligible
+        # schedule 57/full-replica-is-not-eligible
         return tuple(
             node
             for node in self._partition.replicas
@@ -230,27 +237,31 @@ class PartitionChange:
 
     def _elect(self) -> tuple[NodeId, Rule]:
         old = self._partition
+        # rule B10/leader-replaced-although-valid, rule B10/election-in-the-isrs-own-order
         order = [old.leader, *old.replicas]
         if self._election is Election.PREFERRED:
             order.insert(0, old.preferred_leader)
+        # schedule 57/eligible-without-room-first
         order.sort(key=lambda node: not self._is_fit(node))  # eligible replicas, too: those that can take writes
         clean = [node for node in dict.fromkeys(order) if self._may_lead(node)]
         if clean and (self._isr or not self._synced):
             return clean[0], self._clean_rule(clean[0])
         if clean:
             return self._eligible(clean)
-        if not self._isr and not self._elr:
+        if not self._isr and not self._elr:  # schedule 45/in-doubt-before-the-eligible
             node, rule = self._greatest_in_doubt() if self._synced else self._last_known_leader()
             if node != NO_NODE:
                 return node, rule
-        if self._election is Election.UNCLEAN:
+        if self._election is Election.UNCLEAN:  # rule B10/unclean-although-forbidden
+            # rule B10/unclean-by-replica-order
             for node in self._rank([node for node in old.replicas if self._acceptable(node)]):
                 return node, Rule.UNCLEAN
         return NO_NODE, Rule.NOBODY
 
     def _may_lead(self, node: NodeId) -> bool:
+        # rule B10/eligible-before-the-isr, rule B10/eligible-are-never-elected
         in_sync = node in self._isr or (not self._isr and node in self._elr)
-        return in_sync and self._acceptable(node)
+        return in_sync and self._acceptable(node)  # rule B10/leader-out-of-sync, rule B10/leader-that-is-not-alive
 
     def _clean_rule(self, node: NodeId) -> Rule:
         if node == self._partition.leader:
@@ -265,7 +276,7 @@ class PartitionChange:
         for node in alive:
             if self._proven(node):
                 return node, self._clean_rule(node)
-        members = {*self._elr, *self._in_doubt()}
+        members = {*self._elr, *self._in_doubt()}  # rule B30/members-in-doubt-are-not-waited-for
         if len(members) == 1:
             return alive[0], self._clean_rule(alive[0])
         known = {
@@ -281,7 +292,7 @@ class PartitionChange:
             mark("unproven-end-leads")
         if not known:
             return alive[0], self._clean_rule(alive[0])
-        best = greatest(known)
+        best = greatest(known)  # rule B30/first-unproven-end-leads
         equals = [node for node in alive if known.get(node) == known[best]]
         return (equals[0], self._clean_rule(equals[0])) if equals else (best, Rule.GREATEST)
 
@@ -297,10 +308,12 @@ class PartitionChange:
         members = {*old.last_known_elr}
         if self._doubtful in (*old.isr, *old.eligible_leader_replicas):
             members.add(self._doubtful)
+        # schedule 46/who-lost-its-log-is-waited-for, schedule 45/in-doubt-although-it-caught-up
         members -= {self._lost, *self._isr, *self._elr}
         return tuple(node for node in old.replicas if node in members)
 
     def _next_in_doubt(self, rule: Rule) -> tuple[NodeId, ...]:
+        # schedule 45/in-doubt-is-forgotten-beside-a-leader, schedule 45/in-doubt-at-min-isr
         return () if len(self._isr) >= self._min_isr or rule.unclean else self._in_doubt()
 
     def _greatest_in_doubt(self) -> tuple[NodeId, Rule]:
@@ -311,11 +324,12 @@ class PartitionChange:
         members = self._in_doubt()
         positions = {node: self._position(node) for node in members if self._acceptable(node)}
         known = {node: position for node, position in positions.items() if position is not None}
-        if not members or len(known) < len(members):
+        if not members or len(known) < len(members):  # schedule 45/member-in-doubt-does-not-wait
             if members:
                 mark("members-in-doubt-wait")
             return NO_NODE, Rule.NOBODY
         best = greatest(known)
+        # schedule 46/empty-log-in-doubt-leads
         if known[best].last_epoch < 0 and not self._nobody_reaches_beyond(known[best]):
             mark("empty-log-in-doubt-waits")
             return NO_NODE, Rule.NOBODY
@@ -333,6 +347,7 @@ class PartitionChange:
 
     def _last_known_leader(self) -> tuple[NodeId, Rule]:
         last_known = self._partition.last_known_elr
+        # rule B10/last-known-leader-is-not-tried, rule B10/last-known-leader-although-dead
         if len(last_known) == 1 and self._acceptable(last_known[0]):
             return last_known[0], Rule.LAST_KNOWN
         return NO_NODE, Rule.NOBODY
@@ -344,7 +359,7 @@ class PartitionChange:
         if leader != NO_NODE:
             return ()
         last_known = (old.leader,) if not self._isr and old.leader != NO_NODE else old.last_known_elr
-        return tuple(node for node in last_known if node != self._lost)
+        return tuple(node for node in last_known if node != self._lost)  # rule B10/last-known-leader-without-its-disk
 
 
 def greatest(positions: dict[NodeId, LogPosition]) -> NodeId:
@@ -353,8 +368,10 @@ def greatest(positions: dict[NodeId, LogPosition]) -> NodeId:
     A log all of whose records were deleted has forgotten their epoch. Beside one of those the ends decide alone: among
     members of one ISR they order the logs just as well.
     """
+    # schedule 45/trimmed-log-is-outranked-by-its-epoch
     if any(position.last_epoch < 0 < position.log_end_offset for position in positions.values()):
         return max(positions, key=lambda node: positions[node].log_end_offset)
+    # schedule 45/smallest-log-in-doubt, schedule 45/in-doubt-by-length-alone
     return max(positions, key=positions.__getitem__)
 
 

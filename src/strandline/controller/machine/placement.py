@@ -28,6 +28,15 @@ class UsableBroker:
     fenced: bool
 
 
+DEFAULT_REPLICATION_FACTOR_MAX = 3
+"""The default replication factor is this, or as many as there are brokers (design: safe by default)."""
+
+
+def default_replication_factor(brokers: int) -> int:
+    """Copies of a topic's partitions where neither the topic nor default.replication.factor says how many."""
+    return max(1, min(DEFAULT_REPLICATION_FACTOR_MAX, brokers))
+
+
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
     """The brokers that may get replicas, by node id."""
     return [

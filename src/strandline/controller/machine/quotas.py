@@ -38,7 +38,7 @@ def alter_client_quotas(state: MachineState, request: AlterQuotasRequest) -> Res
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {entity}")
             wanted = _wanted(entity, alteration.changes)
             is_new = entity not in known and any(value is not None for value in wanted.values())
-            if is_new and len(known) + added >= QUOTAS_MAX:
+            if is_new and len(known) + added >= QUOTAS_MAX:  # rule A21/quotas-without-number
                 words = f"the cluster has quotas for {QUOTAS_MAX} entities, as many as it may; defaults need fewer"
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, words)
         except KafkaError as error:

@@ -188,7 +188,7 @@ class BrokerSessions:
         for session in self._sessions.values():
             session.last_contact_ms = session.heard_ms = now_ms
             if session.asked_ms != NEVER:
-                session.asked_ms = now_ms
+                session.asked_ms = now_ms  # schedule 60/slept-and-blames-the-others
             if session.suspected_since_ms != NEVER:
                 session.suspected_since_ms = now_ms
                 session.refused_since_ms = NEVER
@@ -251,6 +251,7 @@ class BrokerSessions:
     def probed(self, node_id: NodeId, finding: ProbeFinding, now_ms: float, *, sent_ms: float) -> None:
         """Take note of what the probe that was sent at `sent_ms` found."""
         session = self._sessions.get(node_id)
+        # schedule 71/finding-about-the-process-before
         if session is None or session.probes == 0 or sent_ms < session.granted_ms:
             return
         session.probes -= 1
@@ -259,18 +260,20 @@ class BrokerSessions:
         connected = session.streams > 0 and session.suspected_since_ms == NEVER
         if finding is ProbeFinding.ALIVE:
             session.answers = True
+            # schedule 60/answer-of-the-dead-counts
             if NEVER > session.suspected_since_ms > sent_ms:
                 # It may have answered, and then died: only a younger probe ends the suspicion.
                 session.next_probe_ms = now_ms
                 return
             session.heard_ms = now_ms
-            self._clear(session)
+            self._clear(session)  # schedule 60/answer-to-a-probe-ends-no-silence
         elif connected:
             # Its heartbeats may come: what answers or refuses at that address cannot be believed against them.
             if session.asked_ms != NEVER:
                 session.next_probe_ms = now_ms + self._second_probe_ms
             if finding is ProbeFinding.OTHER_PROCESS:
                 mark("another-process-answers")
+                # schedule 71/other-process-is-not-believed
                 session.displaced_since_ms = min(session.displaced_since_ms, now_ms)
                 self._heartbeats_wanted.append(node_id)
         elif finding is ProbeFinding.OTHER_PROCESS:
@@ -323,8 +326,8 @@ class BrokerSessions:
         return self.times.probe_after_ms / 4
 
     def _silent_at_ms(self, session: Session) -> float:
-        reachable = session.answers or session.streams == 0
-        return session.asked_ms + self.times.answer_ms if reachable else NEVER
+        reachable = session.answers or session.streams == 0  # schedule 60/unreachable-broker-counts-as-silent
+        return session.asked_ms + self.times.answer_ms if reachable else NEVER  # schedule 60/silence-is-no-suspicion
 
     def _deadline_ms(self, session: Session) -> float:
         if session.dead:
@@ -340,7 +343,7 @@ class BrokerSessions:
     @staticmethod
     def _clear(session: Session) -> None:
         session.suspected_since_ms = NEVER
-        session.displaced_since_ms = NEVER
+        session.displaced_since_ms = NEVER  # schedule 71/heartbeat-ends-no-displacement
         session.refused_since_ms = NEVER
         session.next_probe_ms = NEVER
         session.asked_ms = NEVER
@@ -358,6 +361,7 @@ class BrokerSessions:
     def may_shut_down(self, node_id: NodeId, active: list[NodeId]) -> bool:
         """All `active` brokers have seen the broker's last leadership move away."""
         offset = self._sessions[node_id].controlled_shutdown_offset
+        # rule B12/shutdown-before-the-others-know
         return 0 <= offset <= min((self._sessions[node].metadata_offset for node in active), default=NEVER)
 
     def wanted_offset(self) -> int:

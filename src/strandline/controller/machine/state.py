@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Generic, TypeVar
 
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
@@ -19,19 +20,22 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
 from strandline.proto.ports import Rng
 
-DEFAULT_REPLICATION_FACTOR_MAX = 3
-"""The default replication factor is this, or as many as there are brokers (design: safe by default)."""
-
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
 
 PRODUCER_IDS_OF_AN_EPOCH = 1 << 32
-"""With two million epochs ids are below 2^53: programs that read numbers as doubles have them whole."""
+PRODUCER_IDS_OF_A_CLUSTER = 1 << 52
+"""A million epochs. Ids are below 2^53: programs that read numbers as doubles have them whole."""
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's MAX_RECORDS_PER_USER_OP: what one request may create is appended as one atomic batch."""
 
 T = TypeVar("T")
+
+
+def first_producer_id(cluster_id: str) -> int:
+    """Where the producer ids of a cluster begin: each has a place of its own, as far as chance has it (rule B27)."""
+    return int.from_bytes(sha256(cluster_id.encode()).digest()[:8], "big") % PRODUCER_IDS_OF_A_CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class MachineState:
         self.unproven = UnprovenEnds(image)
         """Logs of which nothing proves that they reach to where they did."""
         for node_id, broker in image.brokers.items():
-            suspected = node_id == led_before
+            suspected = node_id == led_before  # schedule 60/deposed-controller-is-trusted
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
@@ -115,7 +119,7 @@ class MachineState:
         broker = self.image.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {node_id} is not registered.")
-        if broker.broker_epoch != broker_epoch:
+        if broker.broker_epoch != broker_epoch:  # rule B12/heartbeat-of-another-life-is-taken
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH,
                 f"Broker {node_id} is registered with epoch {broker.broker_epoch}, not {broker_epoch}.",
@@ -147,6 +151,7 @@ class MachineState:
             unclean = self.resolver.unclean_election_enabled(image, topic.name)
             election = Election.UNCLEAN if unclean else Election.ONLINE
         key = TopicIdPartition(topic.topic_id, partition.partition)
+        # schedule 56/unserved-replica-is-elected, schedule 80/rotten-leader-leads-on
         return PartitionChange(
             partition,
             topic.topic_id,
@@ -178,11 +183,12 @@ class MachineState:
     def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
         """The broker has reported neither rot in its replica, nor that this one has no room though others have."""
         cramped = self.without_room.has(node_id, topic.topic_id, partition.partition)
-        return not cramped and self.is_whole(node_id, topic, partition)
+        return not cramped and self.is_whole(node_id, topic, partition)  # schedule 57/a-full-directory-leads
 
     def acks_are_synced(self, partition: PartitionInfo) -> bool:
         """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""
         brokers = (self.image.brokers.get(node) for node in partition.replicas)
+        # rule B11/one-broker-that-acks-unsynced-is-overlooked
         return not any(broker is not None and broker.acks_unsynced for broker in brokers)
 
     def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> LogPosition | None:
@@ -192,6 +198,7 @@ class MachineState:
         broker = self.image.brokers.get(node_id)
         if report is None or broker is None or partition.has_leader:
             return None
+        # schedule 45/report-of-an-older-leader-epoch-elects, schedule 45/report-of-an-earlier-process-elects
         if report.broker_epoch != broker.broker_epoch or report.leader_epoch != partition.leader_epoch:
             return None
         return LogPosition(report.last_epoch, report.log_end_offset)
@@ -222,6 +229,7 @@ class MachineState:
 
         records: list[MetadataRecord] = []
         for topic, partition in partitions:
+            # schedule 45/broker-in-doubt-stays-in-the-isr
             record = self.change(
                 topic,
                 partition,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from strandline.controller.machine.state import MachineState
-from strandline.controller.metadata.config_key import split_list
 from strandline.controller.metadata.image import ConfigResource, MetadataImage, ResourceType
+from strandline.controller.metadata.settings import TopicSettings
 from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
 from strandline.proto.errors import ConfigError
+from strandline.proto.settings import Setting
+
+T = TypeVar("T")
 
 _AS_THE_WHOLE = -2
 _NO_LIMIT = -1
 
-_RETENTIONS = (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes"))
+_RETENTIONS = (
+    (TopicSettings.local_retention_ms, TopicSettings.retention_ms),
+    (TopicSettings.local_retention_bytes, TopicSettings.retention_bytes),
+)
 
 
 def check_topic(state: MachineState, topic: str, after: Mapping[str, str]) -> None:
@@ -37,16 +43,18 @@ def check_topic(state: MachineState, topic: str, after: Mapping[str, str]) -> No
             "false: there is no object store. Set remote.log.storage.url on every node, of controllers too",
         )
 
-    def in_force(name: str) -> str:
-        return state.resolver.synonyms(image, TOPIC_CONFIGS[name], after)[0].value
+    def in_force(row: Setting[T]) -> T:
+        return state.resolver.in_force(image, row, after)
 
-    policy = in_force("cleanup.policy")
-    if "compact" in split_list(policy):
+    policy = in_force(TopicSettings.cleanup_policy)
+    if "compact" in policy:  # rule B21/tiered-topics-are-compacted
         raise ConfigError(
-            "cleanup.policy", policy, f"delete alone with {REMOTE_STORAGE_ENABLE}=true: what is tiered is not compacted"
+            "cleanup.policy",
+            ",".join(policy),
+            f"delete alone with {REMOTE_STORAGE_ENABLE}=true: what is tiered is not compacted",
         )
     for local, whole in _RETENTIONS:
-        _check_local(local, in_force(local), whole, in_force(whole))
+        _check_local(local.name, in_force(local), whole.name, in_force(whole))
 
 
 def check_brokers(image: MetadataImage, resource: ConfigResource, after: Mapping[str, str]) -> None:
@@ -54,25 +62,24 @@ def check_brokers(image: MetadataImage, resource: ConfigResource, after: Mapping
     altogether."""
     defaults: Mapping[str, str] = {} if not resource[1] else image.config((ResourceType.BROKER, ""))
 
-    def in_force(name: str) -> str:
-        return after.get(name, defaults.get(name, BROKER_CONFIGS[name].default))
+    def in_force(row: Setting[int]) -> int:
+        text = after.get(row.broker, defaults.get(row.broker))
+        return row.default_value() if text is None else row.stored(text)
 
     for local, whole in _RETENTIONS:
-        names = TOPIC_CONFIGS[local].broker_name, TOPIC_CONFIGS[whole].broker_name
-        if names[0] in after:
-            _check_local(names[0], in_force(names[0]), names[1], in_force(names[1]))
+        if local.broker in after:
+            _check_local(local.broker, in_force(local), whole.broker, in_force(whole))
 
 
-def _check_local(name: str, text: str, whole_name: str, whole_text: str) -> None:
-    local, whole = int(text), int(whole_text)
+def _check_local(name: str, local: int, whole_name: str, whole: int) -> None:
     if whole != _NO_LIMIT and local != _AS_THE_WHOLE and (local == _NO_LIMIT or local > whole):
-        raise ConfigError(name, text, f"at most {whole_name}, which is {whole}, or {_AS_THE_WHOLE}: the same")
+        raise ConfigError(name, local, f"at most {whole_name}, which is {whole}, or {_AS_THE_WHOLE}: the same")
 
 
 def _check_empty(image: MetadataImage, topic: str) -> None:
     info = image.topics[topic]
     count = sum(len(image.tier(info.topic_id, number).segments) for number in info.partitions)
-    if count:
+    if count:  # rule B21/full-tiers-are-turned-off
         raise ConfigError(
             REMOTE_STORAGE_ENABLE,
             "false",

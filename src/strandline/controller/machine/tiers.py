@@ -11,6 +11,7 @@ from strandline.controller.machine.isr import check_leader, once
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.settings import TopicSettings
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
     TieredSegmentRecord,
@@ -55,10 +56,10 @@ def _alter_one(state: MachineState, sender: NodeId, change: TierChange) -> list[
     tier = state.image.tier(change.topic_id, change.partition)
     records: list[MetadataRecord] = []
     if change.add and not _is_in(tier, change.add):
-        _check_enabled(state, topic)
+        _check_enabled(state, topic)  # rule B21/topics-without-the-setting-are-tiered
         _check_segments(tier, change.add, partition.leader_epoch)
         records += [TieredSegmentRecord(change.topic_id, change.partition, segment) for segment in change.add]
-    if change.start_offset > tier.start_offset:
+    if change.start_offset > tier.start_offset:  # rule B21/tier-start-goes-back
         records.append(TierStartRecord(change.topic_id, change.partition, change.start_offset))
     return records
 
@@ -69,24 +70,27 @@ def _check_sender(partition: PartitionInfo, sender: NodeId, leader_epoch: Leader
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST.
     """
-    if leader_epoch > partition.leader_epoch:
+    if leader_epoch > partition.leader_epoch:  # rule B21/controller-that-is-behind-judges-tiers
         raise KafkaError(
             ErrorCode.NOT_CONTROLLER,
             f"The leader knows epoch {leader_epoch}, this controller only {partition.leader_epoch}: this controller is "
             "the stale one.",
         )
+    # rule B21/deposed-leader-changes-the-tier, rule B21/any-replica-changes-the-tier
     check_leader(partition, sender, leader_epoch)
 
 
 def _is_in(tier: Tier, add: tuple[TieredSegment, ...]) -> bool:
     """The change was carried out already, and its answer was lost. What the tier's start has passed since is no longer
     in it."""
+    # rule B21/a-retry-behind-the-start-is-refused
     left = [segment.segment_id for segment in add if segment.end_offset > tier.start_offset]
+    # rule B21/a-retry-of-a-tier-change-is-refused, rule B21/same-offsets-are-a-retry
     return bool(left) and left == [segment.segment_id for segment in tier.segments[-len(left) :]]
 
 
 def _check_enabled(state: MachineState, topic: TopicInfo) -> None:
-    if state.resolver.topic_value(state.image, topic.name, REMOTE_STORAGE_ENABLE) != "true":
+    if not state.resolver.topic_value(state.image, topic.name, TopicSettings.remote_storage_enable):
         words = f"Topic {topic.name!r} has {REMOTE_STORAGE_ENABLE}=false: no segment of it goes to the object store."
         raise KafkaError(ErrorCode.INVALID_REQUEST, words)
 
@@ -99,7 +103,7 @@ def _check_segments(tier: Tier, add: tuple[TieredSegment, ...], leader_epoch: Le
         fault = segment_fault(segment) or place_fault(segment, tier.start_offset, end_offset)
         if not fault and segment.segment_id in known:
             fault = "its id is in the tier already"
-        if not fault and segment.last_epoch > leader_epoch:
+        if not fault and segment.last_epoch > leader_epoch:  # rule B21/segments-of-epochs-to-come
             fault = f"it holds records of leader epoch {segment.last_epoch}, and the leader's is {leader_epoch}"
         if fault:
             raise KafkaError(

@@ -20,9 +20,8 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine import adoption, tiering
-from strandline.controller.machine.placement import Placer, usable_brokers
+from strandline.controller.machine.placement import Placer, default_replication_factor, usable_brokers
 from strandline.controller.machine.state import (
-    DEFAULT_REPLICATION_FACTOR_MAX,
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
     Result,
@@ -36,12 +35,10 @@ from strandline.controller.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from strandline.controller.metadata.topic_configs import validate_topic_configs
+from strandline.controller.metadata.settings import BrokerSettings, validate_topic_settings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, NodeId, PartitionEpoch, TopicId
-
-_FIRST_EPOCH = LeaderEpoch(0)
 
 
 class _Placement:
@@ -110,7 +107,7 @@ def _create_topic(
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
     taken.check(topic.name)
     owner = state.image.topic_by_id.get(topic.topic_id)
-    if owner is not None:
+    if owner is not None:  # rule A16/topic-id-is-taken-twice
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Topic {owner.name!r} has the id {topic.topic_id} that is proposed for {topic.name!r}. Propose none: the "
@@ -124,6 +121,7 @@ def _create_topic(
         assignments, remark = _automatic_assignments(state, placement, topic)
     placement.charge(len(assignments))
     adopted = adoption.adopted(state, topic, len(assignments), dry_run=dry_run)
+    # rule A16/topic-id-is-taken-twice/2
     topic_id = topic.topic_id if topic.is_restored else _new_topic_id(state, topic.topic_id)
     records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
     records += [ConfigRecord(int(ResourceType.TOPIC), topic.name, key, configs[key]) for key in sorted(configs)]
@@ -134,7 +132,7 @@ def _create_topic(
             number,
             replicas,
             manual=bool(topic.assignments),
-            leader_epoch=adopted.epochs.get(number, _FIRST_EPOCH),
+            leader_epoch=adopted.first_epoch,
         )
         for number, replicas in enumerate(assignments)
     ]
@@ -178,7 +176,7 @@ def _new_topic_id(state: MachineState, proposed: TopicId) -> TopicId:
     positions, committed offsets and logs of the deleted one are not its own.
     """
     drawn = state.rng.getrandbits(128)
-    if proposed == ZERO_UUID:
+    if proposed == ZERO_UUID:  # rule A16/topic-id-is-used-again
         return UUID(int=drawn, version=4)
     return UUID(int=(_first_half(proposed) << 64) | (drawn & (1 << 64) - 1), version=4)
 
@@ -195,7 +193,7 @@ def _checked_configs(state: MachineState, topic: CreatableTopic) -> dict[str, st
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic config {name}.")
         configs[name] = value
     try:
-        validate_topic_configs(configs)
+        validate_topic_settings(configs)
         tiering.check_topic(state, topic.name, configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
@@ -219,12 +217,12 @@ def _automatic_assignments(
             "Number of partitions must be larger than 0, or -1 to use the default value.",
         )
     if count == -1:
-        count = int(state.resolver.broker_value(state.image, "num.partitions"))
+        count = state.resolver.broker_value(state.image, BrokerSettings.num_partitions)
     if factor == -1:
-        factor = int(state.resolver.broker_value(state.image, "default.replication.factor"))
+        factor = state.resolver.broker_value(state.image, BrokerSettings.default_replication_factor)
         if factor < 1:
             brokers = len(placement.brokers)
-            factor = max(1, min(DEFAULT_REPLICATION_FACTOR_MAX, brokers))
+            factor = default_replication_factor(brokers)
             remark = f"Replication factor {factor} was chosen: the cluster has {brokers} broker(s)."
             if factor == 1:
                 remark += " Records exist once and are lost with that broker's disk."
@@ -283,7 +281,7 @@ def new_partition(
     replicas: tuple[NodeId, ...],
     *,
     manual: bool,
-    leader_epoch: LeaderEpoch = _FIRST_EPOCH,
+    leader_epoch: LeaderEpoch = adoption.FIRST_EPOCH,
 ) -> PartitionRecord:
     """A new partition: its ISR are the active replicas that have room, or all active ones where none has; the first of
     them leads.
@@ -297,7 +295,7 @@ def new_partition(
         raise KafkaError(
             code, f"All brokers of the assignment of partition {number} are fenced or in controlled shutdown."
         )
-    isr = tuple(node for node in isr if image.has_room(node)) or isr
+    isr = tuple(node for node in isr if image.has_room(node)) or isr  # schedule 57/new-topic-on-a-full-disk
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,
@@ -323,7 +321,7 @@ def delete_topics(state: MachineState, request: DeleteTopicsRequest) -> Result[T
             what = f"named {ref.name!r}" if ref.topic_id == ZERO_UUID else f"with id {ref.topic_id}"
             outcomes.append(TopicOutcome(ref.name, ref.topic_id, code, f"There is no topic {what}."))
             continue
-        if topic.topic_id in records:
+        if topic.topic_id in records:  # rule A24/topics-to-delete-are-sought-in-a-list
             message = f"The request names topic {topic.name!r} twice."
             outcomes.append(TopicOutcome(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
             continue

@@ -36,7 +36,7 @@ class UnprovenEnds:
         self._unproven: dict[TopicIdPartition, dict[NodeId, None]] = {}
         self._waiting: dict[TopicIdPartition, float] = {}
         for topic, partition in image.partitions():
-            if partition.eligible_leader_replicas:
+            if partition.eligible_leader_replicas:  # rule B30/new-controller-believes-every-end
                 key = TopicIdPartition(topic.topic_id, partition.partition)
                 self._unproven[key] = dict.fromkeys(partition.eligible_leader_replicas)
 
@@ -49,7 +49,7 @@ class UnprovenEnds:
 
     def is_proven(self, node_id: NodeId, key: TopicIdPartition) -> bool:
         """The replica's log has all that was committed, for certain."""
-        return node_id not in self._unproven.get(key, ())
+        return node_id not in self._unproven.get(key, ())  # rule B30/unproven-end-leads-at-once
 
     def adopted(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Partitions have changed. Who is in an ISR has all that is committed; where somebody leads nobody waits."""
@@ -63,6 +63,7 @@ class UnprovenEnds:
                     self._waiting.pop(key, None)
                 members = self._unproven.get(key)
                 if members is not None:
+                    # rule B30/unproven-for-good
                     self._keep(key, {node: None for node in members if node not in partition.isr})
         for topic_id, deleted in delta.deleted_topics.items():
             for number in deleted.partitions:
@@ -96,10 +97,11 @@ class UnprovenEnds:
 
     def forgive(self, now_ms: float) -> None:
         """This controller itself stood still: who was to report had no time to."""
-        self._waiting = dict.fromkeys(self._waiting, now_ms + WAIT_MS)
+        self._waiting = dict.fromkeys(self._waiting, now_ms + WAIT_MS)  # rule B30/stalled-controller-waits-no-more
 
     def over(self, now_ms: float) -> list[TopicIdPartition]:
         """The partitions that have waited for long enough."""
+        # rule B30/unproven-ends-wait-for-ever
         return [key for key, until_ms in self._waiting.items() if until_ms <= now_ms]
 
     def next_event_ms(self) -> float:

@@ -131,7 +131,7 @@ class MetadataDelta:
     def check_whole(self) -> None:
         """A batch was applied whole. Raises FatalError for a topic without partitions, which no snapshot holds."""
         for topic_id in self.created_topics:
-            if not self._own_topics[topic_id]:
+            if not self._own_topics[topic_id]:  # rule A10/metadata-that-cannot-be-is-loaded
                 raise FatalError(f"Topic {topic_id} is created without partitions: the metadata is damaged.")
 
     def image(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
@@ -210,7 +210,7 @@ class MetadataDelta:
         if record.name in topics:
             raise FatalError(f"A record creates topic {record.name!r}, which exists already: the metadata is damaged.")
         by_id = self._writable_topic_by_id()
-        if record.topic_id in by_id:
+        if record.topic_id in by_id:  # rule A16/topic-id-is-taken-twice/3
             raise FatalError(
                 f"A record creates topic {record.name!r} with id {record.topic_id}, which topic "
                 f"{by_id[record.topic_id].name!r} has already: the metadata is damaged."
@@ -311,7 +311,7 @@ class MetadataDelta:
     def _add_acl(self, record: AccessControlEntryRecord) -> None:
         self._require_version()
         fault = binding_fault(record.binding)
-        if fault:
+        if fault:  # rule A20/damaged-acls-are-replayed
             raise FatalError(
                 f"A record adds an ACL that cannot be, {record.binding}: {fault}. The metadata is damaged."
             )
@@ -425,7 +425,9 @@ class MetadataDelta:
 
 def merge(old: PartitionInfo, change: PartitionChangeRecord) -> PartitionInfo:
     """The partition after a change. Naming a leader bumps the leader epoch, any change the partition epoch."""
+    # rule B1/election-without-a-leader-epoch, rule B1/isr-change-bumps-the-leader-epoch
     leader_epoch = old.leader_epoch if change.leader is None else LeaderEpoch(old.leader_epoch + 1)
+    # rule B1/change-without-a-partition-epoch
     return PartitionInfo(
         partition=old.partition,
         replicas=old.replicas if change.replicas is None else change.replicas,

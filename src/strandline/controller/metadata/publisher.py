@@ -99,6 +99,7 @@ class ImagePublisher:
         image = self.image
         if image.metadata_version == 0:
             return None
+        # rule A13/snapshot-named-behind-its-state, rule A13/snapshot-named-ahead-of-its-state
         return image.offset + 1, image.epoch, encode_records(image_records(image))
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:

@@ -95,7 +95,7 @@ def _value(entity: QuotaEntity, key: str, text: str) -> float:
     except ValueError:
         value = -1.0
     fault = entity_fault(entity) or value_fault(entity, key, value)
-    if fault or repr(value) != text:
+    if fault or repr(value) != text:  # rule A21/damaged-quotas-are-replayed
         raise FatalError(
             f"A record sets a quota that cannot be, {key}={text!r} of {entity}: {fault}. The metadata is damaged."
         )

@@ -143,7 +143,7 @@ class ScramDelta:
 
     def set_secret(self, record: ScramSecretRecord) -> None:
         """Raises FatalError: a second secret, or one that is too short."""
-        if self._secret or len(record.secret) != SECRET_BYTES:
+        if self._secret or len(record.secret) != SECRET_BYTES:  # rule A19/second-secret
             raise FatalError("A record sets a second SCRAM secret, or one that is none: the metadata is damaged.")
         self._secret = record.secret
 

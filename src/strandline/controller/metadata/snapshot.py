@@ -39,12 +39,13 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     for resource in sorted(image.configs):
         values = image.configs[resource]
         records.extend(ConfigRecord(int(resource[0]), resource[1], key, values[key]) for key in sorted(values))
+    # rule A20/snapshot-without-acls
     records.extend(AccessControlEntryRecord(binding) for binding in sorted(image.acls))
     if image.next_producer_id > 0:
         records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
-    records.extend(image.scram.records())
-    records.extend(quota_records(image.quotas))
-    records.extend(image.tiering.records())
+    records.extend(image.scram.records())  # rule A19/snapshot-without-credentials
+    records.extend(quota_records(image.quotas))  # rule A21/snapshot-without-quotas
+    records.extend(image.tiering.records())  # rule B21/snapshot-without-tiers
     return records
 
 

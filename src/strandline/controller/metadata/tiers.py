@@ -148,7 +148,7 @@ class TiersDelta:
                 self._removed[key] = None
             had = had or own is not None or key in self._base.tiers
             self.changed.pop(key, None)
-        if had or enabled:
+        if had or enabled:  # rule B21/deleted-topics-leave-their-objects, rule B21/first-copies-of-deleted-topics-stay
             self._writable_deleted()[topic_id] = name
             self.changed_deleted[topic_id] = None
 
@@ -198,7 +198,7 @@ class _OwnTier:
 
     def raise_start(self, start_offset: Offset) -> None:
         gone = bisect_right(self.segments, start_offset, key=lambda segment: segment.end_offset)
-        self.start_offset, self.segments = start_offset, self.segments[gone:]
+        self.start_offset, self.segments = start_offset, self.segments[gone:]  # rule B21/segments-below-the-start-stay
 
 
 def segment_fault(segment: TieredSegment) -> str:
@@ -223,8 +223,9 @@ def _rises(numbers: Sequence[int]) -> bool:
 def place_fault(segment: TieredSegment, start_offset: Offset, end_offset: Offset | None) -> str:
     """Why a segment cannot come next, where the tier ends at `end_offset` (None: it is empty); empty: it can."""
     if end_offset is None:
-        below = segment.base_offset < start_offset
+        below = segment.base_offset < start_offset  # rule B21/what-was-deleted-is-added-again
         return f"it begins below the tier's start, {start_offset}" if below else ""
+    # rule B21/gaps-in-a-tier, rule B21/overlaps-in-a-tier
     return "" if segment.base_offset == end_offset else f"the tier ends at {end_offset}"
 
 

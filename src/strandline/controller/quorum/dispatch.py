@@ -128,13 +128,14 @@ class Dispatcher:
     def _notify_leader(self, replay: _Replay) -> None:
         if replay.notified == self._leader:
             return
+        # rule A13/leadership-told-before-the-replay
         if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:
             return
         replay.notified = self._leader
         replay.listener.handle_leader_change(self._leader)
 
     def _catch_up(self, replay: _Replay) -> None:
-        if not replay.loaded or replay.next_offset < self._log.start_offset:
+        if not replay.loaded or replay.next_offset < self._log.start_offset:  # rule A10/listeners-not-reloaded/2
             latest = self._snapshots.latest
             self._load(replay, None if latest is None else self._snapshots.load(latest))
         budget = _TURN_BYTES_MAX

@@ -86,11 +86,12 @@ class Driver:
         endpoints: Mapping[NodeId, Endpoint],
         config: QuorumConfig,
         clock: Clock,
+        stamp_ms: Callable[[], int],
         rpc: Rpc,
         on_fatal: Callable[[BaseException], None],
         fetched: Fetched | None = None,
     ) -> None:
-        """`fetched` tries what a leader sends before it is appended."""
+        """`stamp_ms` says the time that is written down; `fetched` tries what a leader sends before it is appended."""
         self.core = core
         self._durable = durable
         self._log = durable.log
@@ -99,6 +100,7 @@ class Driver:
         self.unreached: dict[NodeId, str] = {}
         self._config = config
         self._clock = clock
+        self._stamp_ms = stamp_ms
         self._rpc = rpc
         self._on_fatal = on_fatal
         self._fetched = fetched
@@ -200,6 +202,7 @@ class Driver:
             self._note_recovery_point()
         else:  # also where nothing more is written: what has been synced by then is vouched for
             self._recovery_point_armed = True
+            # rule E5/idle-log-is-not-vouched-for
             self._loop.call_later((self._recovery_point_due_ms - now_ms) / 1000, self._recovery_point_is_due)
 
     def _recovery_point_is_due(self) -> None:
@@ -224,7 +227,7 @@ class Driver:
 
     def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (schedule 32)."""
-        self.fail(error)
+        self.fail(error)  # rule A9/failed-sync-does-not-stop-the-quorum, rule A9/failed-sync-is-retried
 
     # --- the pump ----------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class Driver:
                     self._hold_back(ready)
                     return
                 try:
-                    self._durable.memory.remember(ready.persist, self._held())
+                    self._durable.memory.remember(ready.persist, self._held())  # rule A1/vote-sent-before-it-is-durable
                 except DiskFull:
                     mark("quorum-disk-full")
                     self._hold_back(ready)
@@ -292,14 +295,16 @@ class Driver:
                 self._spawn(self._call(message))
             else:
                 self._callers.reply(message)
+        # rule A13/uncommitted-records-are-handed-over
         if ready.high_watermark is not None:
             # The core takes its own back to the log's end when not everything could be written.
+            # rule A8/what-was-not-written-is-handed-over
             self._dispatcher.advance(min(ready.high_watermark, self.core.high_watermark))
 
     def _change_log(self, action: LogAction) -> bool:
         """Carry out one order; False if it failed harmlessly and those after it cannot follow."""
         if isinstance(action, Append):
-            if not self._log.write(action.batch, self._clock.wall_ms()):
+            if not self._log.write(action.batch, self._stamp_ms()):
                 self.core.append_failed(self._log.end_offset, self.now_ms())
                 return False
         elif isinstance(action, TruncateTo):

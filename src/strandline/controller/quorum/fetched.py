@@ -37,6 +37,7 @@ class Fetched:
     def judged(self, request: FetchRequest, response: FetchResponse, handed_over: int) -> tuple[FetchResponse, str]:
         """The answer without what cannot be replayed, an error if nothing is left, and the reason; `handed_over` is up
         to where the listeners have the log."""
+        # rule A16/followers-append-what-they-cannot-replay
         if not response.batches or request.fetch_offset != self._log.end_offset:
             return response, ""
         if not self._stands_at(OffsetAndEpoch(request.fetch_offset, request.last_fetched_epoch), handed_over):
@@ -47,7 +48,7 @@ class Fetched:
                     self._replay(batch)
             except _UNREPLAYABLE as error:
                 self._end = None
-                if fetched.next_offset <= response.high_watermark:
+                if fetched.next_offset <= response.high_watermark:  # rule A16/committed-record-is-refused-for-ever
                     break  # committed: whether it can be replayed is for the listener to say
                 mark("unreplayable-not-appended")
                 why = f"not appended: this node could not replay the leader's records at {fetched.base_offset}: {error}"
@@ -67,7 +68,7 @@ class Fetched:
 
     def _stands_at(self, end: OffsetAndEpoch, handed_over: int) -> bool:
         """Bring the rehearsal to the end of this node's log; False if it has not caught up so far."""
-        if self._end == end:
+        if self._end == end:  # rule A16/rehearsal-of-another-log
             return True
         self._end = None
         gap: list[CommittedBatch] = []

@@ -110,7 +110,7 @@ class Memory:
         if promise is not None and promise.sequence:
             if state is None:
                 self.lost = "its metadata directory is not there, or has no quorum-state"
-            elif state.sequence < promise.sequence:
+            elif state.sequence < promise.sequence:  # rule A14/older-copy-goes-on
                 self.lost = "its metadata directory is an older copy: its quorum-state is from before the last promise"
 
     def doubt(self, end_offset: int) -> None:
@@ -129,7 +129,7 @@ class Memory:
         doubt = OffsetAndEpoch(end_offset, epoch)
         if election.doubt is not None and election.doubt.at_least(doubt):
             doubt = election.doubt
-        self._write(replace(self.now, election=replace(election, doubt=doubt)))
+        self._write(replace(self.now, election=replace(election, doubt=doubt)))  # rule A15/cut-tail-is-intact
 
     def settle(self, log_end: OffsetAndEpoch, *, alone: bool, rng: Rng) -> None:
         """The log is open and ends at `log_end`: decide what the node is, and make both files say so.
@@ -141,12 +141,12 @@ class Memory:
         lost = self.lost
         if self._found is None and self._promise is not None and log_end != EMPTY:
             lost = "its log has records, and neither quorum-state nor quorum-promise says how it voted"
-        if not _reaches(log_end, self.now.held):
+        if not _reaches(log_end, self.now.held):  # rule A14/shorter-log-goes-on
             lost = lost or f"its log ends at {log_end}, and held everything before {self.now.held}"
-        if not lost:
+        if not lost:  # rule A14/lost-log-keeps-its-vote
             self._write(self.now)
             return
-        if alone:
+        if alone:  # rule A14/lone-voter-begins-anew
             raise CorruptLogError(self._directory, 0, log_end.offset, f"the metadata log was lost: {lost}", LONE_ADVICE)
         mark("lost-log-observes")
         log.error(f"this node has lost its metadata log: {lost}. {RESTORE_ADVICE}")
@@ -205,11 +205,11 @@ class Memory:
     def _write(self, remembered: Remembered) -> None:
         remembered = replace(remembered, sequence=self.now.sequence + 1)
         self._state.write(remembered)
-        if self._promise is not None:
+        if self._promise is not None:  # rule A14/promise-not-kept-outside
             self._promise.write(remembered)
         self.now = remembered
 
 
 def _reaches(end: OffsetAndEpoch, held: OffsetAndEpoch) -> bool:
     """Whether a log that ends so has what was held. That was committed, so both numbers only ever rise."""
-    return end.offset >= held.offset and end.epoch >= held.epoch
+    return end.offset >= held.offset and end.epoch >= held.epoch  # rule A14/held-is-compared-by-epoch-first

@@ -80,6 +80,7 @@ class MetadataLog:
             retention_ms=-1,
         )
         try:
+            # rule A9/metadata-not-written-again
             log = open_log(
                 disk,
                 directory,
@@ -97,8 +98,9 @@ class MetadataLog:
             if rewriting is None:
                 raise
             raise refusal(error, directory) from error
+        # rule A22/clean-voters-are-doubted
         proven = recovery_point.clean and recovery_point.offset == log.log_end_offset
-        recovery_point.note(log.log_end_offset)
+        recovery_point.note(log.log_end_offset)  # rule A22/clean-mark-of-the-quorum-stays
         return cls(log, recovery_point, proven=proven)
 
     def note_recovery_point(self) -> None:
@@ -131,6 +133,7 @@ class MetadataLog:
         """
         log = self.partition_log
         latest = snapshots[-1] if snapshots else None
+        # rule A10/restart-between-freeze-and-truncation
         if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
             self.reset_to(latest)
         # A stop between that reset and the deletion of older snapshots leaves those behind: they serve no follower.
@@ -229,7 +232,7 @@ class MetadataLog:
         log = self.partition_log
         while log.removed:
             await log.delete_oldest_removed()
-            await log.disk.sync([], [log.directory])
+            await log.disk.sync([], [log.directory])  # rule E5/start-is-cut-in-any-order
 
     def abandon(self) -> None:
         """Close the files as they are."""

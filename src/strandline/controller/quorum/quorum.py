@@ -72,10 +72,12 @@ class Quorum:
         config: QuorumConfig,
         on_fatal: Callable[[BaseException], None],
         fresh_boot: bool = False,
+        stamp_ms: Callable[[], int] | None = None,
     ) -> None:
         """Raises ConfigError if role and voter set contradict each other.
 
         `fresh_boot`: no process of this boot has used `data_dir` before, so what is read there is on the disk.
+        `stamp_ms`: the time that records get; left out: the wall clock's.
 
         A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
         and `describe` shows it so (schedule 26).
@@ -97,6 +99,7 @@ class Quorum:
         self._config = config
         self._on_fatal = on_fatal
         self._fresh_boot = fresh_boot
+        self._stamp_ms = clock.wall_ms if stamp_ms is None else stamp_ms
         self._listeners: list[QuorumListener] = []
         self._rehearsal: Rehearsal | None = None
         self._dispatcher: Dispatcher | None = None
@@ -155,6 +158,7 @@ class Quorum:
             endpoints=self._endpoints,
             config=self._config,
             clock=self._clock,
+            stamp_ms=self._stamp_ms,
             rpc=self._rpc,
             on_fatal=self._on_fatal,
             fetched=None if self._rehearsal is None else Fetched(log, self._rehearsal),
@@ -315,7 +319,7 @@ class Quorum:
         if driver is None or leading is None or leading.epoch != epoch:
             raise NotLeader(self.leader_and_epoch, wanted_epoch=epoch)
         base = driver.core.log.end_offset
-        data = build_data_batch(records, base_offset=base, epoch=epoch, timestamp_ms=self._clock.wall_ms())
+        data = build_data_batch(records, base_offset=base, epoch=epoch, timestamp_ms=self._stamp_ms())
         if len(data) > self._config.max_batch_bytes:
             message = "too many metadata records at once"
             raise KafkaError(

@@ -48,7 +48,7 @@ class RecoveryPoint:
         try:
             if not data.endswith(b"\n"):  # half a boot's id would be taken for another boot
                 raise ValueError("the last line is not whole")
-            if "crc" in values and values.pop("crc") != _crc(values):
+            if "crc" in values and values.pop("crc") != _crc(values):  # rule A14/damaged-recovery-point-is-believed
                 raise ValueError("its checksum does not hold")
             offset, boot_id = int(values["recovery.point"]), values["boot.id"]
         except (KeyError, ValueError) as error:
@@ -62,7 +62,7 @@ class RecoveryPoint:
         try:
             self._write(offset, clean=clean)
         except DiskFull:
-            if self.clean:
+            if self.clean:  # rule A22/clean-mark-outlives-a-full-disk
                 self._unlink()
             self.lower_to(offset)
 
@@ -81,7 +81,7 @@ class RecoveryPoint:
             try:
                 self._write(offset)
             except DiskFull:
-                self._unlink()
+                self._unlink()  # rule E5/recovery-point-is-lowered-only-with-room
 
     def _unlink(self) -> None:
         self._disk.unlink(self._path)

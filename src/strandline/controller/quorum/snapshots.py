@@ -94,8 +94,8 @@ class SnapshotStore:
             try:
                 whole = self.load(snapshot)
             except CorruptLogError as error:
-                damage = damage or error
-                continue
+                damage = damage or error  # rule A14/damaged-latest-snapshot-ends-the-start
+                continue  # rule A14/damaged-latest-snapshot-ends-the-start/2
             break
         if whole is None and damage is not None:
             raise damage
@@ -135,11 +135,11 @@ class SnapshotStore:
         try:
             file.truncate(0)
             file.pwrite(data, 0)
-            await self._disk.sync([file])
+            await self._disk.sync([file])  # rule A10/own-snapshot-not-synced
         finally:
             file.close()
         try:
-            check(_load(self._disk, part))
+            check(_load(self._disk, part))  # rule A10/own-snapshot-is-trusted-unread
         except Exception:
             self._disk.unlink(part)
             raise
@@ -221,7 +221,7 @@ class SnapshotStore:
         if self._part is None or self._part[0] != snapshot:
             raise FatalError(f"internal error: snapshot {snapshot} is installed, but was not fetched")
         _, file = self._part
-        self._disk.sync_now([file])
+        self._disk.sync_now([file])  # rule A10/fetched-snapshot-not-synced
         file.close()
         self._part = None
         self._freeze(self.path(snapshot) + _PART, snapshot)
@@ -236,7 +236,7 @@ class SnapshotStore:
 
     def _freeze(self, part: str, snapshot: OffsetAndEpoch) -> None:
         self._disk.rename(part, self.path(snapshot))
-        self._disk.sync_dir(self._directory)
+        self._disk.sync_dir(self._directory)  # rule A10/snapshot-name-not-synced
         if snapshot not in self.ids:
             self.ids.append(snapshot)
             self.ids.sort()
@@ -248,7 +248,7 @@ def encode_snapshot(
     """The bytes of a snapshot file. `timestamp_ms` is wall-clock time; 0 stands for the last contained record's."""
     build = partial(build_batch, leader_epoch=epoch)
     head = [snapshot_header(timestamp_ms, timestamp_ms)]
-    if voters is not None:
+    if voters is not None:  # rule A11/snapshot-forgets-the-voters
         head.append(voters_record(voters, timestamp_ms))
     out = build(head, base_offset=0, control=True)
     offset = len(head)
@@ -280,7 +280,7 @@ def _load(disk: Disk, path: str) -> Snapshot:
     position = 0
     try:
         for header, view in iter_batches(data):
-            verify_crc(view)
+            verify_crc(view)  # rule A10/snapshot-with-a-flipped-bit-is-loaded
             records = decode_records(view)
             if header.is_control:
                 controls += [control_type(record) for record in records]
@@ -292,6 +292,6 @@ def _load(disk: Disk, path: str) -> Snapshot:
             position += header.size
     except (KafkaError, ProtocolError) as error:
         raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", DAMAGE_ADVICE) from error
-    if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:
+    if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:  # rule A10/snapshot-without-a-footer-is-loaded
         raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", DAMAGE_ADVICE)
     return Snapshot(values, voters)

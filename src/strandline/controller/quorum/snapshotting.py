@@ -81,6 +81,7 @@ class Snapshotting:
         snapshot = OffsetAndEpoch(offset, epoch)
         if offset <= (0 if snapshots.latest is None else snapshots.latest.offset):
             return
+        # rule A10/snapshot-of-uncommitted-records
         if offset > self._core.high_watermark or self._core.log.epoch_before(offset) != epoch:
             raise FatalError(f"a listener's snapshot {snapshot} does not end at a committed record of its epoch")
         try:
@@ -103,7 +104,7 @@ class Snapshotting:
         mark("quorum-snapshot-taken")
         start = snapshots.drop_old()
         self._core.snapshot_taken(snapshot, max(start, self._core.log.start))
-        self._log.delete_before(self._core.log.start.offset)
+        self._log.delete_before(self._core.log.start.offset)  # rule A10/log-deleted-past-the-snapshot
         await self._log.delete_removed()
 
     def install(self, snapshot: OffsetAndEpoch, now_ms: float) -> None:
@@ -121,13 +122,13 @@ class Snapshotting:
         self._try(snapshot, content)  # before anything is replaced: it would stop this node for good
         self._snapshots.install(snapshot)
         mark("quorum-snapshot-installed")
-        self._log.reset_to(snapshot)
+        self._log.reset_to(snapshot)  # rule A10/log-kept-when-a-snapshot-is-installed
         self._snapshots.drop_before(snapshot)
         self._core.snapshot_installed(snapshot, now_ms, content.voters)
         self.reloads += 1
-        self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)
+        self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)  # rule A10/listeners-not-reloaded
 
     def _try(self, snapshot: OffsetAndEpoch, content: Snapshot) -> None:
         """Raises FatalError if this node could not load it."""
-        if self._fetched is not None:
+        if self._fetched is not None:  # rule A16/snapshot-replaces-the-log-untried
             self._fetched.snapshot(snapshot.offset, snapshot.epoch, content.records)

@@ -70,6 +70,7 @@ class StateFile:
             return _decode(data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"not a {self.path.rpartition('/')[2]} file ({error})"
+            # rule A1/damaged-state-is-no-state
             raise CorruptLogError(self.path, 0, None, reason, _advice(self.path)) from error
 
     def write(self, state: Remembered) -> None:
@@ -80,9 +81,9 @@ class StateFile:
             FatalError: it would not be read back as it is; nothing was written (schedule 62).
         """
         data = _encode(state)
-        if not _reads_back(data, state):
+        if not _reads_back(data, state):  # rule A17/state-that-cannot-be-read-back-is-written
             raise FatalError(f"internal error: the quorum state {state} cannot be written down")
-        write_file_durably(self._disk, self.path, data)
+        write_file_durably(self._disk, self.path, data)  # rule A1/vote-not-durable
 
 
 def _advice(path: str) -> str:

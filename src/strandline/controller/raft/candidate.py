@@ -51,7 +51,7 @@ class Candidate(Role):
         self._round.pump(now_ms)
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        return request.pre_vote and up_to_date
+        return request.pre_vote and up_to_date  # rule A3/candidate-votes-for-another
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         self._round.record(sent, response)
@@ -64,6 +64,7 @@ class Candidate(Role):
     def _judge(self, now_ms: float) -> Move | None:
         if self._round.won:
             granting = tuple(self._round.granted)
+            # rule A3/a-minority-elects/3
             ensure(len(granting) >= self.node.voters.majority, "ElectedByAMajority", granting=granting)
             return Move(Event.ELECTED, self.epoch, granting=granting)
         if self._round.lost and not self._backing_off:

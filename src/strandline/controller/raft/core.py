@@ -194,7 +194,7 @@ class RaftCore:
         self.node.append_failed(end_offset)
         if isinstance(self.role, Follower | Observer):
             self.role.fetching.failed(now_ms)
-        self._make(self.role.resign(Event.WRITE_FAILED))
+        self._make(self.role.resign(Event.WRITE_FAILED))  # rule A9/leader-stays-after-a-failed-write
         self._fit_role()
 
     def resign(self, now_ms: float) -> None:
@@ -215,6 +215,7 @@ class RaftCore:
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start: OffsetAndEpoch) -> None:
         """A local snapshot is durable, and the log below `start` (the end of a kept snapshot) was deleted."""
         # A snapshot holds committed records alone (rule A10).
+        # rule A10/snapshot-of-uncommitted-records/2
         ensure(snapshot.offset <= self.high_watermark, "CommittedSnapshot", snapshot=snapshot, hw=self.high_watermark)
         self.node.log.snapshot_taken(snapshot)
         self.node.log.advance_start(start)
@@ -275,14 +276,16 @@ class RaftCore:
         """Whether the vote is granted (rules A3, A4)."""
         if request.candidate_epoch > self.epoch:
             self._adopt(request.candidate_epoch, None)
-        up_to_date = request.last.at_least(self.node.log.end)
+        up_to_date = request.last.at_least(self.node.log.end)  # rule A3/vote-for-any-log
         granted = self.role.may_grant(request, up_to_date)
         if not up_to_date:
             mark("vote-refused-log-behind")
         elif request.pre_vote and not granted:
             mark("pre-vote-refused")
+        # rule A4/pre-vote-is-a-vote
         if granted and not request.pre_vote and self.role.voted_for != request.candidate:
             # The election timer starts anew: the candidate is at least as good as this node.
+            # rule A3/vote-does-not-reset-the-election-timer
             self._make(Move(Event.VOTE_GRANTED, self.epoch, voted_for=request.candidate))
         return granted
 
@@ -303,7 +306,7 @@ class RaftCore:
         if response.error is not ErrorCode.INCONSISTENT_CLUSTER_ID:
             self._learn(response.epoch, response.leader_id)
             if response.epoch == self.epoch:
-                self.node.prove(self.epoch, self._now_ms)
+                self.node.prove(self.epoch, self._now_ms)  # rule A17/answers-prove-nothing
         if sent.stay != self.node.stay:
             return
         if response.epoch == self.epoch or isinstance(response, VoteResponse):
@@ -324,7 +327,7 @@ class RaftCore:
         """
         if leader_id is not None and (leader_id == self.key.node_id or leader_id not in self.voters.places):
             leader_id = None
-        if epoch > EPOCH_MAX:
+        if epoch > EPOCH_MAX:  # rule A17/any-epoch-is-adopted/2
             self.node.notice(f"refused: a peer names epoch {epoch}, beyond the last that there can be")
             return False
         if epoch > self.epoch:
@@ -332,8 +335,8 @@ class RaftCore:
         elif epoch == self.epoch and leader_id is not None and not isinstance(self.role, Resigned):
             if self.leader_id is None:
                 self._adopt(epoch, leader_id)
-            elif self.leader_id != leader_id:
-                mark("second-leader-refused")
+            elif self.leader_id != leader_id:  # rule A3/second-leader-of-an-epoch-is-borne
+                mark("second-leader-refused")  # rule A17/another-leader-of-the-epoch-kills
                 self.node.notice(
                     f"a peer names node {leader_id} as the leader of epoch {epoch}, which node {self.leader_id} leads: "
                     "the peer is wrong, or a voter has forgotten its vote"
@@ -348,7 +351,7 @@ class RaftCore:
         if leader_id is not None:
             self._make(Move(Event.LEADER_FOUND, epoch, leader_id=leader_id))
         else:
-            deadline_ms = self.role.election_deadline_ms()
+            deadline_ms = self.role.election_deadline_ms()  # rule A3/higher-epoch-restarts-the-election-timer
             self._make(Move(Event.HIGHER_EPOCH, epoch, election_deadline_ms=deadline_ms))
 
     def _fit_role(self) -> None:
@@ -372,7 +375,7 @@ class RaftCore:
     def _next_role(self, kind: RoleKind | None, move: Move) -> Role:
         """The role after `kind`, its epoch, leader and vote ordered to be durable before anything else (rule A1)."""
         role = _ROLES[next_state(TRANSITIONS, kind, move.event)](self.node, move, self._now_ms)
-        self.node.remember(role.election())
+        self.node.remember(role.election())  # rule A1/vote-not-persisted, rule A1/leader-not-persisted
         return role
 
     def _as_leader(self) -> Leader:

@@ -32,6 +32,7 @@ class VoteRound:
         self._node = node
         self._epoch = epoch
         self._pre_vote = pre_vote
+        # rule A15/own-vote-in-doubt-counts-in-full
         self.granted: dict[NodeId, bool] = {node.key.node_id: not node.is_in_doubt(node.log.end, now_ms)}
         """The voters that granted, and whether beyond doubt."""
         self._rejected: dict[NodeId, None] = {}
@@ -45,9 +46,9 @@ class VoteRound:
     def won(self) -> bool:
         """A majority granted beyond doubt; or all voters granted."""
         voters = self._node.voters
-        if sum(self.granted.values()) >= voters.majority:
+        if sum(self.granted.values()) >= voters.majority:  # rule A3/a-minority-elects
             return True
-        return len(self.granted) == len(voters.keys) >= voters.majority
+        return len(self.granted) == len(voters.keys) >= voters.majority  # rule A15/doubt-is-for-good
 
     @property
     def lost(self) -> bool:
@@ -88,7 +89,7 @@ class VoteRound:
         if vote is not None and vote.granted and vote.epoch == self._epoch:
             if vote.in_doubt:
                 mark("vote-in-doubt")
-            self.granted[sent.to] = not vote.in_doubt
+            self.granted[sent.to] = not vote.in_doubt  # rule A15/vote-in-doubt-counts-in-full
         else:
             self._rejected[sent.to] = None
         self.check()
@@ -103,6 +104,7 @@ class VoteRound:
     def check(self) -> None:
         """Hold the invariants. Raises FatalError."""
         apart = not self.granted.keys() & (self._rejected.keys() | self._failed.keys())
+        # rule A3/a-minority-elects/2
         ensure(apart and not (self.won and self.lost), "OneAnswerAVoter", granted=list(self.granted))
 
 
@@ -119,7 +121,7 @@ def election_backoff_ms(node: QuorumNode) -> float:
 
 def again_ms(node: QuorumNode, now_ms: float, backoff_ms: float) -> float:
     """When to ask anew after a lost round: no later than the end of one's own log is doubted no more."""
-    if now_ms < node.unproven_until_ms:
+    if now_ms < node.unproven_until_ms:  # rule A22/voters-back-off-beyond-the-wait
         return min(now_ms + backoff_ms, node.unproven_until_ms + AGAIN_JITTER_MS * node.rng.random())
     return now_ms + backoff_ms
 

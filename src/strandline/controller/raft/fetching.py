@@ -68,6 +68,7 @@ class FetchLoop:
     def failed(self, now_ms: float) -> None:
         """The request in flight came to nothing: wait, doubling with each failure in a row."""
         self._in_flight = None
+        # rule A10/snapshot-fetch-starts-over
         wait_ms = min(self._node.config.retry_backoff_ms * 2**self._failures, RETRY_BACKOFF_MAX_MS)
         self._failures = min(self._failures + 1, 10)
         self._retry_at_ms = now_ms + wait_ms
@@ -101,7 +102,7 @@ class FetchLoop:
         if self._installing:
             return False
         log = self._node.log
-        return not self._after_flush or log.durable_offset == log.end_offset
+        return not self._after_flush or log.durable_offset == log.end_offset  # rule A8/fetch-before-flush
 
     def _next_request(self) -> Request:
         node = self._node
@@ -116,6 +117,7 @@ class FetchLoop:
                 node.voteless,
             )
         # After a failure it is a probe, too: a leader that lives answers at once, and is not given up for being late.
+        # schedule 60/leader-given-up-for-being-late
         max_wait_ms = 0 if self._failures else min(node.config.fetch_max_wait_ms, node.config.fetch_timeout_ms // 3)
         return FetchRequest(
             node.cluster_id,
@@ -134,11 +136,12 @@ class FetchLoop:
         node = self._node
         if response.error is not ErrorCode.NONE:
             return Outcome.REFUSED
+        # rule A8/answer-given-up-is-taken/2
         if request.fetch_offset != node.log.end_offset or request.last_fetched_epoch != node.log.last_epoch:
             return Outcome.STALE
         if response.diverging is not None:
             point = node.log.truncation_point(response.diverging)
-            if point < node.high_watermark:
+            if point < node.high_watermark:  # rule A8/truncate-below-the-high-watermark
                 mark("committed-stays")
                 node.notice(
                     f"not truncated: the leader of epoch {self._epoch} would cut this node's log to {point}, below the "
@@ -148,7 +151,7 @@ class FetchLoop:
             if point == node.log.end_offset:
                 return Outcome.REFUSED
             mark("quorum-truncated")
-            node.truncate_to(point)
+            node.truncate_to(point)  # rule A8/truncation-is-skipped
             return Outcome.PROGRESS
         if response.snapshot is not None:
             if response.snapshot.offset < node.high_watermark or response.snapshot.epoch > self._epoch:
@@ -157,10 +160,12 @@ class FetchLoop:
             return Outcome.PROGRESS
         for batch in response.batches:
             fits = node.log.last_epoch <= batch.epoch <= self._epoch
+            # rule A8/records-that-do-not-fit-are-appended
             if batch.base_offset != node.log.end_offset or batch.next_offset <= batch.base_offset or not fits:
                 return Outcome.REFUSED
             node.append(batch)
         if response.high_watermark >= 0:
+            # rule A8/leaders-high-watermark-taken-whole
             node.advance_high_watermark(min(node.log.end_offset, response.high_watermark))
             if node.log.end_offset >= response.high_watermark:
                 node.caught_up_to(response.high_watermark)
@@ -170,7 +175,7 @@ class FetchLoop:
         if response.snapshot != self._snapshot:
             return Outcome.STALE
         if response.error is ErrorCode.SNAPSHOT_NOT_FOUND:
-            self._snapshot = None
+            self._snapshot = None  # rule A10/snapshot-not-found-is-asked-for-again
             return Outcome.REFUSED
         if response.error is not ErrorCode.NONE or response.position != self._position:
             self._snapshot = None
@@ -180,7 +185,7 @@ class FetchLoop:
             return Outcome.REFUSED
         self._node.order(StoreSnapshotChunk(response.snapshot, self._position, response.data))
         self._position = end
-        if end == response.size:
+        if end == response.size:  # rule A10/snapshot-installed-before-it-is-whole
             self._installing = True
             self._node.order(InstallSnapshot(response.snapshot))
         return Outcome.PROGRESS

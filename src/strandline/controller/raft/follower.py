@@ -52,6 +52,8 @@ class Follower(Role):
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
         """Only a pre-vote, and only while this node has no working leader itself (rule A4). One that has never fetched
         has none: were it to refuse, a Prospective and a Follower could keep each other from electing anyone."""
+        # rule A3/follower-votes-in-its-leaders-epoch, rule A4/follower-grants-any-pre-vote
+        # rule A4/follower-refuses-before-it-has-fetched
         return request.pre_vote and up_to_date and (self._suspects or not self._has_fetched)
 
     def _suspect(self, now_ms: float) -> None:
@@ -72,7 +74,7 @@ class Follower(Role):
         self._fetch_deadline_ms = min(self._fetch_deadline_ms, now_ms + delay_ms)
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
-        if not self.fetching.is_current(sent):
+        if not self.fetching.is_current(sent):  # rule A8/answer-given-up-is-taken
             return None
         outcome = self.fetching.on_response(sent, response, now_ms)
         if outcome is Outcome.PROGRESS:

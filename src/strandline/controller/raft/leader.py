@@ -107,7 +107,9 @@ class Leader(Role):
         self._recheck_parked = False
         """Something changed since the last pump for which a fetch may be parked."""
         self._fetched_voters: dict[NodeId, None] = {}
+        # rule A5/check-quorum-after-one-fetch-timeout
         self._check_quorum_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
+        # rule A5/single-voter-is-not-exempt
         self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms if self.voters else math.inf
 
     @property
@@ -121,12 +123,12 @@ class Leader(Role):
         granting = tuple(key for key in node.voters if key.node_id in self._granting)
         change = LeaderChange(node.key.node_id, node.voters.keys, granting)
         base = node.log.end_offset
-        self.append(Batch(base, base + 1, self.epoch, change))
+        self.append(Batch(base, base + 1, self.epoch, change))  # rule A6/no-leader-change-record
         return None
 
     def left(self, successor: Role) -> None:
         """Every parked fetch is answered at once: this node leads no more."""
-        for parked in self._parked.values():
+        for parked in self._parked.values():  # rule A7/parked-fetches-outlive-the-leader
             self.node.reply(
                 parked.token,
                 FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, successor.epoch, successor.leader_id),
@@ -141,10 +143,10 @@ class Leader(Role):
     def tick(self, now_ms: float) -> Move | None:
         for key in [key for key, parked in self._parked.items() if now_ms >= parked.deadline_ms]:
             parked = self._parked.pop(key)
-            self.node.reply(parked.token, parked.on_timeout)
+            self.node.reply(parked.token, parked.on_timeout)  # rule A7/parked-fetch-times-out-with-an-error
         if now_ms >= self._check_quorum_deadline_ms:
             mark("check-quorum-resign")
-            return self.resign(Event.NO_QUORUM)
+            return self.resign(Event.NO_QUORUM)  # rule A5/no-check-quorum
         return None
 
     def pump(self, now_ms: float) -> None:
@@ -200,9 +202,11 @@ class Leader(Role):
         ends = [voter.end_offset for voter in self.voters.values()]
         ends.append(self.node.log.durable_offset)
         ends.sort(reverse=True)
+        # rule A6/one-replica-is-enough
         majority_end = ends[self.node.voters.majority - 1] if len(ends) >= self.node.voters.majority else -1
-        if majority_end <= self.epoch_start_offset:
+        if majority_end <= self.epoch_start_offset:  # rule A6/commit-at-the-start-of-the-epoch, rule A6/commit-by-count
             return
+        # rule A6/leaders-high-watermark-goes-back
         if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:
             self.epoch_high_watermark = majority_end
             self.node.advance_high_watermark(majority_end)
@@ -223,22 +227,24 @@ class Leader(Role):
             self.node.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
             return None
         replaced = self._parked.pop(request.replica, None)
-        if replaced is not None:
+        if replaced is not None:  # rule A7/replaced-fetch-is-not-answered
             self.node.reply(replaced.token, replaced.on_timeout)
         if log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):
+            # rule A7/fetch-that-needs-a-snapshot-is-parked, rule A7/fetch-that-needs-a-snapshot-counts
             self.node.reply(token, self._answer(snapshot=log.snapshot))
             return None
-        diverging = log.diverges(request.fetch_offset, request.last_fetched_epoch)
+        diverging = log.diverges(request.fetch_offset, request.last_fetched_epoch)  # rule A7/divergence-not-judged
         if diverging is not None:
-            mark("quorum-diverging")
-            self.node.reply(token, self._answer(diverging=diverging))
+            mark("quorum-diverging")  # rule A7/diverging-fetch-counts
+            self.node.reply(token, self._answer(diverging=diverging))  # rule A7/diverging-fetch-is-parked
             return None
         progress = self._progress(request.replica, voteless=request.voteless)
+        # rule A15/fetch-of-a-former-life-counts
         if request.life < progress.life and self.voters.get(progress.key.node_id) is progress:
             self.node.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
             return self._on_earlier_life(progress, now_ms)
         progress.life = request.life
-        progress.earlier_life_since_ms = math.inf
+        progress.earlier_life_since_ms = math.inf  # rule A17/one-late-fetch-ends-a-leadership
         progress.presented = request.replica
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
         self._count_fetch(progress, now_ms)
@@ -262,16 +268,17 @@ class Leader(Role):
                 f"node {progress.key.node_id} fetches, and somebody has fetched in its name as of a later start: "
                 "this node gives up leading, for it cannot tell which is true"
             )
-            return self.resign(Event.CONFLICTING_STARTS)
+            return self.resign(Event.CONFLICTING_STARTS)  # rule A17/claimed-life-shuts-a-voter-out
         return None
 
     def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
         """Serve bytes of a snapshot. It shows that the replica follows (rule A10), but acknowledges nothing."""
         progress = self._progress(request.replica, voteless=request.voteless)
         progress.last_fetch_ms = now_ms
-        self._count_fetch(progress, now_ms)
+        self._count_fetch(progress, now_ms)  # rule A10/snapshot-fetch-does-not-count-for-check-quorum
+        # rule A10/snapshot-fetch-counts-for-the-high-watermark
         response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.leader_id, request.snapshot)
-        limit = min(request.max_bytes, self.node.config.snapshot_chunk_bytes)
+        limit = min(request.max_bytes, self.node.config.snapshot_chunk_bytes)  # rule A17/snapshot-bytes-without-limit
         self.node.reply(token, response, ReadSnapshot(request.snapshot, request.position, limit))
 
     def _has_more_than(self, request: FetchRequest) -> bool:
@@ -292,16 +299,18 @@ class Leader(Role):
         diverging: OffsetAndEpoch | None = None,
         snapshot: OffsetAndEpoch | None = None,
     ) -> FetchResponse:
+        # rule A6/new-leader-tells-the-high-watermark-it-knew
         known = -1 if self.epoch_high_watermark is None else self.epoch_high_watermark
         start = self.node.log.start.offset
         return FetchResponse(error, self.epoch, self.leader_id, known, start, diverging=diverging, snapshot=snapshot)
 
     def _progress(self, replica: ReplicaKey, *, voteless: bool) -> ReplicaProgress:
         voter = self.voters.get(replica.node_id)
+        # rule A11/fetches-of-a-wiped-voter-count
         if voter is not None and voter.key.counts(replica, voteless=voteless):
             return voter
-        seen = self.observers.pop(replica, None)
-        if seen is None and len(self.observers) >= OBSERVERS_MAX:
+        seen = self.observers.pop(replica, None)  # rule A12/observers-count-for-the-high-watermark
+        if seen is None and len(self.observers) >= OBSERVERS_MAX:  # rule A17/observers-without-number
             del self.observers[next(iter(self.observers))]
         # Again at the end: the first one has been silent for longest.
         self.observers[replica] = seen or ReplicaProgress(replica)
@@ -310,12 +319,12 @@ class Leader(Role):
     def _count_fetch(self, progress: ReplicaProgress, now_ms: float) -> None:
         """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
         node = progress.key.node_id
-        if self.voters.get(node) is not progress:
+        if self.voters.get(node) is not progress:  # rule A5/observers-count-for-check-quorum
             return
         progress.begin_at_ms = now_ms + self.node.config.fetch_timeout_ms / 2
         progress.begin_failures = 0
         self._fetched_voters[node] = None
-        if len(self._fetched_voters) >= self.node.voters.majority - 1:
+        if len(self._fetched_voters) >= self.node.voters.majority - 1:  # rule A5/any-one-voter-is-a-majority
             self._fetched_voters.clear()
             self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms
 
@@ -348,6 +357,7 @@ class Leader(Role):
     def check(self) -> None:
         ensure(self.node.log.last_epoch == self.epoch, "EpochOpened", log=self.node.log.last_epoch, epoch=self.epoch)
         known = self.epoch_high_watermark
+        # rule A6/commit-at-the-start-of-the-epoch/2, rule A6/commit-by-count/2
         ensure(
             known is None or self.epoch_start_offset < known <= self.node.log.end_offset,
             "HighWatermarkWithinTheEpoch",

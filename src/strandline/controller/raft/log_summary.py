@@ -78,7 +78,7 @@ class LogSummary:
             self._starts.append(batch.base_offset)
         if batch.voters is not None:
             self._voters.append((batch.base_offset, batch.voters))
-        self.end_offset = batch.next_offset
+        self.end_offset = batch.next_offset  # rule A9/count-before-sync
 
     def truncate_to(self, offset: int) -> None:
         """Drop all records at or after `offset`."""
@@ -87,7 +87,7 @@ class LogSummary:
             self._starts.pop()
             self._epochs.pop()
         while self._voters and self._voters[-1][0] >= offset:
-            self._voters.pop()
+            self._voters.pop()  # rule A11/truncated-voters-stay
         self.end_offset = offset
         self.durable_offset = min(self.durable_offset, offset)
 
@@ -101,6 +101,7 @@ class LogSummary:
 
     def flushed(self, offset: int) -> None:
         """A sync ended that had begun when the log ended at `offset`."""
+        # rule A9/a-flush-covers-what-came-later
         self.durable_offset = max(self.durable_offset, min(offset, self.end_offset))
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch) -> None:
@@ -153,15 +154,15 @@ class LogSummary:
         """None if a log that ends at (fetch_offset, last_fetched_epoch) is a prefix of this one, else how far back the
         fetcher must go: this log's largest epoch not above the fetcher's, and its end (rule A7)."""
         ours = self.end_offset_for_epoch(last_fetched_epoch)
-        if ours.epoch != last_fetched_epoch or ours.offset < fetch_offset:
+        if ours.epoch != last_fetched_epoch or ours.offset < fetch_offset:  # rule A7/divergence-judged-by-epoch-alone
             return ours
         return None
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
         """Where a follower must cut its log after a diverging answer (rule A8)."""
         ours = self.end_offset_for_epoch(diverging.epoch)
-        if ours.epoch == diverging.epoch:
-            return min(ours.offset, diverging.offset)
+        if ours.epoch == diverging.epoch:  # rule A8/truncation-does-not-iterate
+            return min(ours.offset, diverging.offset)  # rule A8/truncate-to-the-leaders-end
         return ours.offset
 
     def check(self) -> None:

@@ -32,10 +32,12 @@ class ReplicaKey(NamedTuple):
         schedule 26)."""
         if self.node_id != presented.node_id:
             return False
+        # rule A11/directory-id-is-ignored
         return self.directory_id is None or self.directory_id == presented.directory_id
 
     def counts(self, presented: ReplicaKey, *, voteless: bool) -> bool:
         """As `admits`; one that has lost its log counts only where its directory is recorded (rule A14)."""
+        # rule A14/voteless-counts-where-no-directory-is-recorded
         return self.admits(presented) and not (voteless and self.directory_id is None)
 
 
@@ -47,7 +49,7 @@ class OffsetAndEpoch(NamedTuple):
 
     def at_least(self, other: OffsetAndEpoch) -> bool:
         """Raft's comparison of logs: by epoch first, then by length."""
-        return (self.epoch, self.offset) >= (other.epoch, other.offset)
+        return (self.epoch, self.offset) >= (other.epoch, other.offset)  # rule A3/vote-by-length-of-log
 
     def __str__(self) -> str:
         return f"{self.offset}@{self.epoch}"

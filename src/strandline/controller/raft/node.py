@@ -121,17 +121,18 @@ class QuorumNode:
         """An epoch is more than a claim (rule A17); see `proven_epoch`."""
         if epoch > self.proven_epoch and now_ms >= self._next_proof_ms:
             self.proven_epoch = epoch
-            self._next_proof_ms = now_ms + PROOF_INTERVAL_MS
+            self._next_proof_ms = now_ms + PROOF_INTERVAL_MS  # rule A17/every-answer-proves
 
     def remember(self, election: ElectionState) -> None:
         """Order that the epoch, its leader or the vote is made durable, unless it is (rule A1)."""
-        election = replace(election, doubt=self.doubt)
+        election = replace(election, doubt=self.doubt)  # rule A15/doubt-is-forgotten
         if election != self._saved:
             self._saved = self._persist = election
 
     def is_in_doubt(self, last: OffsetAndEpoch, now_ms: float) -> bool:
         """Whether this node's vote for a log that ends so says less than others': this node may have acknowledged what
         that log lacks, and its disk not have given it back (rules A15, A22)."""
+        # rule A15/who-has-more-than-was-lost-is-doubted, rule A22/unproven-votes-count-in-full
         return now_ms < self.unproven_until_ms or (self.doubt is not None and not last.at_least(self.doubt))
 
     def caught_up_to(self, high_watermark: int) -> None:
@@ -143,10 +144,11 @@ class QuorumNode:
 
     def settle_doubt(self) -> None:
         """End the doubt if everything up to where it ends is durable."""
+        # rule A15/doubt-ends-before-it-is-durable
         if self._doubt_ends_at is not None and self.log.durable_offset >= self._doubt_ends_at:
             if self.doubt is not None:
                 mark("doubt-ended")
-            self.unproven_until_ms = -math.inf
+            self.unproven_until_ms = -math.inf  # rule A22/caught-up-and-doubted
             self.doubt = self._doubt_ends_at = None
             self.remember(self._saved)
 
@@ -181,12 +183,13 @@ class QuorumNode:
     def append(self, batch: Batch) -> None:
         """Append what this node made as leader, or fetched from the leader."""
         self.log.append(batch)
-        self._take_over_voters()
+        self._take_over_voters()  # rule A11/voters-count-from-their-commit-on
         self.order(Append(batch))
         self._flush = True
 
     def truncate_to(self, offset: int) -> None:
         """Drop a diverging tail, never below the high watermark (rule A8)."""
+        # rule A8/truncate-below-the-high-watermark/2
         ensure(offset >= self.high_watermark, "CommittedStays", cut=offset, high_watermark=self.high_watermark)
         self.log.truncate_to(offset)
         self._doubt_ends_at = None
@@ -207,7 +210,7 @@ class QuorumNode:
 
     def advance_high_watermark(self, offset: int) -> None:
         """Everything below `offset` is committed; a lower value is ignored (rule A6)."""
-        if offset > self.high_watermark:
+        if offset > self.high_watermark:  # rule A6/high-watermark-goes-back
             ensure(offset <= self.log.end_offset, "HighWatermarkWithinTheLog", end=self.log.end_offset, now=offset)
             self.high_watermark = offset
             self._watermark_rose = True

@@ -32,6 +32,7 @@ class Observer(Role):
         self._served = False
         """The leader answered the last fetch."""
         # A controller that may be given its vote: from then on what it fetched before counts (rule A8).
+        # rule A8/joiner-fetches-before-it-flushes
         self.fetching = FetchLoop(node, move.epoch, after_flush=node.key.node_id in node.voters.places)
 
     @property
@@ -52,10 +53,10 @@ class Observer(Role):
         self.fetching.pump(self._target, now_ms)
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        if not up_to_date:
+        if not up_to_date:  # rule A3/non-voters-do-not-vote
             return False
         if request.pre_vote:  # like a follower, which the asker takes it for: not while its leader serves it (rule A4)
-            return self._leader_id is None or not self._served
+            return self._leader_id is None or not self._served  # rule A11/named-observer-waits-for-a-dead-leader
         return self._leader_id is None and self._voted_for in (None, request.candidate)
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
@@ -79,7 +80,7 @@ class Observer(Role):
         if self._leader_id is not None and failed != self._leader_id:
             self._target = self._leader_id
         else:
-            self._target = self._any_voter(failed)
+            self._target = self._any_voter(failed)  # rule A12/observer-asks-one-voter-only
 
     def _any_voter(self, besides: NodeId | None) -> NodeId:
         """A controller at random, another than `besides` if there is one, never this very node (a wiped disk)."""

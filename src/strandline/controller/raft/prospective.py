@@ -46,7 +46,7 @@ class Prospective(Role):
         return ElectionState(self.epoch, leader_id=self._leader_id, voted_for=self._voted_for)
 
     def entered(self, now_ms: float) -> Move | None:
-        return self._judge(now_ms)
+        return self._judge(now_ms)  # rule A4/no-pre-vote
 
     def election_deadline_ms(self) -> float | None:
         return self._election_deadline_ms
@@ -55,6 +55,7 @@ class Prospective(Role):
         return min(self._election_deadline_ms, self._round.proven_at_ms, self._round.deadline_ms())
 
     def tick(self, now_ms: float) -> Move | None:
+        # rule A22/round-outlives-its-doubt
         return self._lost(now_ms) if now_ms >= min(self._election_deadline_ms, self._round.proven_at_ms) else None
 
     def pump(self, now_ms: float) -> None:
@@ -65,9 +66,9 @@ class Prospective(Role):
             return False
         if request.pre_vote:
             return True
-        if self._leader_id is not None:
+        if self._leader_id is not None:  # rule A3/prospective-forgets-the-leader
             return False
-        return self._voted_for is None or self._voted_for == request.candidate
+        return self._voted_for is None or self._voted_for == request.candidate  # rule A3/prospective-forgets-its-vote
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         self._round.record(sent, response)

@@ -24,7 +24,7 @@ _LED = (RoleKind.LEADER, RoleKind.RESIGNED)
 
 def judge(node: QuorumNode, role: Role, request: Request) -> ErrorCode:
     """NONE, if a node in this role is to answer; nothing of the node has changed either way."""
-    if request.cluster_id != node.cluster_id:
+    if request.cluster_id != node.cluster_id:  # rule A7/fetch-of-another-cluster-is-served
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if isinstance(request, VoteRequest):
         return _judge_vote(node, role, request)
@@ -37,9 +37,10 @@ def judge(node: QuorumNode, role: Role, request: Request) -> ErrorCode:
 
 def _judge_vote(node: QuorumNode, role: Role, request: VoteRequest) -> ErrorCode:
     """Rules A3, A4 and A11."""
-    if request.candidate_epoch < role.epoch:
+    if request.candidate_epoch < role.epoch:  # rule A3/stale-candidate-is-heard
         return ErrorCode.FENCED_LEADER_EPOCH
     last_epoch_max = request.candidate_epoch if request.pre_vote else request.candidate_epoch - 1
+    # rule A3/candidate-with-records-of-its-own-epoch
     if request.candidate.node_id == node.key.node_id or request.last.epoch > last_epoch_max:
         return ErrorCode.INVALID_REQUEST
     if _unreachable(node, request.candidate_epoch, request.candidate.node_id):
@@ -47,7 +48,10 @@ def _judge_vote(node: QuorumNode, role: Role, request: VoteRequest) -> ErrorCode
     recorded = node.voters.recorded(request.candidate.node_id)
     asked = request.voter.counts(node.key, voteless=node.voteless)
     # A candidate whose voter set is newer than ours may have been given its vote in it.
+    # rule A11/stale-voter-knows-best
     known = recorded is None or recorded.admits(request.candidate) or request.voters_offset > node.voters_offset
+    # rule A17/stranger-stands-for-election, rule A11/wiped-candidate-is-heard
+    # rule A11/wiped-voter-votes-in-its-old-name
     if not asked or not known or request.candidate.node_id not in node.voters.places:
         mark("vote-refused-directory")
         return ErrorCode.INVALID_VOTER_KEY
@@ -55,7 +59,7 @@ def _judge_vote(node: QuorumNode, role: Role, request: VoteRequest) -> ErrorCode
 
 
 def _judge_begin(node: QuorumNode, role: Role, request: BeginQuorumEpochRequest) -> ErrorCode:
-    if request.epoch < role.epoch:
+    if request.epoch < role.epoch:  # rule A3/stale-leader-is-followed
         return ErrorCode.FENCED_LEADER_EPOCH
     if not request.voter.counts(node.key, voteless=node.voteless):
         return ErrorCode.INVALID_VOTER_KEY
@@ -63,13 +67,14 @@ def _judge_begin(node: QuorumNode, role: Role, request: BeginQuorumEpochRequest)
 
 
 def _judge_end(node: QuorumNode, role: Role, request: EndQuorumEpochRequest) -> ErrorCode:
-    if request.epoch < role.epoch:
+    if request.epoch < role.epoch:  # rule A3/stale-resignation-is-heard
         return ErrorCode.FENCED_LEADER_EPOCH
     return _judge_leader(node, role, request.epoch, request.leader_id)
 
 
 def _judge_leader(node: QuorumNode, role: Role, epoch: int, leader_id: NodeId) -> ErrorCode:
     """Whether that node can be the leader of that epoch."""
+    # rule A11/stale-voter-follows-only-whom-it-knows
     if leader_id == node.key.node_id or leader_id not in node.voters.places:
         return ErrorCode.INVALID_REQUEST
     if (epoch == role.epoch and role.kind in _LED) or _unreachable(node, epoch, leader_id):
@@ -78,15 +83,16 @@ def _judge_leader(node: QuorumNode, role: Role, epoch: int, leader_id: NodeId) -
 
 
 def _judge_fetch(role: Role, request: FetchRequest | FetchSnapshotRequest) -> ErrorCode:
-    if request.epoch < role.epoch:
+    if request.epoch < role.epoch:  # rule A7/stale-fetch-is-served
         return ErrorCode.FENCED_LEADER_EPOCH
-    if request.epoch > role.epoch:
+    if request.epoch > role.epoch:  # rule A7/fetch-of-an-unknown-epoch-is-served
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return ErrorCode.NONE
 
 
 def _unreachable(node: QuorumNode, epoch: int, sender: NodeId) -> bool:
     """Whether a request names an epoch that no elections can have reached since this node last had proof (rule A17)."""
+    # rule A17/any-epoch-is-adopted, rule A17/epoch-bound-climbs-with-the-claims
     if epoch <= min(node.proven_epoch + EPOCH_LEAD_MAX, EPOCH_MAX):
         return False
     mark("epoch-refused")

@@ -66,7 +66,7 @@ class Resigned(Role):
                 node.send(voter_id, request)
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        return request.pre_vote and up_to_date
+        return request.pre_vote and up_to_date  # rule A3/resigned-votes-in-the-epoch-it-led
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         self._in_flight.pop(sent.to, None)

@@ -21,19 +21,20 @@ def first_move(node: QuorumNode, saved: ElectionState, now_ms: float) -> Move:
         soon_ms = now_ms
     if not node.is_voter:
         return _as_observer(node, saved)
-    if saved.epoch < node.log.last_epoch:
+    if saved.epoch < node.log.last_epoch:  # rule A2/restart-in-an-epoch-before-the-logs
         return Move(Event.STARTED, node.log.last_epoch, election_deadline_ms=soon_ms)
     if saved.leader_id == node.key.node_id:
         mark("restarted-as-leader")
         successors = node.voters.others(node.key.node_id)
+        # rule A2/restarted-leader-forgets-that-it-led
         return Move(Event.STARTED_AS_LEADER, saved.epoch, successors=successors, election_deadline_ms=soon_ms)
-    if saved.voted_for == node.key and saved.epoch > node.log.last_epoch:
+    if saved.voted_for == node.key and saved.epoch > node.log.last_epoch:  # rule A2/restarted-candidate-only-waits
         return Move(Event.STARTED_AS_CANDIDATE, saved.epoch)
-    voted_for = saved.voted_for
+    voted_for = saved.voted_for  # rule A2/restart-forgets-the-vote
     if saved.leader_id is not None:
         if saved.leader_id in node.voters.places:
             return Move(Event.STARTED_AS_FOLLOWER, saved.epoch, leader_id=saved.leader_id)
-        voted_for = _a_former_leader(saved.leader_id)
+        voted_for = _a_former_leader(saved.leader_id)  # rule A2/restart-forgets-a-leader-of-old
     return Move(Event.STARTED, saved.epoch, voted_for=voted_for, election_deadline_ms=soon_ms)
 
 

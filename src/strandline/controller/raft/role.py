@@ -92,7 +92,7 @@ class Role:
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
         """Judge a Vote of this very epoch; `up_to_date` compares its log with the own one (rules A3, A4)."""
-        return False
+        return False  # rule A4/leader-grants-pre-votes
 
     def election_deadline_ms(self) -> float | None:
         """The running election timer, which a mere rise of the epoch must not restart (rule A3)."""
@@ -107,6 +107,7 @@ class Role:
 
     def on_fetch(self, token: int, request: FetchRequest, now_ms: float) -> Move | None:
         """A fetch for this epoch; only a leader serves it."""
+        # rule A7/follower-does-not-say-that-it-leads-not
         self.node.reply(token, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.epoch, self.leader_id))
         return None
 

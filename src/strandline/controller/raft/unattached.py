@@ -48,4 +48,5 @@ class Unattached(Role):
             return False
         if request.pre_vote:
             return True
+        # rule A3/two-votes-an-epoch, rule A3/no-vote-again-for-the-same, rule A3/vote-for-an-id-not-a-directory
         return self._voted_for is None or self._voted_for == request.candidate

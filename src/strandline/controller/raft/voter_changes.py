@@ -38,7 +38,7 @@ def remove_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: fl
     if node_id == node.key.node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} leads the quorum: it has lost nothing.")
     rest = node.voters.others(node_id)
-    if len(rest) < node.voters.majority:
+    if len(rest) < node.voters.majority:  # rule A11/too-few-voters-are-left
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Without node {node_id} the quorum has {len(rest)} of {len(node.voters)} votes, and nothing can be "
@@ -86,7 +86,7 @@ def record_directories(leader: Leader) -> None:
     if leader.epoch_high_watermark is None or node.voters_offset >= leader.epoch_high_watermark:
         return
     keys = tuple(_presented(leader, key) if key.directory_id is None else key for key in node.voters)
-    if keys != node.voters.keys:
+    if keys != node.voters.keys:  # rule A11/open-directory-stays-open
         mark("voter-directory-recorded")
         leader.change_voters(keys)
 
@@ -102,7 +102,7 @@ def _is_silent(leader: Leader, node_id: NodeId, now_ms: float) -> None:
     node = leader.node
     patience_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
     fetched_ms = leader.voters[node_id].last_fetch_ms
-    if now_ms - fetched_ms < patience_ms:
+    if now_ms - fetched_ms < patience_ms:  # rule A11/voter-with-its-log-is-removed
         observers = [seen for seen in leader.observers.values() if seen.key.node_id == node_id]
         replaced = any(seen.last_fetch_ms > fetched_ms for seen in observers)  # then it may fall silent soon
         raise KafkaError(
@@ -122,6 +122,7 @@ def _one_at_a_time(leader: Leader) -> None:
     """The high watermark of this epoch is known, and lies above the last change (schedule 25)."""
     node = leader.node
     known = leader.epoch_high_watermark
+    # rule A11/two-voter-changes-at-once, rule A11/voters-changed-before-the-epoch-commits
     if known is None or node.voters_offset >= known:
         what = "its own first record" if known is None else f"the voter set at offset {node.voters_offset}"
         raise KafkaError(
@@ -140,7 +141,7 @@ def _caught_up(leader: Leader, key: ReplicaKey, now_ms: float) -> None:
             ErrorCode.INVALID_REQUEST,
             f"Node {key.node_id} with directory {key.directory_id} does not fetch. Start it, and try again.",
         )
-    if now_ms - seen.last_caught_up_ms >= node.config.fetch_timeout_ms:
+    if now_ms - seen.last_caught_up_ms >= node.config.fetch_timeout_ms:  # rule A11/lagging-replica-is-added
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
             f"Node {key.node_id} has fetched up to {seen.end_offset} of {node.log.end_offset}. Try again when it has "

@@ -113,7 +113,7 @@ def _lineage(segments: Sequence[StoredSegment]) -> LeaderEpochs:
 def _is_of(segment: StoredSegment, lineage: LeaderEpochs) -> bool:
     epochs = LeaderEpochs(lineage.entries())
     epochs.bound(segment.name.base_offset, _header(segment).end_offset)
-    return epochs.entries() == _epochs_of(segment).entries()
+    return epochs.entries() == _epochs_of(segment).entries()  # rule B25/what-parted-is-restored
 
 
 def _newest_run(segments: Sequence[StoredSegment]) -> list[StoredSegment]:

@@ -173,6 +173,7 @@ class _Reading:
         interval_bytes = log.config.index_interval_bytes
         while position < self._size:
             data = await self._batches(position, offset)
+            # rule B23/rot-goes-to-the-store
             end, following = intact_end(data, offset, log.epochs, log.log_start_offset, self.end_offset)
             if not end:
                 raise self._rotten(position, offset, data)
@@ -207,7 +208,7 @@ class _Reading:
             data = await self._read(position, CHUNK_BYTES)
             crc = crc32c(data, crc)
             position += len(data)
-            if position == self._size and crc != survey.crc:
+            if position == self._size and crc != survey.crc:  # rule B23/other-bytes-than-were-looked-at-are-sent
                 self._check()
                 raise self._segment.damaged(position, "what stands there is not what was read before")
             await limiter(len(data))
@@ -233,6 +234,7 @@ class _Reading:
         return self._segment.damaged(position, why_not_intact(data, offset, epoch), offset=offset)
 
     def _check(self) -> None:
+        # rule B23/segments-that-went-are-copied
         if self._following() != self.end_offset or self._segment.size != self._size:
             raise self._changed()
 

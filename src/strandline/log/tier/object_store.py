@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from strandline.log.tier.credentials import explained
 from strandline.log.tier.store import StoredObject
-from strandline.proto.errors import ConfigError, ObjectMissing, StoreError
+from strandline.proto.errors import ConfigError, MissingExtra, ObjectMissing, StoreError
 from strandline.proto.secrets import HIDDEN
 from strandline.proto.tasks import shared
 
@@ -65,7 +66,8 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float, make:
             made a store, would be written to by the nodes.
 
     Raises:
-        ConfigError: the URL or an option cannot stand, or `obstore` is not installed. No option's value is shown.
+        ConfigError: the URL or an option cannot stand. No option's value is shown.
+        MissingExtra: `obstore` is not installed.
     """
     obstore = _library()
     parts = urlsplit(url)
@@ -94,7 +96,7 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float, make:
         why = _line(error)
         for value in filter(None, options.values()):
             why = why.replace(value, HIDDEN)
-        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {why}") from None
+        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {explained(why)}") from None
     return _Remote(obstore, made, timeout_ms)
 
 
@@ -103,10 +105,8 @@ def _library() -> ModuleType:
         import obstore
         import obstore.exceptions
         import obstore.store
-    except ImportError:
-        raise ConfigError(
-            URL_KEY, "set", "pip install obstore (the extra `tier`): object stores are reached by it"
-        ) from None
+    except ImportError as error:
+        raise MissingExtra.of(URL_KEY, "tier", error) from None
     return obstore
 
 
@@ -223,7 +223,8 @@ class _Remote:
             # A bucket that is missing is "not found" as well, and says nothing of the object.
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise ObjectMissing(key) from None
-            raise StoreError(f"the object store cannot do what was asked ({key}): {_line(error)}") from None
+            about = f" ({key})" if key else ""
+            raise StoreError(f"the object store cannot do what was asked{about}: {explained(_line(error))}") from None
 
 
 class _Directory(_Remote):
@@ -265,6 +266,7 @@ class _Directory(_Remote):
     async def _check_mounted(self, key: str) -> None:
         """Raises StoreError."""
         async with self._told(key):
+            # rule B23/a-bare-directory-is-the-store
             if not await _off_the_loop(lambda: os.path.exists(f"{self._root}/{_MARKER}")):
                 raise StoreError(
                     f"{self._root} has no {_MARKER}: its mount is gone, or another directory is in its place"

@@ -32,9 +32,10 @@ async def producers_before(
     for segment in reversed(tier.segments):
         if segment.base_offset >= offset:
             continue
+        # rule B24/producers-of-what-follows
         snapshot = await reader.producers(tp, topic_id, segment) if segment.end_offset <= offset else None
         if snapshot is not None and _is_loaded(states, snapshot, now_ms):
-            if segment.producers is not None:
+            if segment.producers is not None:  # rule B27/lost-producers-are-ours
                 states.keep(segment.producers)
             break
         untold.append(segment)
@@ -48,7 +49,8 @@ def _taker(
     states: ProducerStates, known: ProducerIds | None, offset: int, now_ms: int
 ) -> Callable[[BatchHeader], None]:
     def take(header: BatchHeader) -> None:
-        theirs = known is None or header.producer_id in known
+        theirs = known is None or header.producer_id in known  # rule B27/lost-producers-are-ours-where-snapshots-lack
+        # rule B24/a-batch-is-known-before-it-comes
         if header.producer_id >= 0 and header.next_offset <= offset and theirs:
             states.update(header, header.base_offset, now_ms)
 

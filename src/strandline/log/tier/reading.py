@@ -126,6 +126,7 @@ class TierReader:
             position, header = await found.find(offset)
             size = max(min(max_bytes, READ_BYTES_MAX), header.size)
             data = await found.read_bytes(position, min(position + size, found.size))
+        # rule B19/rot-of-the-tier-is-served
         end, following = intact_end(data, header.base_offset, found.epochs, 0, limit)
         if not end and header.last_offset < limit:
             raise found.rotten(position, why_not_intact(data, header.base_offset, found.epochs.epoch_at(offset)))

@@ -113,5 +113,5 @@ def _is_done_with(orphan: Orphan, known: Known, deleted_topics: Collection[Topic
         return False
     segments = known(orphan.topic_id, orphan.partition)
     if segments is None:
-        return orphan.topic_id in deleted_topics
-    return orphan.segment_id not in segments
+        return orphan.topic_id in deleted_topics  # rule B23/unknown-topics-lose-their-objects
+    return orphan.segment_id not in segments  # rule B23/objects-that-were-named-since-go

@@ -22,7 +22,7 @@ from strandline.log.tier.store import ObjectName, ObjectStore
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ProducerId, TopicId
-from strandline.proto.tier import AdoptedTier
+from strandline.proto.tier import AdoptedTier, ProducerIds
 
 TOPIC_ID = "remote.storage.restore.topic.id"
 """A setting of a topic's creation alone: it is made of what the store of its cluster has of the topic of this id."""
@@ -30,6 +30,7 @@ ALLOW_LOSS = "remote.storage.restore.allow.loss"
 """A setting of the creation alone, true or false: what cannot be restored is left out, else nothing is created."""
 
 PRODUCER_IDS_END = 1 << 62
+NO_IDS = ProducerId(0)
 CHUNK_BYTES = 4 << 20
 _AT_ONCE = 4
 _SIDECARS_AT_ONCE = 16
@@ -121,28 +122,30 @@ async def tiers_to_adopt(
     prefix = topic_prefix(cluster_id, topic, topic_id)
     found = await find_stored_topics(store, topic, lambda done, total: None, prefix)
     refusal = found[0].refusal() if found else f"there is nothing under {prefix}/ in the object store of this cluster"
-    if refusal and not (found and allow_loss):
+    if refusal and not (found and allow_loss):  # rule B25/gaps-are-passed-over-in-silence
         raise KafkaError(ErrorCode.INVALID_REQUEST, refusal)
     chains = {number: chain for number, chain in found[0].chains.items() if chain.segments}
     return tuple(
         [
-            AdoptedTier(number, chain.tiered(now_ms), await _producer_ids_end(store, chain))
+            AdoptedTier(number, chain.tiered(now_ms), ids.end, ids.first)
             for number, chain in chains.items()
+            for ids in [await _producer_ids_of(store, chain)]
         ]
     )
 
 
-async def _producer_ids_end(store: ObjectStore, chain: Chain) -> ProducerId:
-    """One past the highest id in the producer snapshots of its segments. Ids from PRODUCER_IDS_END on no cluster has
-    given out, whoever writes under them: to be above these would leave none to be given. Raises StoreError."""
+async def _producer_ids_of(store: ObjectStore, chain: Chain) -> ProducerIds:
+    """The span of the ids in the producer snapshots of its segments. Ids from PRODUCER_IDS_END on no cluster has given
+    out, whoever writes under them: to be above these would leave none to be given. Raises StoreError."""
     room = asyncio.Semaphore(_SIDECARS_AT_ONCE)
 
-    async def end_in(segment: StoredSegment) -> int:
+    async def ids_in(segment: StoredSegment) -> set[int]:
         async with room:
-            ids = await _producer_ids(store, segment)
-        return max((number + 1 for number in ids if number < PRODUCER_IDS_END), default=0)
+            return await _producer_ids(store, segment)
 
-    return ProducerId(max(await asyncio.gather(*map(end_in, chain.segments))))
+    found = await asyncio.gather(*map(ids_in, chain.segments))  # rule B27/one-snapshot-tells-of-all-ids
+    ids = {number for some in found for number in some if number < PRODUCER_IDS_END}  # rule B27/invented-ids-use-up-all
+    return ProducerIds(ProducerId(min(ids)), ProducerId(max(ids) + 1)) if ids else ProducerIds(NO_IDS, NO_IDS)
 
 
 async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
@@ -228,6 +231,7 @@ async def _streamed(source: ObjectStore, segment: StoredSegment) -> AsyncIterato
         data = await source.get(segment.log_key, position, min(position + CHUNK_BYTES, segment.log_bytes))
         position += len(data)
         crc = crc32c(data, crc)
+        # rule B25/rot-is-brought-to-another-store
         if position == segment.log_bytes and segment.header is not None and crc != segment.header.log_crc:
             reason = "the CRC of the object does not hold"
             raise CorruptLogError(segment.log_key, 0, None, reason, "`strandline tier verify` says where")

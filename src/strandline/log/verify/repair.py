@@ -100,13 +100,14 @@ def _why_not(flaw: Flaw, others: list[Flaw]) -> str:
     if not flaw.partition or flaw.partition == METADATA_DIRECTORY or flaw.kind is Kind.QUORUM:
         return flaw.does if flaw.at_start in (AtStart.REFUSE, AtStart.IGNORE) else NODES_OWN
     refused = next((other for other in others if other.at_start is AtStart.REFUSE), None)
-    if refused is not None or flaw.kind is Kind.IDENTITY:
+    if refused is not None or flaw.kind is Kind.IDENTITY:  # rule E5/repair-touches-what-is-refused
         return REFUSED.format(does=(refused or flaw).does)
     if flaw.kind is Kind.BATCH and flaw.at_start is AtStart.CUT:
         return ""
     if flaw.kind not in _OURS or flaw.at_start is AtStart.IGNORE:
         return FETCHED if flaw.kind is Kind.BATCH else flaw.does
     is_rotten = any(other.kind in (Kind.BATCH, Kind.GAP) and other.at_start is AtStart.HEAL for other in others)
+    # rule B19/indexes-of-rotten-segments-are-built-anew
     return BESIDE_ROT if is_rotten and flaw.kind is not Kind.LEFT_OVER else ""
 
 
@@ -121,7 +122,7 @@ class Repair:
             disk, path, clock, LogConfig(), promises=Promises(disk, path), cache=IndexCache(), rewriting=None
         )
         boots = Boots(disk, path)
-        boots.note_used()
+        boots.note_used()  # rule A9/repair-notes-no-boot
         clean = read_clean_shutdown(disk, f"{path}/{CLEAN_SHUTDOWN}") is not None
         self._left = LastLife(clean=clean, same_boot=boots.recovered, short_is_refused=False)
         present = (_topic_partition(name) for name in disk.listdir(path) if name != METADATA_DIRECTORY)
@@ -149,6 +150,7 @@ class Repair:
             examined = loading.examine(tp, f"{self._path}/{name}", self._left)
             if examined is None:
                 return _reason(loading.offline.get(tp))
+            # schedule 45/repair-cuts-in-silence
             loading.keep_findings()  # before anything is cut: a cut log is not intact, whoever cut it
             if tp in loading.offline:
                 return _reason(loading.offline[tp])

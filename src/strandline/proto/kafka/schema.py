@@ -188,15 +188,16 @@ def _record(name: str, names: list[str]) -> Callable[[list[Any]], Any]:
 def _slot(item: Any, flexible: bool) -> _Slot:
     tag = item.metadata.get("tag")
     codec = _field_codec(item.type, str(item.metadata.get("kafka_type", "")), flexible, tag is not None)
-    return _Slot(item.name, codec, _plain_default(item), tag)
+    return _Slot(item.name, codec, plain_default(item), tag)
 
 
-def _plain_default(item: Any) -> Any:
+def plain_default(item: Any) -> Any:
+    """Of a field of kio's classes, as messages have it; MISSING where there is none."""
     default = item.default if item.default_factory is MISSING else item.default_factory()
     if isinstance(default, timedelta):
         return default // timedelta(milliseconds=1)
     if is_dataclass(default) and not isinstance(default, type):
-        return {part.name: _plain_default(part) for part in fields(default)}
+        return {part.name: plain_default(part) for part in fields(default)}
     return default
 
 

@@ -188,7 +188,7 @@ def _uuid_or_empty(where: str) -> Convert:
     def read(data: bytes) -> UUID | None:
         if not data:
             return None
-        if len(data) != 16 or data == ZERO_UUID.bytes:
+        if len(data) != 16 or data == ZERO_UUID.bytes:  # rule A11/the-zero-id-is-a-directory
             raise ValueError(f"{where} has 16 bytes, not all of them zero, and is not {data.hex()!r}")
         return UUID(int=int.from_bytes(data))
 
@@ -197,7 +197,7 @@ def _uuid_or_empty(where: str) -> Convert:
 
 def _from(where: str, minimum: int) -> Convert:
     def read(value: int) -> int:
-        if value < minimum:
+        if value < minimum:  # rule A17/numbers-below-zero-reach-the-core
             raise ValueError(f"{where} = {value} is below {minimum}")
         return value
 

@@ -47,13 +47,14 @@ def judge_fetch(
     epochs are all newer than the follower's last one has deleted what would tell more; what it still holds from its
     log start on is of newer epochs, so the follower keeps nothing beyond that.
     """
-    if fetch_offset < log_start:
+    if fetch_offset < log_start:  # rule B8/out-of-range-is-diverging
         return _OUT_OF_RANGE
     if last_fetched_epoch < 0:
         return _VALID if fetch_offset <= log_end else _OUT_OF_RANGE
     epoch, end_offset = history.end_offset_for_epoch(last_fetched_epoch)
     if epoch < 0:
         epoch, end_offset = last_fetched_epoch, log_start
+    # rule B8/unknown-epoch-is-valid, rule B8/longer-log-is-valid
     if epoch < last_fetched_epoch or end_offset < fetch_offset:
         return FetchJudgement(Verdict.DIVERGING, epoch, end_offset)
     return _VALID
@@ -68,9 +69,9 @@ def truncation_offset(
     next fetch carries that smaller epoch, and so the two iterate until they meet (KAFKA-6361, schedule 2). If all it
     has is of larger epochs, none of it is the leader's.
     """
-    own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)
+    own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)  # rule B8/no-iteration
     if own_epoch < 0:
-        return log_start
+        return log_start  # rule B8/only-larger-epochs-are-kept
     if own_epoch == leader_epoch:
-        own_end = min(own_end, leader_end_offset)
+        own_end = min(own_end, leader_end_offset)  # rule B8/cuts-at-its-own-end-of-the-epoch
     return min(own_end, log_end)

@@ -135,4 +135,6 @@ _JUDGEMENTS: dict[ErrorCode, Judgement] = {
 def judge_answer(error: ErrorCode) -> Judgement:
     """Rule B2: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal; definite rejections stay pending
     until metadata arrive; anything else (NOT_CONTROLLER, schedule 13, among it) is sent again."""
+    # rule B2/what-was-not-attempted-is-sent-again, rule B2/withdraws-on-anything
+    # rule B2/withdraws-on-a-definite-rejection
     return _JUDGEMENTS.get(error, Judgement.RETRY)

@@ -27,7 +27,7 @@ class FollowerCore:
     ) -> None:
         self.leader: NodeId = state.leader
         self.leader_epoch: LeaderEpoch = state.leader_epoch
-        self.high_watermark = min(high_watermark, log_end_offset)
+        self.high_watermark = min(high_watermark, log_end_offset)  # rule B4/follower-begins-beyond-its-end
         self._sync_before_ack = sync_before_ack
         self.may_lose_committed = False
         """An unclean election explains that the leader lacks what was committed, or flush.policy = replicate does."""
@@ -45,12 +45,13 @@ class FollowerCore:
 
         `log_start`, `log_end`: where this replica's log begins and ends, the data included.
         """
-        high_watermark = min(leader_high_watermark, log_end)
+        high_watermark = min(leader_high_watermark, log_end)  # rule B4/follower-watermark-beyond-its-end
         effects: FollowerEffects = ()
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             effects = (Committed(high_watermark),)
         if leader_log_start > log_start:
+            # rule B15/log-start-not-clamped
             effects = (*effects, DeleteBefore(min(leader_log_start, self.high_watermark)))
         ensure(self.high_watermark <= log_end, "HighWatermarkWithinTheLog", now=self.high_watermark, log_end=log_end)
         return effects
@@ -71,6 +72,7 @@ class FollowerCore:
 
     def _judge(self, cut: Truncate | RestartAt) -> Cut:
         """Below the high watermark a log is cut only if something explains it."""
+        # rule B8/cuts-committed-records-silently
         return KeepLog(cut.offset) if cut.below_high_watermark and not self.may_lose_committed else cut
 
     def truncated(self, offset: int) -> None:
@@ -81,7 +83,7 @@ class FollowerCore:
             high_watermark=self.high_watermark,
             truncated_to=offset,
         )
-        self.high_watermark = min(self.high_watermark, offset)
+        self.high_watermark = min(self.high_watermark, offset)  # rule B4/follower-watermark-survives-a-cut
 
     def started_at(self, offset: int) -> None:
         """The log was dropped and starts anew, empty, at `offset`: the leader has nothing committed below it."""
@@ -150,6 +152,7 @@ class FollowerProgress:
         self.counted_offset = counted
         if fetch_offset >= leader_end:
             self.last_caught_up_ms = now_ms
+        # rule B6/leaves-though-it-keeps-pace
         elif self.leader_end_at_last_ack >= 0 and fetch_offset >= self.leader_end_at_last_ack:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_ack_ms)
         self.leader_end_at_last_ack = leader_end
@@ -157,4 +160,5 @@ class FollowerProgress:
 
     def caught_up(self, leader_end: int, lag_time_max_ms: float, now_ms: float) -> bool:
         """At the leader's end, or was so within the last `lag_time_max_ms` (Kafka's replica.lag.time.max.ms)."""
+        # rule B6/leaves-for-silence
         return self.fetch_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_time_max_ms

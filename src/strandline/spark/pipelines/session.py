@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from strandline.proto.errors import StrandlineError
+from strandline.proto.extras import installing
 from strandline.spark.interpreter import use_this_python
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ class SparkMissing(StrandlineError):
 
 
 def ensure_spark() -> None:
-    """Make sure that PySpark and a Java are here.
+    """Make sure that PySpark, pyarrow and a Java are here.
 
     Raises:
         SparkMissing: says what to install.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed: pip install '.[spark]' in a checkout of Strandline")
+    for library in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(library) is None:
+            raise SparkMissing(f"{library} is not installed: {installing('spark')}")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         raise SparkMissing("Java is not installed: apt-get install openjdk-17-jre-headless (any Java 17 or 21)")
 

@@ -93,14 +93,14 @@ class Engine:
         self._clock = clock or SystemClock()
         self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
-        producer = ProducerConfig.of(settings)
+        producer = ProducerConfig(settings)
         if producer.partitioner is not None:
             raise ConfigError("partitioner", producer.partitioner, "a copy goes by the key, as clients do without one")
         given = {name.replace(".", "_"): value for name, value in settings.items()}
         self._codec = Codec[producer.compression_type.upper()] if "compression_type" in given else None
         self._sending = {"max_block_ms": producer.delivery_timeout_ms, **given}
         self._bootstrap = bootstrap
-        common = {name: value for name, value in given.items() if name in CommonConfig.__dataclass_fields__}
+        common = {name: value for name, value in given.items() if name in CommonConfig.attributes}
         reading = {**common, "isolation_level": "read_committed", "max_partition_fetch_bytes": FETCH_BYTES}
         make_admin: Callable[..., Admin] = Admin
         make_reader: Callable[..., AsyncRangeReader] = AsyncRangeReader
@@ -245,10 +245,10 @@ class Engine:
         """Whether the topics are those of the notes. Raises CopyRefused."""
         name, anew = self._target, anew_words(self._target, self._group)
         self._check_source(planned)
-        if target.topic_id != planned.target_id:
+        if target.topic_id != planned.target_id:  # schedule 63/copy-follows-into-another-topic/2
             raise self._replaced(name)
         for topic, topic_id in ((self._source.topic, planned.source_id), (name, planned.target_id)):
-            if topic_id:
+            if topic_id:  # schedule 63/copy-follows-into-another-topic/3
                 self._reader.expect(topic, topic_id)
         if target.partitions != len(planned.ends):
             raise CopyRefused(
@@ -257,7 +257,7 @@ class Engine:
             )
 
     def _check_source(self, planned: Round) -> None:
-        if str(self._described.topic_id or "") != planned.source_id:
+        if str(self._described.topic_id or "") != planned.source_id:  # schedule 63/copy-follows-into-another-topic
             raise self._replaced(self._source.topic)
 
     def _replaced(self, topic: str) -> CopyRefused:

@@ -41,7 +41,7 @@ class Lease:
         self, bootstrap: str | Sequence[str], group: str, topics: tuple[str, ...], settings: Mapping[str, object],
         *, clock: Clock, rng: Rng,
     ) -> None:  # fmt: skip
-        config = ConsumerConfig.of(
+        config = ConsumerConfig(
             {
                 "client_id": "strandline-copy",
                 **settings,
@@ -124,7 +124,8 @@ class Lease:
         }
 
         async def beat() -> None:
-            self._coordinator.check((await self._coordinator.call(Api.HEARTBEAT, values)).error_code)
+            answer = await self._coordinator.call(Api.HEARTBEAT, values)
+            self._coordinator.check(Api.HEARTBEAT, answer.error_code)
 
         await self._as_member(beat)
 

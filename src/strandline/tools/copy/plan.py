@@ -113,6 +113,7 @@ def from_notes(group: str, source: str, target: str, notes: Mapping[TopicPartiti
         return None
     try:
         if not of_source or not of_target:
+            # schedule 84/half-a-first-note-is-refused
             if {int(_parsed(note)["round"]) for note in (*of_source.values(), *of_target.values())} == {1}:
                 return None
             raise ValueError("nothing of the " + ("target" if of_source else "source"))
@@ -125,7 +126,7 @@ def from_notes(group: str, source: str, target: str, notes: Mapping[TopicPartiti
 
 
 def _id(text: str) -> UUID | None:
-    return UUID(text) if text else None
+    return UUID(text) if text else None  # schedule 63/copy-follows-into-another-topic/4
 
 
 def _text(planned: Round, **more: object) -> str:

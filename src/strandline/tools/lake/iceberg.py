@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from strandline.lake.commits import Commit, LakeTaken, State
-from strandline.lake.stores import Writing, missing
-from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.lake.stores import Writing
+from strandline.proto.errors import ConfigError, MissingExtra, StrandlineError
 from strandline.tools.lake.shape import BAD_SCHEMA, Shape
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def open_catalog(url: str, warehouse: str | None, options: Mapping[str, str]) ->
 
     Raises:
         ConfigError: a URL of another kind, or without a warehouse where one is needed.
-        LibraryMissing, IcebergFailed.
+        MissingExtra, IcebergFailed.
     """
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
-        raise missing("--format iceberg", "lake", error) from error
+        raise MissingExtra.of("--format iceberg", "lake", error) from error
     scheme = url.partition("://")[0].partition("+")[0]
     kind = {"http": "rest", "https": "rest", "sqlite": "sql", "postgresql": "sql"}.get(scheme)
     if kind is None or "://" not in url:
@@ -55,6 +55,8 @@ def open_catalog(url: str, warehouse: str | None, options: Mapping[str, str]) ->
     try:
         return load_catalog(**{"name": "default", "type": kind, "uri": url, **place, **options})
     except Exception as error:
+        if isinstance(error.__cause__, ImportError):
+            raise MissingExtra.of("--catalog", "lake", error.__cause__) from error
         raise IcebergFailed(f"the catalog {url} cannot be opened: {error}") from error
 
 

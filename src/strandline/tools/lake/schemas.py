@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.lake.stores import missing
-from strandline.proto.errors import ConfigError
+from strandline.proto.errors import ConfigError, MissingExtra
 from strandline.proto.json_text import read_json
 from strandline.tools.lake.shape import TIME, Typed
 
@@ -62,13 +61,13 @@ def avro_values(path: Path) -> Typed:
 
     Raises:
         ConfigError: a schema of what has no columns.
-        LibraryMissing, OSError.
+        MissingExtra, OSError.
     """
     try:
         from fastavro import parse_schema, schemaless_reader
         from fastavro.schema import expand_schema
     except ImportError as error:
-        raise missing("--value avro", "lake", error) from error
+        raise MissingExtra.of("--value avro", "lake", error) from error
     document = _document(path)
     try:
         expanded = expand_schema(document)

@@ -13,7 +13,7 @@ from tests.ports import free_port
 
 from strandline.client.aio import Admin, Producer
 from strandline.client.types import EARLIEST, NewTopic, OffsetAndMetadata, TopicPartition
-from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.faults.injection import SlowDisk
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
@@ -69,7 +69,7 @@ def bootstrap(node: Node) -> str:
 
 def test_without_the_setting_there_is_no_hook(tmp_path: Path) -> None:
     """Default false: /faults answers 404, the node has neither the wrapped disk nor wrapped APIs."""
-    assert NODE_SETTINGS["strandline.fault.injection"].default == "false"
+    assert NodeConfig.rows["strandline.fault.injection"].default == "false"
 
     async def body(node: Node) -> None:
         assert (await ask(node, "GET"))[0] == 404

@@ -20,7 +20,7 @@ from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.internal import guard
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.node.internal.internal_tls import InternalTls
-from strandline.controller import broker_api, methods
+from strandline.controller import broker_api, methods, operations
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft import messages as raft
 from strandline.proto.errors import ConfigError
@@ -129,11 +129,13 @@ def requests(node_id: int) -> dict[str, bytes]:
     ]
     epoch = BrokerEpoch(1)
     of_brokers: dict[Any, Any] = {
-        methods.REGISTER_BROKER: broker_api.RegisterBrokerRequest(CLUSTER, NodeId(node_id), UUID(int=1), {}, here),
-        methods.ALTER_PARTITION: broker_api.AlterPartitionRequest(NodeId(node_id), epoch, ()),
-        methods.ALTER_TIERS: broker_api.AlterTiersRequest(NodeId(node_id), epoch),
+        operations.REGISTER_BROKER.method: broker_api.RegisterBrokerRequest(
+            CLUSTER, NodeId(node_id), UUID(int=1), {}, here
+        ),
+        operations.ALTER_PARTITION.method: broker_api.AlterPartitionRequest(NodeId(node_id), epoch, ()),
+        operations.ALTER_TIERS.method: broker_api.AlterTiersRequest(NodeId(node_id), epoch),
         APPEND_AUDIT: AppendAuditRequest(NodeId(node_id), 0, b"lines"),
-        methods.ALLOCATE_PRODUCER_IDS: broker_api.AllocateProducerIdsRequest(NodeId(node_id), epoch),
+        operations.ALLOCATE_PRODUCER_IDS.method: broker_api.AllocateProducerIdsRequest(NodeId(node_id), epoch),
     }
     return {METHODS[type(request)].path: METHODS[type(request)].request.encode(request) for request in quorum} | {
         method.path: method.request.encode(request) for method, request in of_brokers.items()

@@ -3,12 +3,13 @@ SECURITY_DISABLED, as in Kafka: entries that nothing asks for would only look li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.cluster.broker.api import Call, Change, by_schema, part
+from strandline.cluster.broker.request import Authorizer, RequestContext, require
+from strandline.controller import operations
 from strandline.controller.api import AclOutcome, CreateAclsRequest, DeleteAclsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.proto.acls import (
@@ -25,6 +26,7 @@ from strandline.proto.acls import (
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 NO_AUTHORIZER = "no authorizer is configured on this broker: set authorizer.class.name (docs/security.md)"
 
@@ -52,10 +54,6 @@ class AclsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
         return part(error_code=ErrorCode.NONE, error_message=None, resources=_resources(self._authorizer, wanted))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, error_message=message or None, resources=())
-
     # CreateAcls
 
     async def create(self, call: Call) -> Any:
@@ -67,13 +65,11 @@ class AclsHandler:
         asked = tuple(one for one, fault in zip(bindings, faults, strict=True) if not fault)
         outcomes: Sequence[AclOutcome] = ()
         if asked:
-            outcomes = (await self._controller.create_acls(CreateAclsRequest(asked), self._timeout_ms)).outcomes
+            outcomes = (
+                await self._controller.ask(operations.CREATE_ACLS, CreateAclsRequest(asked), self._timeout_ms)
+            ).outcomes
         answers = iter(outcomes)
         return _created([AclOutcome(ErrorCode.INVALID_REQUEST, fault) if fault else next(answers) for fault in faults])
-
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every entry has this error."""
-        return _created([AclOutcome(error, message)] * len(call.request.creations))
 
     # DeleteAcls
 
@@ -83,16 +79,13 @@ class AclsHandler:
         filters = tuple(_filter(one) for one in call.request.filters)
         outcomes: Sequence[AclOutcome] = ()
         if filters:
-            outcomes = (await self._controller.delete_acls(DeleteAclsRequest(filters), self._timeout_ms)).outcomes
+            outcomes = (
+                await self._controller.ask(operations.DELETE_ACLS, DeleteAclsRequest(filters), self._timeout_ms)
+            ).outcomes
         return _deleted(outcomes)
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every filter has this error."""
-        return _deleted([AclOutcome(error, message)] * len(call.request.filters))
-
     def _check(self, context: RequestContext, operation: Operation) -> None:
-        if not allowed(self._authorizer, context, operation, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, operation, CLUSTER)  # rule A20/acls-changed-by-anybody
         if not self._authorizer.enabled:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 
@@ -104,6 +97,7 @@ def _of(kind: type[Any], number: int) -> Any:
 
 def binding_of(one: Any, pattern: int) -> AclBinding:
     """An entry as messages have it; the field of its pattern has several names."""
+    # rule A25/hosts-are-stored-as-written
     return AclBinding(
         kind=_of(ResourceKind, one.resource_type),
         name=one.resource_name,
@@ -173,3 +167,24 @@ def _filter_result(outcome: AclOutcome) -> Any:
         for binding in outcome.bindings
     )
     return part(error_code=outcome.error, error_message=outcome.message or None, matching_acls=matching)
+
+
+def _acls_added(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.creations, answer.results, strict=True):
+        yield f"ACL {binding_of(one, one.resource_pattern_type)}", outcome.error_code
+
+
+def _acls_removed(request: Any, answer: Any) -> Iterator[Change]:
+    for wanted, outcome in zip(request.filters, answer.filter_results, strict=True):
+        if outcome.error_code is not ErrorCode.NONE:
+            words = f"name {wanted.resource_name_filter}, principal {wanted.principal_filter}"
+            yield f"ACLs of type {wanted.resource_type_filter}, {words}", outcome.error_code
+        for one in outcome.matching_acls:
+            yield f"ACL {binding_of(one, one.pattern_type)}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_ACLS, (1, 3), AclsHandler, AclsHandler.describe),
+    by_schema(Api.CREATE_ACLS, (1, 3), AclsHandler, AclsHandler.create, changes=_acls_added),
+    by_schema(Api.DELETE_ACLS, (1, 3), AclsHandler, AclsHandler.delete, changes=_acls_removed),
+)

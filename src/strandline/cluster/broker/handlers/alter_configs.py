@@ -3,14 +3,15 @@ named goes back to its default. The first took the second's place in Kafka 2.3; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
 from strandline.cluster.broker.request import Action, Authorizer, RequestContext, topic
+from strandline.controller import operations
 from strandline.controller.api import (
     AlterConfigsRequest,
     ConfigAlteration,
@@ -20,9 +21,11 @@ from strandline.controller.api import (
 )
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage, ResourceType
-from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.controller.metadata.settings import settings_without_effect
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
+from strandline.proto.secrets import shown
 
 log = structlog.get_logger("strandline.broker")
 
@@ -62,12 +65,6 @@ class AlterConfigsHandler:
         """One outcome a resource, in order."""
         return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            [Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources]
-        )
-
     async def _outcomes(self, call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
         """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be."""
         asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
@@ -93,7 +90,7 @@ class AlterConfigsHandler:
         async def ask(items: tuple[ResourceAlteration, ...]) -> Sequence[ResourceOutcome]:
             request = AlterConfigsRequest(items, dry_run)
             timeout_ms = self._timeout_ms
-            return (await self._controller.incremental_alter_configs(request, timeout_ms)).resources
+            return (await self._controller.ask(operations.INCREMENTAL_ALTER_CONFIGS, request, timeout_ms)).resources
 
         refusals = named_twice([(item.resource_type, item.resource_name) for item in resources])
         deny(self._authorizer, context, refusals, [_alter_action(item) for item in resources])
@@ -161,3 +158,25 @@ def log_without_effect(kind: ResourceType, name: str, values: Mapping[str, str |
         log.warning(
             "a setting without effect was set", **{where: name}, setting=setting, value=given[setting], why=reason
         )
+
+
+def _configs_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.resources, answer.responses, strict=True):
+        kind = {2: "topic", 4: "broker"}.get(one.resource_type, f"type {one.resource_type}")
+        # rule A20/secrets-in-the-audit
+        changes = ", ".join(f"{config.name}={shown(config.name, config.value)}" for config in one.configs)
+        yield f"{kind} {one.resource_name or '(all)'}: {changes}", outcome.error_code
+
+
+ROWS = (
+    by_schema(
+        Api.ALTER_CONFIGS, (0, 2), AlterConfigsHandler, AlterConfigsHandler.alter_altogether, changes=_configs_altered
+    ),
+    by_schema(
+        Api.INCREMENTAL_ALTER_CONFIGS,
+        (0, 1),
+        AlterConfigsHandler,
+        AlterConfigsHandler.alter_incrementally,
+        changes=_configs_altered,
+    ),
+)

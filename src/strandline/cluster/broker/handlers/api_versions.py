@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.exchange import Exchange
 from strandline.controller.metadata.image import SUPPORTED_METADATA_VERSIONS, MetadataImage
 from strandline.proto.error_codes import ErrorCode
@@ -85,3 +86,6 @@ class ApiVersionsHandler:
             fields.append(tagged_field(FINALIZED_EPOCH_TAG, INT64.pack(image.offset)))
             fields.append(tagged_field(FINALIZED_FEATURES_TAG, uvarint(2) + name + level + level + NO_TAGS))
         return uvarint(len(fields)) + b"".join(fields)
+
+
+ROWS = (by_hand(Api.API_VERSIONS, VERSIONS, ApiVersionsHandler),)

@@ -5,19 +5,19 @@ Only the quorum's leader knows how far the others have come, so that other nodes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
     RequestContext,
-    allowed,
     cluster_operations_bits,
+    require,
 )
-from strandline.controller import methods
+from strandline.controller import methods, operations
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -32,6 +32,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 from strandline.proto.messages.method import call, handler
 from strandline.proto.ports import Rpc, RpcError, UnaryHandler
 
@@ -117,8 +118,7 @@ class ClusterHandler:
 
     async def describe_quorum(self, call: Call) -> Any:
         """Leader, voters and observers of the metadata log, as its leader sees them."""
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         quorum = await described_by_leader(
             self._quorum, node_id=self._node_id, rpc=self._rpc, timeout_ms=self._timeout_ms
         )
@@ -161,24 +161,19 @@ class ClusterHandler:
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
-        await self._controller.add_voter(change, request.timeout)
-        return self.refuse_change(call, ErrorCode.NONE, "")
+        await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     async def remove_voter(self, call: Call) -> Any:
         """Take the vote of a controller that lost its log. Raises as `add_voter`."""
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = RemoveVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
-        await self._controller.remove_voter(change, self._timeout_ms)
-        return self.refuse_change(call, ErrorCode.NONE, "")
-
-    def refuse_change(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer is this error."""
-        return part(error_code=error, error_message=message or None)
+        await self._controller.ask(operations.REMOVE_VOTER, change, self._timeout_ms)
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
-        if not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.ALTER, CLUSTER)
         ours = self._image().cluster_id
         if cluster_id not in (None, ours):
             message = f"this is cluster {ours}, not {cluster_id}"
@@ -263,3 +258,23 @@ def describe_quorum_handler(node_id: NodeId, quorum: QuorumView) -> UnaryHandler
         )
 
     return handler(methods.DESCRIBE_QUORUM, describe)
+
+
+def _voter_changed(request: Any, answer: Any) -> Iterator[Change]:
+    yield f"voter {request.voter_id}, directory {request.voter_directory_id}", answer.error_code
+
+
+ROWS = (
+    by_schema(
+        Api.DESCRIBE_CLUSTER,
+        (0, 2),
+        ClusterHandler,
+        ClusterHandler.describe_cluster,
+        refuse=ClusterHandler.refuse_cluster,
+    ),
+    by_schema(
+        Api.DESCRIBE_QUORUM, (0, 2), ClusterHandler, ClusterHandler.describe_quorum, refuse=ClusterHandler.refuse_quorum
+    ),
+    by_schema(Api.ADD_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
+    by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.remove_voter, changes=_voter_changed),
+)

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.handlers.group_admin import DescribedGroup, describe_each
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
     RequestContext,
-    allowed,
     group,
     operations_bits,
+    refusal,
+    require,
     topic,
 )
 from strandline.cluster.broker.requested_topics import may_see
@@ -32,6 +33,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_group_records import Assignment
 
 OWN_ID_SINCE = 1
@@ -80,17 +82,6 @@ class ConsumerGroupsHandler:
             assignment=None if answer.assigned is None else _assigned(answer.assigned),
         )
 
-    def refuse_heartbeat(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(
-            error_code=error,
-            error_message=message or None,
-            member_id=None,
-            member_epoch=0,
-            heartbeat_interval=0,
-            assignment=None,
-        )
-
     async def _heartbeat(self, context: RequestContext, command: ConsumerHeartbeat) -> ConsumerAnswer:
         """What the member shall be from now on.
 
@@ -98,17 +89,17 @@ class ConsumerGroupsHandler:
             KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST, NOT_COORDINATOR,
                 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and those of `ConsumerProtocol.heartbeat`.
         """
-        if not allowed(self._authorizer, context, Operation.READ, group(command.group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.READ, group(command.group_id))
         if not command.group_id.strip():
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a group with members needs a name")
         names = command.topics or ()
         size = sum(map(len, (*names, command.regex or "", command.instance_id or "", command.rack or "")))
         if size > MEMBER_BYTES_MAX // 4:  # a character may take four bytes
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the member's subscriptions are too large", size=size)
-        may = self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])
-        if not all(may):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        actions = [(Operation.DESCRIBE, topic(name)) for name in names]
+        for action, may in zip(actions, self._authorizer.authorize(context, actions), strict=True):
+            if not may:
+                raise refusal(context, *action)
         answer: ConsumerAnswer = await self._groups.ask(command.group_id, command)
         return answer if answer.assigned is None else answer._replace(assigned=self._visible(context, answer.assigned))
 
@@ -116,6 +107,7 @@ class ConsumerGroupsHandler:
         """What a member may be told of its assignment. A pattern is held against all topics that there are, and one
         that was named may have been forbidden since."""
         known = self._image().topic_by_id
+        # rule A20/patterns-show-every-topic
         return {
             topic_id: partitions
             for topic_id, partitions in assigned.items()
@@ -132,17 +124,10 @@ class ConsumerGroupsHandler:
 
         return self._described(call, await describe_each(call.request.group_ids, describe))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return self._described(
-            call, [DescribedGroup(group_id, None, error, message) for group_id in call.request.group_ids]
-        )
-
     async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
         GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         found: ConsumerGroupDescription = await self._groups.ask(group_id, DescribeConsumerGroup(group_id))
@@ -158,7 +143,8 @@ class ConsumerGroupsHandler:
             if topic_id in known
         }
         if not all(self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            words = f"{context.principal} may not DESCRIBE every topic of the group's members"
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, words)
 
     def _described(self, call: Call, groups: list[DescribedGroup[ConsumerGroupDescription]]) -> Any:
         return part(groups=tuple(self._group(call, one) for one in groups))
@@ -222,3 +208,9 @@ def _assigned(assigned: Assignment) -> Any:
             part(topic_id=topic_id, partitions=partitions) for topic_id, partitions in assigned.items()
         ),
     )
+
+
+ROWS = (
+    by_schema(Api.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupsHandler, ConsumerGroupsHandler.heartbeat),
+    by_schema(Api.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupsHandler, ConsumerGroupsHandler.describe),
+)

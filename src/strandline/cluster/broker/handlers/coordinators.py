@@ -6,14 +6,15 @@ import asyncio
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group, refusal
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
+from strandline.proto.kafka.apis import Api
 
 MANY_SINCE = 4
 KIND_SINCE = 1
@@ -52,10 +53,6 @@ class CoordinatorsHandler:
         kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
         return _respond(call, await self._find(call.context, kind, _keys(call)))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every key has this error."""
-        return _respond(call, [CoordinatorAnswer(key, error, message) for key in _keys(call)])
-
     async def _find(self, context: RequestContext, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
         """One answer a key. The first question for a group creates the topic that groups are kept in.
 
@@ -74,7 +71,8 @@ class CoordinatorsHandler:
 
     async def _find_group(self, context: RequestContext, group_id: str) -> CoordinatorAnswer:
         if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            return CoordinatorAnswer(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            denied = refusal(context, Operation.DESCRIBE, group(group_id))
+            return CoordinatorAnswer(group_id, denied.code, denied.message)
         try:
             await self._groups.ensure_topic()
         except KafkaError as error:
@@ -122,3 +120,6 @@ def _where(one: CoordinatorAnswer) -> dict[str, Any]:
         "error_code": one.error,
         "error_message": one.message or None,
     }
+
+
+ROWS = (by_schema(Api.FIND_COORDINATOR, (0, 6), CoordinatorsHandler, CoordinatorsHandler.find),)

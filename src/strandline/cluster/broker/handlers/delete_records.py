@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.image import MetadataImage, topic_resource
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.settings import TopicSettings
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.waiting import PendingDeletion
 
@@ -55,10 +57,6 @@ class DeleteRecordsHandler:
         """One outcome a partition."""
         timeout_ms = max(call.request.timeout, 0.0)
         return _respond(await self._delete(call.context, _wanted(call), timeout_ms))
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _respond([Deleted(one.topic, one.partition, error) for one in _wanted(call)])
 
     async def _delete(self, context: RequestContext, wanted: Sequence[Deletion], timeout_ms: float) -> list[Deleted]:
         """One outcome a deletion, in order. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
@@ -102,9 +100,7 @@ class DeleteRecordsHandler:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if one.topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        own = image.config(topic_resource(one.topic))
-        policy = {entry.name: entry.value for entry in self._configs.topic_entries(image, one.topic, own)}
-        if "delete" not in (policy["cleanup.policy"] or "").split(","):
+        if "delete" not in self._configs.topic_value(image, one.topic, TopicSettings.cleanup_policy):
             return ErrorCode.POLICY_VIOLATION
         return ErrorCode.NONE
 
@@ -129,3 +125,16 @@ def _respond(outcomes: list[Deleted]) -> Any:
     return part(
         topics=tuple(part(name=name, partitions=tuple(results)) for name, results in topics.items()),
     )
+
+
+def _records_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    offsets = {(asked.name, one.partition_index): one.offset for asked in request.topics for one in asked.partitions}
+    for told in answer.topics:
+        for one in told.partitions:
+            offset = offsets.get((told.name, one.partition_index))
+            yield f"topic {told.name}-{one.partition_index}: records below {offset}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DELETE_RECORDS, (0, 2), DeleteRecordsHandler, DeleteRecordsHandler.delete, changes=_records_deleted),
+)

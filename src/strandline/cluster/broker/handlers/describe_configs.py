@@ -11,13 +11,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part, short
-from strandline.cluster.broker.config import StaticSetting
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.api import Call, by_schema, part, short
+from strandline.cluster.broker.config import DerivedSetting, StaticSetting
+from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
-from strandline.controller.metadata.config_key import ConfigType
+from strandline.controller.machine.placement import default_replication_factor, usable_brokers
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
 from strandline.controller.metadata.image import MetadataImage, ResourceType
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -26,6 +27,7 @@ from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT8, INT16, NO_TAGS, array_head, nullable_string, string
 from strandline.proto.ports import Clock
+from strandline.proto.settings import Setting
 
 DOCUMENTATION_SINCE = 3
 FLEXIBLE_SINCE = 4
@@ -38,12 +40,9 @@ class DescribedConfig(NamedTuple):
     """One config; `synonyms` are (name, value, source), the one that holds first. A secret's value is None."""
 
     name: str
+    row: Setting[Any]
     value: str | None
     source: ConfigSource
-    type: ConfigType
-    doc: str
-    read_only: bool
-    sensitive: bool
     synonyms: tuple[tuple[str, str | None, ConfigSource], ...]
 
 
@@ -68,6 +67,7 @@ class DescribeConfigsHandler:
         authorizer: Authorizer,
         configs: ConfigResolver,
         settings: Sequence[StaticSetting],
+        derived: Sequence[DerivedSetting],
         clock: Clock,
     ) -> None:
         self._node_id = node_id
@@ -75,6 +75,7 @@ class DescribeConfigsHandler:
         self._authorizer = authorizer
         self._configs = configs
         self._settings = tuple(settings)
+        self._derived = tuple(derived)
         self._clock = clock
 
     async def describe(self, call: Call) -> list[bytes]:
@@ -92,16 +93,6 @@ class DescribeConfigsHandler:
                 slice_end_ms = clock.monotonic_ms() + SLICE_MS
         parts.append(NO_TAGS if flexible else b"")
         return [b"".join(parts)]
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every resource has this error."""
-        return _respond(
-            call,
-            [
-                DescribedResource(resource.resource_type, resource.resource_name, error, message, [])
-                for resource in call.request.resources
-            ],
-        )
 
     def _describe(
         self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
@@ -126,8 +117,7 @@ class DescribeConfigsHandler:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
     def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name)):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name))
         fault = topic_name_fault(name)
         if fault:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -137,8 +127,7 @@ class DescribeConfigsHandler:
         return [_of_entry(entry) for entry in self._configs.topic_entries(image, name)]
 
     def _broker_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         image = self._image()
         if not name:
             return [_of_entry(entry) for entry in self._configs.cluster_default_entries(image)]
@@ -146,9 +135,12 @@ class DescribeConfigsHandler:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"this is broker {self._node_id}; ask broker {name!r} for its configs"
             )
-        described = [_of_entry(entry) for entry in self._configs.broker_entries(image)]
-        described += [_of_setting(setting) for setting in self._settings]
-        return sorted(described, key=lambda config: config.name)
+        described = {entry.name: _of_entry(entry) for entry in self._configs.broker_entries(image)}
+        described |= {setting.name: _of_setting(setting) for setting in self._settings}
+        factor = BrokerSettings.default_replication_factor.name
+        described[factor] = _with_factor(described[factor], default_replication_factor(len(usable_brokers(image))))
+        described |= {one.row.name: _of_derived(one, described.get(one.of)) for one in self._derived}
+        return [config for _, config in sorted(described.items())]
 
 
 def _config(call: Call, config: DescribedConfig) -> Any:
@@ -157,27 +149,13 @@ def _config(call: Call, config: DescribedConfig) -> Any:
     return part(
         name=config.name,
         value=config.value,
-        read_only=config.read_only,
+        read_only=not config.row.live,
         config_source=config.source,
-        is_sensitive=config.sensitive,
+        is_sensitive=config.row.secret,
         synonyms=tuple(part(name=name, value=value, source=source) for name, value, source in synonyms),
-        config_type=config.type,
-        documentation=config.doc if documented else None,
+        config_type=config.row.type,
+        documentation=config.row.documentation if documented else None,
     )
-
-
-def _respond(call: Call, resources: list[DescribedResource]) -> Any:
-    results = tuple(
-        part(
-            error_code=resource.error,
-            error_message=resource.message or None,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            configs=tuple(_config(call, config) for config in resource.configs),
-        )
-        for resource in resources
-    )
-    return part(results=results)
 
 
 def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:
@@ -201,27 +179,29 @@ def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfi
 
 
 def _of_entry(entry: ConfigEntry) -> DescribedConfig:
-    return DescribedConfig(
-        name=entry.name,
-        value=entry.value,
-        source=entry.source,
-        type=entry.key.type,
-        doc=entry.key.documentation,
-        read_only=False,
-        sensitive=False,
-        synonyms=tuple((synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms),
-    )
+    synonyms = tuple((synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms)
+    return DescribedConfig(entry.name, entry.row, entry.value, entry.source, synonyms)
 
 
 def _of_setting(setting: StaticSetting) -> DescribedConfig:
-    source = ConfigSource.DEFAULT_CONFIG if setting.is_default else ConfigSource.STATIC_BROKER_CONFIG
-    return DescribedConfig(
-        name=setting.name,
-        value=setting.value,
-        source=source,
-        type=setting.type,
-        doc=setting.doc,
-        read_only=True,
-        sensitive=setting.value is None,
-        synonyms=((setting.name, setting.value, source),),
-    )
+    given, default = setting.given, setting.row.default
+    set_here = () if given is None else ((setting.name, given, ConfigSource.STATIC_BROKER_CONFIG),)
+    found = (*set_here, (setting.name, default, ConfigSource.DEFAULT_CONFIG))
+    synonyms = tuple((name, None if setting.row.secret else value, source) for name, value, source in found)
+    return DescribedConfig(setting.name, setting.row, synonyms[0][1], synonyms[0][2], synonyms)
+
+
+def _of_derived(derived: DerivedSetting, origin: DescribedConfig | None) -> DescribedConfig:
+    row = derived.row
+    value = row.default if origin is None else derived.value(origin.value or "")
+    source = ConfigSource.DEFAULT_CONFIG if origin is None else origin.source
+    return DescribedConfig(row.name, row, value, source, ((row.name, value, source),))
+
+
+def _with_factor(config: DescribedConfig, chosen: int) -> DescribedConfig:
+    """default.replication.factor as new topics get it: tools create topics by it, and -1 is no number of copies."""
+    synonyms = tuple((name, str(chosen) if value == "-1" else value, source) for name, value, source in config.synonyms)
+    return config._replace(value=synonyms[0][1], synonyms=synonyms)
+
+
+ROWS = (by_schema(Api.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsHandler, DescribeConfigsHandler.describe),)

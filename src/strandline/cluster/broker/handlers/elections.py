@@ -7,16 +7,19 @@ where a flag in a tagged field would be passed over and the election held.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.cluster.broker.api import Call, Change, by_schema, part
+from strandline.cluster.broker.request import Authorizer, require
+from strandline.controller import operations
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
 from strandline.controller.channel import ControllerChannel
 from strandline.log.findings import LogCondition
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 _KINDS = {
     0: (ElectionKind.PREFERRED, False),
@@ -46,19 +49,14 @@ class ElectionsHandler:
         named = _partitions(call)
         if call.request.topic_partitions is not None and not named:
             return _respond(ErrorCode.NONE, [])
-        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         asked = ElectLeadersRequest(kind, named, dry_run)
-        outcomes = (await self._controller.elect_leaders(asked, call.request.timeout)).outcomes
+        outcomes = (await self._controller.ask(operations.ELECT_LEADERS, asked, call.request.timeout)).outcomes
         results = [
             (PartitionRef(outcome.topic, outcome.partition), outcome.error, _message(outcome, dry_run))
             for outcome in outcomes
         ]
         return _respond(ErrorCode.NONE, results)
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer and every partition named have this error."""
-        return _respond(error, [(ref, error, message) for ref in _partitions(call)])
 
 
 def _partitions(call: Call) -> tuple[PartitionRef, ...]:
@@ -102,3 +100,16 @@ def _candidate(one: Candidate) -> str:
         known = f"log end {one.log_end_offset} of epoch {one.last_epoch}, high watermark {one.high_watermark}"
     lacks = f", lacks {one.lost_records} committed" if one.lost_records > 0 else ""
     return f"broker {one.node_id} ({'up' if one.alive else 'down'}, {place}, {known}{lacks})"
+
+
+def _leaders_elected(request: Any, answer: Any) -> Iterator[Change]:
+    whole = getattr(answer, "error_code", ErrorCode.NONE)
+    if whole is not ErrorCode.NONE:
+        yield "leaders", whole
+        return
+    for topic in answer.replica_election_results:
+        for one in topic.partition_result:
+            yield f"leader of {topic.topic}-{one.partition_id}", one.error_code
+
+
+ROWS = (by_schema(Api.ELECT_LEADERS, (0, 2), ElectionsHandler, ElectionsHandler.elect, changes=_leaders_elected),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.exchange import Exchange
@@ -20,8 +21,11 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import (
     FINAL_EPOCH,
+    FIRST,
+    LAST,
     LEADER_SINCE,
     NO_SESSION,
     SESSION_SINCE,
@@ -214,6 +218,7 @@ class FetchSessions:
     def drop(self, session: FetchSession) -> None:
         """Nobody was told of it, or nobody uses it any more."""
         if self._sessions.pop(session.session_id, None) is not None:
+            # rule A27/ended-sessions-keep-their-room
             self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))
 
     def drop_all_of(self, owner: object) -> None:
@@ -231,6 +236,7 @@ class FetchSessions:
             if not self._is_there(session):
                 return False
             new = {key_of(partition) for partition in part} - session.partitions.keys()
+            # rule A27/sessions-grow-without-bound
             if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):
                 return False
             session.update(part, ())
@@ -246,7 +252,7 @@ class FetchSessions:
 
     def _is_there(self, session: FetchSession) -> bool:
         """It has not ended between two steps, as with its connection."""
-        return self._sessions.get(session.session_id) is session
+        return self._sessions.get(session.session_id) is session  # rule A27/sessions-without-a-connection
 
     def _create(
         self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
@@ -345,6 +351,7 @@ class FetchHandler:
         """At once where it is one step, as it is of most requests; else in turns, with nothing behind it on its
         connection meanwhile. Raises ProtocolError."""
         for _ in steps:
+            # rule A26/long-fetches-hold-the-loop
             exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))
             return
 
@@ -365,7 +372,7 @@ class FetchHandler:
         begins = message.session_epoch == INITIAL_EPOCH
         if begins:
             results = yield from self._locate_all(context, message, message.partitions)
-            begins = not any(map(_is_nothing_to_it, results))
+            begins = not any(map(_is_nothing_to_it, results))  # rule A27/sessions-of-what-may-not-be-read
         opened = yield from self._open(exchange, message, begins=begins)
         if opened.error is not ErrorCode.NONE:
             exchange.respond(
@@ -446,7 +453,7 @@ class FetchHandler:
         if not sends:
             self._respond_without(exchange, message, opened, throttle_ms)
             return
-        if self._authorizer.generation is not asked:
+        if self._authorizer.generation is not asked:  # rule A20/parked-fetch-keeps-its-right
             results = yield from self._unless_revoked(context, results)
         sent = results
         if session is not None:
@@ -474,7 +481,7 @@ class FetchHandler:
         if opened.session is not None and opened.incremental:
             session_id = opened.session.session_id
         elif opened.session is not None:
-            self.sessions.drop(opened.session)
+            self.sessions.drop(opened.session)  # rule A21/throttled-sessions-begin
         exchange.respond(
             write_response(
                 exchange.context.version,
@@ -543,6 +550,7 @@ class FetchHandler:
             result.fail(found)
         elif wanted.partition not in found.partitions:
             result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        # rule B16/zstd-for-who-cannot-read-it
         elif context.version < ZSTD_SINCE and self._is_stored_in_zstd(found.name, wanted.partition):
             result.fail(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         else:
@@ -594,3 +602,6 @@ class FetchHandler:
             result.preferred_replica = max(near, key=lambda follower: follower.fetch_offset).node_id
             result.high_watermark = result.last_stable_offset = partition.high_watermark
             result.log_start_offset = partition.log_start_offset
+
+
+ROWS = (by_hand(Api.FETCH, (FIRST, LAST), FetchHandler, large_answer=True),)

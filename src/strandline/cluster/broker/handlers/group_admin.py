@@ -6,10 +6,10 @@ Each group is answered by its own coordinator alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
@@ -17,6 +17,7 @@ from strandline.cluster.broker.request import (
     allowed,
     group,
     operations_bits,
+    require,
 )
 from strandline.cluster.groups.commands import DeleteGroup, DescribeGroup, GroupDescription, ListedGroup, ListGroups
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -24,6 +25,7 @@ from strandline.cluster.groups.runtime import Phase
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 OPERATIONS_SINCE = 3
 NOT_FOUND_SINCE = 6
@@ -81,15 +83,10 @@ class GroupAdminHandler:
 
         return self._described(call, await describe_each(list(dict.fromkeys(call.request.groups)), describe))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return self._described(call, [DescribedGroup(one, None, error, message) for one in call.request.groups])
-
     async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         found: GroupDescription = await self._groups.ask(group_id, DescribeGroup(group_id))
         return found
 
@@ -138,10 +135,6 @@ class GroupAdminHandler:
         types = call.request.types_filter if version >= TYPES_SINCE else ()
         return _listed(ErrorCode.NONE, await self._list(call.context, states, types))
 
-    def refuse_list(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _listed(error, [])
-
     async def _list(self, context: RequestContext, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
         """The groups that this broker coordinates and the principal may see, by partition and age.
 
@@ -162,17 +155,13 @@ class GroupAdminHandler:
             return listed
         actions = [(Operation.DESCRIBE, group(one.group_id)) for one in listed]
         answers = self._authorizer.authorize(context, actions, noted=False)
-        return [one for one, answer in zip(listed, answers, strict=True) if answer]
+        return [one for one, answer in zip(listed, answers, strict=True) if answer]  # rule A20/groups-are-listed-to-all
 
     # DeleteGroups
 
     async def delete(self, call: Call) -> Any:
         """One error a group."""
         return _deleted(call, await self._delete(call.context, _names(call)))
-
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return _deleted(call, [error] * len(_names(call)))
 
     async def _delete(self, context: RequestContext, group_ids: Sequence[str]) -> list[ErrorCode]:
         """One error a group, in order: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND,
@@ -182,8 +171,7 @@ class GroupAdminHandler:
             if number % GROUPS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             try:
-                if not allowed(self._authorizer, context, Operation.DELETE, group(group_id)):
-                    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                require(self._authorizer, context, Operation.DELETE, group(group_id))
                 if not group_id:
                     raise KafkaError(ErrorCode.INVALID_GROUP_ID)
                 await self._groups.ask(group_id, DeleteGroup(group_id))
@@ -218,3 +206,15 @@ def _deleted(call: Call, errors: Sequence[ErrorCode]) -> Any:
         part(group_id=group_id, error_code=error) for group_id, error in zip(_names(call), errors, strict=True)
     )
     return part(results=results)
+
+
+def _groups_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"group {one.group_id}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_GROUPS, (0, 6), GroupAdminHandler, GroupAdminHandler.describe),
+    by_schema(Api.LIST_GROUPS, (0, 5), GroupAdminHandler, GroupAdminHandler.list_groups),
+    by_schema(Api.DELETE_GROUPS, (0, 2), GroupAdminHandler, GroupAdminHandler.delete, changes=_groups_deleted),
+)

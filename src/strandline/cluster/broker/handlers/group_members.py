@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, group
+from strandline.cluster.broker.api import Call, by_schema, part
+from strandline.cluster.broker.request import Authorizer, RequestContext, group, require
 from strandline.cluster.groups.commands import (
     Heartbeat,
     JoinAnswer,
@@ -25,6 +25,7 @@ from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 REBALANCE_TIMEOUT_SINCE = 1
 MEMBER_ID_REQUIRED_SINCE = 4
@@ -68,10 +69,6 @@ class GroupMembersHandler:
         )
         return _joined(call, await self._join(call.context, command))
 
-    def refuse_join(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _joined(call, JoinAnswer(error, call.request.member_id))
-
     async def _join(self, context: RequestContext, command: JoinGroup) -> JoinAnswer:
         """Returns when the rebalance has its members.
 
@@ -108,11 +105,7 @@ class GroupMembersHandler:
             member_id=request.member_id,
             instance_id=request.group_instance_id if call.context.version >= HEARTBEAT_INSTANCE_SINCE else None,
         )
-        return self.refuse_heartbeat(call, await self._heartbeat(call.context, command), "")
-
-    def refuse_heartbeat(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error)
+        return part(error_code=await self._heartbeat(call.context, command))
 
     async def _heartbeat(self, context: RequestContext, command: Heartbeat) -> ErrorCode:
         """NONE, or what the member shall do.
@@ -147,10 +140,6 @@ class GroupMembersHandler:
         )
         return _synced(await self._sync(call.context, command))
 
-    def refuse_sync(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _synced(SyncAnswer(error))
-
     async def _sync(self, context: RequestContext, command: SyncGroup) -> SyncAnswer:
         """Returns when the leader's assignment is committed."""
         self._check_member_may(context, command.group_id)
@@ -172,10 +161,6 @@ class GroupMembersHandler:
         )
         return part(error_code=ErrorCode.NONE, members=members)
 
-    def refuse_leave(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, members=())
-
     async def _leave(self, context: RequestContext, command: LeaveGroup) -> list[ErrorCode]:
         """One error a leaver, in order."""
         self._check_member_may(context, command.group_id)
@@ -183,8 +168,7 @@ class GroupMembersHandler:
         return errors
 
     def _check_member_may(self, context: RequestContext, group_id: str) -> None:
-        if not allowed(self._authorizer, context, Operation.READ, group(group_id)):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.READ, group(group_id))
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group with members needs a name")
 
@@ -225,3 +209,11 @@ def _leavers(call: Call) -> tuple[Leaver, ...]:
     if call.context.version < LEAVE_MANY_SINCE:
         return (Leaver(call.request.member_id),)
     return tuple(Leaver(member.member_id, member.group_instance_id) for member in call.request.members)
+
+
+ROWS = (
+    by_schema(Api.JOIN_GROUP, (0, 9), GroupMembersHandler, GroupMembersHandler.join),
+    by_schema(Api.HEARTBEAT, (0, 4), GroupMembersHandler, GroupMembersHandler.heartbeat),
+    by_schema(Api.LEAVE_GROUP, (0, 5), GroupMembersHandler, GroupMembersHandler.leave),
+    by_schema(Api.SYNC_GROUP, (0, 5), GroupMembersHandler, GroupMembersHandler.sync),
+)

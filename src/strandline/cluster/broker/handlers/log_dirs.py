@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed
+from strandline.cluster.broker.api import Call, Change, by_schema, part
+from strandline.cluster.broker.request import Authorizer, RequestContext, require
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
 
 log = structlog.get_logger("strandline.broker")
@@ -54,18 +55,13 @@ class LogDirsHandler:
         wanted = None if topics is None else {topic.topic: topic.partitions for topic in topics}
         return _respond(ErrorCode.NONE, self._describe(call.context, wanted))
 
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return _respond(error, [])
-
     def _describe(self, context: RequestContext, wanted: Mapping[str, Sequence[int]] | None) -> list[LogDirDescription]:
         """The replicas of this broker: of the partitions named, or all of them for None.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED.
         """
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, context, Operation.DESCRIBE, CLUSTER)
         log_dirs = self._replicas.log_dirs
         replicas: dict[str, list[ReplicaOnDisk]] = {log_dir.path: [] for log_dir in log_dirs.dirs}
         for status in self._replicas.hosted():
@@ -87,8 +83,7 @@ class LogDirsHandler:
 
         Errors of each: CLUSTER_AUTHORIZATION_FAILED, and those of `Mover.ask`.
         """
-        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         return _altered([(tp, self._alter(tp, path)) for tp, path in _wanted(call)])
 
     def _alter(self, tp: TopicPartition, path: str) -> ErrorCode:
@@ -147,3 +142,29 @@ def _respond(error: ErrorCode, found: Sequence[LogDirDescription]) -> Any:
         )
         results.append(result)
     return part(error_code=error, results=tuple(results))
+
+
+def _replicas_moved(request: Any, answer: Any) -> Iterator[Change]:
+    paths = {
+        (topic.name, number): wanted.path
+        for wanted in request.dirs
+        for topic in wanted.topics
+        for number in topic.partitions
+    }
+    for topic in answer.results:
+        for one in topic.partitions:
+            path = paths.get((topic.topic_name, one.partition_index))
+            yield f"replica of {topic.topic_name}-{one.partition_index}: to {path}", one.error_code
+
+
+ROWS = (
+    by_schema(
+        Api.ALTER_REPLICA_LOG_DIRS,
+        (1, 2),
+        LogDirsHandler,
+        LogDirsHandler.alter,
+        refuse=LogDirsHandler.refuse_alter,
+        changes=_replicas_moved,
+    ),
+    by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirsHandler, LogDirsHandler.describe),
+)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
 from strandline.cluster.broker.exchange import Charge, Exchange
 from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
@@ -30,14 +31,17 @@ from strandline.cluster.broker.requested_topics import (
     find_topic,
     may_see,
 )
+from strandline.controller import operations
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
@@ -215,6 +219,7 @@ class MetadataHandler:
 
     def _create_unknown(self, exchange: Exchange, described: list[DescribedTopic]) -> list[DescribedTopic]:
         context = exchange.context
+        # rule A20/clients-make-the-topic-of-the-audit
         unknown = [
             one.ref.name
             for one in described
@@ -342,13 +347,13 @@ class AutoCreation:
     @property
     def is_on(self) -> bool:
         """Whether the cluster creates topics on their first use."""
-        return self._configs.broker_value(self._image(), "auto.create.topics.enable") == "true"
+        return self._configs.broker_value(self._image(), BrokerSettings.auto_create_topics_enable)
 
     def create(self, names: Sequence[str], charge: Charge) -> None:
         """Begin to create those of `names` that are not being created yet, and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
-        partitions = int(self._configs.broker_value(self._image(), "num.partitions")) if fresh else 0
-        fresh = [name for name in fresh if charge.admits(partitions)]
+        partitions = self._configs.broker_value(self._image(), BrokerSettings.num_partitions) if fresh else 0
+        fresh = [name for name in fresh if charge.admits(partitions)]  # rule A21/first-uses-are-free
         if fresh:
             self._being_created.update(dict.fromkeys(fresh))
             task = spawn(self._create(fresh, charge, partitions), _log_failure)
@@ -362,7 +367,8 @@ class AutoCreation:
     async def _create(self, names: list[str], charge: Charge, partitions: int) -> None:
         """Each name was charged for so many partitions."""
         try:
-            reply = await self._controller.create_topics(
+            reply = await self._controller.ask(
+                operations.CREATE_TOPICS,
                 CreateTopicsRequest(topics=tuple(CreatableTopic(name=name) for name in names)),
                 self._timeout_ms,
             )
@@ -386,3 +392,6 @@ class AutoCreation:
 
 def _log_failure(error: BaseException) -> None:
     log.error("internal error: topics were not created on first use", exc_info=error)
+
+
+ROWS = (by_hand(Api.METADATA, VERSIONS, MetadataHandler),)

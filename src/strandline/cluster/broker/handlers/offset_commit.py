@@ -5,10 +5,10 @@ Both raise KafkaError as those of members do (`group_members.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext
 from strandline.cluster.broker.requested_topics import OffsetAccess
 from strandline.cluster.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
@@ -18,6 +18,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
+from strandline.proto.kafka.apis import Api
 
 RETENTION_UNTIL = 4
 EPOCH_SINCE = 6
@@ -72,10 +73,6 @@ class OffsetCommitHandler:
         """One error an offset."""
         return _committed(call, await self._commit(call.context, _wanted(call)))
 
-    def refuse_commit(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every offset has this error."""
-        return _committed(call, [[error] * len(one.partitions) for one in call.request.topics])
-
     async def _commit(self, context: RequestContext, request: OffsetCommit) -> list[list[ErrorCode]]:
         """One error an offset, in the order of the request.
 
@@ -100,6 +97,7 @@ class OffsetCommitHandler:
                 else:
                     own.append(ErrorCode.NONE)
                     what = (one.partition, one.offset, one.leader_epoch, one.metadata or "")
+                    # schedule 63/offset-committed-without-its-topic
                     accepted.append(OffsetToCommit(found.name, *what, topic_id=found.topic_id))
             errors.append(own)
         if request.topics and not accepted:
@@ -137,10 +135,6 @@ class OffsetCommitHandler:
             for topic, own in zip(request.topics, errors, strict=True)
         )
         return part(error_code=ErrorCode.NONE, topics=topics)
-
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, topics=())
 
     async def _delete(
         self, context: RequestContext, group_id: str, topics: Sequence[tuple[str, tuple[int, ...]]]
@@ -208,3 +202,17 @@ def _committed(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
         for topic, own in zip(call.request.topics, errors, strict=True)
     )
     return part(topics=topics)
+
+
+def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    if answer.error_code is not ErrorCode.NONE:
+        yield f"group {request.group_id}", answer.error_code
+    for topic in answer.topics:
+        for one in topic.partitions:
+            yield f"group {request.group_id}: offset of {topic.name}-{one.partition_index}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.OFFSET_COMMIT, (2, 10), OffsetCommitHandler, OffsetCommitHandler.commit),
+    by_schema(Api.OFFSET_DELETE, (0, 0), OffsetCommitHandler, OffsetCommitHandler.delete, changes=_offsets_deleted),
+)

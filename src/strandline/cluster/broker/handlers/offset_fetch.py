@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.handlers.group_admin import GROUPS_AT_A_STRETCH
 from strandline.cluster.broker.request import Authorizer, RequestContext
 from strandline.cluster.broker.requested_topics import OffsetAccess, may_see
@@ -17,6 +17,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.group_records import OffsetValue
 
 WHOLE_ERROR_SINCE = 2
@@ -86,10 +87,6 @@ class OffsetFetchHandler:
             except KafkaError as error:
                 answers.append((one, _failed(call, one, error.code), error.code))
         return _respond(call, answers)
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every group has this error."""
-        return _respond(call, [(group, _failed(call, group, error), error) for group in _groups(call)])
 
     async def _fetch(
         self,
@@ -207,3 +204,6 @@ def _partition(offset: FetchedOffset) -> Any:
         metadata="" if value is None else value.metadata,
         error_code=offset.error,
     )
+
+
+ROWS = (by_schema(Api.OFFSET_FETCH, (1, 10), OffsetFetchHandler, OffsetFetchHandler.fetch),)

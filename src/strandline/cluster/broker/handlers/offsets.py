@@ -8,12 +8,13 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, topic
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
 
 LATEST = -1
@@ -100,10 +101,6 @@ class OffsetsHandler:
             ]
         )
 
-    def refuse_list_offsets(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _offsets_found([OffsetAnswer(query, error) for query in _offset_queries(call)])
-
     async def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
         if twice:
             return OffsetAnswer(query, ErrorCode.INVALID_REQUEST)
@@ -126,10 +123,6 @@ class OffsetsHandler:
     def ends_of_epochs(self, call: Call) -> Any:
         """One answer a partition, in order. Errors as for `list_offsets`."""
         return _epochs_found([self._end_of_epoch(call.context, query) for query in _epoch_queries(call)])
-
-    def refuse_ends_of_epochs(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _epochs_found([EpochAnswer(query, error) for query in _epoch_queries(call)])
 
     def _end_of_epoch(self, context: RequestContext, query: EpochQuery) -> EpochAnswer:
         refused = self._refused(context, query.topic, query.partition)
@@ -210,3 +203,9 @@ def _epochs_found(answers: list[EpochAnswer]) -> Any:
         for name, group in groupby(answers, lambda answer: answer.query.topic)
     )
     return part(topics=topics)
+
+
+ROWS = (
+    by_schema(Api.LIST_OFFSETS, (1, 11), OffsetsHandler, OffsetsHandler.list_offsets),
+    by_schema(Api.OFFSET_FOR_LEADER_EPOCH, (2, 4), OffsetsHandler, OffsetsHandler.ends_of_epochs),
+)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from strandline.cluster.broker.api import INJECTED
+from strandline.cluster.broker.api import INJECTED, by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, topic
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, refusal, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
@@ -34,8 +34,11 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import NO_TAGS, OWN_CLIENT
 from strandline.proto.kafka.produce import (
+    FIRST,
+    LAST,
     LEADER_SINCE,
     PartitionResult,
     ProduceRequest,
@@ -96,7 +99,7 @@ class _Pending:
 
     def one_ended(self) -> None:
         self.left -= 1
-        if self.left == 0:
+        if self.left == 0:  # rule B9/one-answer-for-two-partitions
             if self.ticket is not None:
                 self.ticket.cancel()
             self.appends.clear()
@@ -105,7 +108,7 @@ class _Pending:
     def expire(self) -> None:
         """The request's time is over: what has not ended ends now; the batches may be committed all the same."""
         for append in list(self.appends):
-            append.cancel(ErrorCode.REQUEST_TIMED_OUT)
+            append.cancel(ErrorCode.REQUEST_TIMED_OUT)  # rule B9/timeout-unsaid
 
 
 class _PartitionAppend:
@@ -168,8 +171,9 @@ class ProduceHandler:
         request = read_request(body, exchange.context.version)
 
         def done(result: ProduceResult) -> None:
-            if request.acks != 0:
+            if request.acks != 0:  # rule B9/acks-0-is-answered
                 self._respond(exchange, result)
+            # rule B9/acks-0-fails-silently
             elif result.failed:
                 # Kafka's rule: with acks=0 a closed connection is the only way to tell the producer to look again.
                 exchange.drop_connection(f"a write with acks=0 failed: {_first_fault(result)}")
@@ -210,7 +214,7 @@ class ProduceHandler:
             for index, records in wanted.partitions:
                 tp = TopicPartition(name, index)
                 partition = self._replicas.partition(tp) if tp not in seen else None
-                seen.add(tp)
+                seen.add(tp)  # rule C1/one-partitions-batch-is-written-for-another-of-its-name
                 if partition is None or partition.leader is None or partition.log is None or records is None:
                     continue
                 config = partition.log.config
@@ -296,8 +300,10 @@ class ProduceHandler:
         found = find_topic(self._image(), wanted.name, wanted.topic_id)
         name = wanted.name if isinstance(found, ErrorCode) else found.name
         if name is not None and not self._authorizer.authorize(context, ((Operation.WRITE, topic(name)),))[0]:
-            return "", ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""
-        if name in INTERNAL_TOPICS:
+            # By its id a topic may be one that the principal must not know the name of.
+            denied = refusal(context, Operation.WRITE, topic(name))
+            return "", denied.code, denied.message if wanted.name else f"{context.principal} may not WRITE that topic"
+        if name in INTERNAL_TOPICS:  # rule A20/clients-write-the-audit
             return "", ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the cluster itself writes to {name}"
         if not isinstance(found, ErrorCode):
             return found.name, ErrorCode.NONE, ""
@@ -426,3 +432,6 @@ def _unless_corrupt(batch: memoryview, code: ErrorCode, why: str) -> tuple[Error
     except KafkaError as error:
         return error.code, error.message
     return code, why
+
+
+ROWS = (by_hand(Api.PRODUCE, (FIRST, LAST), ProduceHandler, large=True),)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.api import Call, by_schema, part
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, refusal, topic
+from strandline.controller import operations
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -19,6 +20,7 @@ from strandline.proto.acls import CLUSTER, Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.tasks import shared, spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import Role
@@ -87,13 +89,14 @@ class ProducersHandler:
         if call.request.transactional_id is not None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         if not self._may_write_somewhere(call.context):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            raise refusal(call.context, Operation.IDEMPOTENT_WRITE, CLUSTER)
         while self._left.count == 0:
             if self._next.count > 0:
                 self._left, self._next = self._next, _NO_IDS
             else:
                 await self._lease_block()
         producer_id = self._left.first_producer_id
+        # rule C3/producer-id-is-given-twice
         self._left = ProducerIdBlock(ProducerId(producer_id + 1), self._left.count - 1)
         if self._left.count < PREFETCH_BELOW and self._next.count == 0:
             self._start_lease()
@@ -104,10 +107,6 @@ class ProducersHandler:
         return self._authorizer.authorize_any(context, Operation.WRITE, ResourceKind.TOPIC) or allowed(
             self._authorizer, context, Operation.IDEMPOTENT_WRITE, CLUSTER
         )
-
-    def refuse_init(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The answer is this error."""
-        return part(error_code=error, producer_id=-1, producer_epoch=-1)
 
     def begin_to_hold_ids(self) -> None:
         """Ask for a block in the background. A broker does when it starts: new producers then need no controller, and
@@ -136,7 +135,8 @@ class ProducersHandler:
 
     async def _ask_for_block(self) -> None:
         try:
-            self._next = await self._controller.allocate_producer_ids(
+            self._next = await self._controller.ask(
+                operations.ALLOCATE_PRODUCER_IDS,
                 AllocateProducerIdsRequest(node_id=self._node_id, broker_epoch=self._broker_epoch()),
                 self._timeout_ms,
             )
@@ -157,13 +157,10 @@ class ProducersHandler:
         """
         return _respond([self._producers(call.context, name, partition) for name, partition in _wanted(call)])
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every partition has this error."""
-        return _respond([ProducersAnswer(name, number, error, message) for name, number in _wanted(call)])
-
     def _producers(self, context: RequestContext, name: str, number: int) -> ProducersAnswer:
         if not allowed(self._authorizer, context, Operation.READ, topic(name)):
-            return ProducersAnswer(name, number, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            denied = refusal(context, Operation.READ, topic(name))
+            return ProducersAnswer(name, number, denied.code, denied.message)
         if self._image().partition(name, number) is None:
             return ProducersAnswer(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = self._replicas.partition(TopicPartition(name, number))
@@ -208,3 +205,9 @@ def _producer(entry: ProducerEntry) -> Any:
         coordinator_epoch=entry.coordinator_epoch,
         current_txn_start_offset=entry.transaction_start,
     )
+
+
+ROWS = (
+    by_schema(Api.INIT_PRODUCER_ID, (0, 5), ProducersHandler, ProducersHandler.init_producer_id),
+    by_schema(Api.DESCRIBE_PRODUCERS, (0, 0), ProducersHandler, ProducersHandler.describe),
+)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.cluster.broker.api import Call, Change, by_schema, part
+from strandline.cluster.broker.request import Authorizer, require
+from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quota_api import AlterQuotasRequest, QuotaAlteration, QuotaChange, QuotaOutcome
@@ -14,6 +15,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import address_of
+from strandline.proto.kafka.apis import Api
 from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity, entity_of
 
 EXACT, DEFAULT_NAME, ANY_NAME = range(3)
@@ -46,8 +48,7 @@ class QuotasHandler:
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, UNSUPPORTED_VERSION for an unknown type.
         """
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         wanted = _filter(call.request.components)
         entries = tuple(
             part(
@@ -59,10 +60,6 @@ class QuotasHandler:
         )
         return part(error_code=ErrorCode.NONE, error_message=None, entries=entries)
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer has this error."""
-        return part(error_code=error, error_message=message or None, entries=None)
-
     # AlterClientQuotas
 
     async def alter(self, call: Call) -> Any:
@@ -71,8 +68,7 @@ class QuotasHandler:
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
         """
-        if not allowed(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER)
         outcomes: list[QuotaOutcome | None] = []
         asked: list[QuotaAlteration] = []
         for entry in call.request.entries:
@@ -86,7 +82,7 @@ class QuotasHandler:
             outcomes.append(None)
         if asked:
             request = AlterQuotasRequest(tuple(asked), call.request.validate_only)
-            reply = await self._controller.alter_client_quotas(request, self._timeout_ms)
+            reply = await self._controller.ask(operations.ALTER_QUOTAS, request, self._timeout_ms)
             decided = iter(reply.outcomes)
             outcomes = [next(decided) if outcome is None else outcome for outcome in outcomes]
         return _altered(call, [outcome for outcome in outcomes if outcome is not None])
@@ -139,3 +135,23 @@ def _fits(entity: QuotaEntity, wanted: dict[str, tuple[int, str | None]], *, str
     if strict and len(names) != len(wanted):
         return False
     return all(kind in names and (how == ANY_NAME or names[kind] == name) for kind, (how, name) in wanted.items())
+
+
+def _quotas_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one, outcome in zip(request.entries, answer.entries, strict=True):
+        whom = ", ".join(f"{part.entity_type} {part.entity_name or '(default)'}" for part in one.entity)
+        changes = ", ".join(f"{op.key}={'(removed)' if op.remove else format(op.value, '.15g')}" for op in one.ops)
+        yield f"quotas of {whom}: {changes}", outcome.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_CLIENT_QUOTAS, (0, 1), QuotasHandler, QuotasHandler.describe),
+    by_schema(
+        Api.ALTER_CLIENT_QUOTAS,
+        (0, 1),
+        QuotasHandler,
+        QuotasHandler.alter,
+        refuse=QuotasHandler.refuse_alter,
+        changes=_quotas_altered,
+    ),
+)

@@ -6,6 +6,7 @@ ILLEGAL_SASL_STATE, as Kafka does.
 
 from __future__ import annotations
 
+from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.exchange import Exchange
 from strandline.cluster.broker.sasl import authenticate_answer, handshake_answer
 from strandline.cluster.security.sasl import Outcome
@@ -55,3 +56,9 @@ class SaslAuthenticateHandler:
         """The answer is this error."""
         exchange.respond([authenticate_answer(exchange.context.version, Outcome(error))])
         return True
+
+
+ROWS = (
+    by_hand(Api.SASL_HANDSHAKE, HANDSHAKE_VERSIONS, SaslHandshakeHandler),
+    by_hand(Api.SASL_AUTHENTICATE, AUTHENTICATE_VERSIONS, SaslAuthenticateHandler),
+)

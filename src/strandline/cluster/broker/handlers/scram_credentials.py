@@ -7,19 +7,20 @@ and goes no further: not to the controller, and into no log line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.api import Call, part
-from strandline.cluster.broker.request import Authorizer, allowed
+from strandline.cluster.broker.api import Call, Change, by_schema, part
+from strandline.cluster.broker.request import Authorizer, require
+from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramUpsertion
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import ScramMechanism, credential_of
 
 log = structlog.get_logger("strandline.security")
@@ -43,8 +44,7 @@ class ScramCredentialsHandler:
 
     def describe(self, call: Call) -> Any:
         """Mechanisms and iterations of the users asked for, or of all; never a salt or a key."""
-        if not allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         found: dict[str, list[Any]] = {}
         for key, one in sorted(self._image().scram.credentials.items()):
             found.setdefault(key.name, []).append(part(mechanism=int(key.mechanism), iterations=one.iterations))
@@ -52,7 +52,7 @@ class ScramCredentialsHandler:
         results = []
         for name in asked or found:
             error, message = ErrorCode.NONE, None
-            if asked[name] > 1:
+            if asked[name] > 1:  # rule A24/users-are-counted-one-by-one
                 error = ErrorCode.DUPLICATE_RESOURCE
                 message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
             elif name not in found:
@@ -62,19 +62,14 @@ class ScramCredentialsHandler:
             results.append(part(user=name, error_code=error, error_message=message, credential_infos=infos))
         return part(error_code=ErrorCode.NONE, error_message=None, results=tuple(results))
 
-    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer has this error."""
-        return part(error_code=error, error_message=message or None, results=())
-
     async def alter(self, call: Call) -> Any:
         """One outcome a user."""
-        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         request = call.request
         deletions = tuple(ScramDeletion(one.name, one.mechanism) for one in request.deletions)
         upsertions = tuple(_upsertion(one) for one in request.upsertions)
         asked = AlterScramRequest(deletions, upsertions)
-        reply = await self._controller.alter_scram_credentials(asked, self._timeout_ms)
+        reply = await self._controller.ask(operations.ALTER_SCRAM, asked, self._timeout_ms)
         for outcome in reply.users:
             if outcome.error is ErrorCode.NONE:
                 log.info("SCRAM credentials were changed", user=outcome.name, by=call.context.principal)
@@ -102,3 +97,21 @@ def _upsertion(one: Any) -> ScramUpsertion:
             made = credential_of(mechanism, one.salted_password, one.salt, one.iterations)
             stored_key, server_key = made.stored_key, made.server_key
     return ScramUpsertion(one.name, one.mechanism, one.salt, one.iterations, stored_key, server_key)
+
+
+def _credentials_altered(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.results:
+        yield f"SCRAM credentials of {one.user}", one.error_code
+
+
+ROWS = (
+    by_schema(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), ScramCredentialsHandler, ScramCredentialsHandler.describe),
+    by_schema(
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        (0, 0),
+        ScramCredentialsHandler,
+        ScramCredentialsHandler.alter,
+        refuse=ScramCredentialsHandler.refuse_alter,
+        changes=_credentials_altered,
+    ),
+)

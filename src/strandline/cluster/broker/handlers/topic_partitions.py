@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.brokers import offline_replicas, reachable
 from strandline.cluster.broker.request import OPERATIONS_NOT_ASKED, Authorizer, RequestContext, operations_bits, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, DescribedTopic, TopicRef, describe_topic
@@ -13,6 +13,7 @@ from strandline.controller.metadata.image import MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE
+from strandline.proto.kafka.apis import Api
 
 
 class PartitionPage(NamedTuple):
@@ -50,20 +51,6 @@ class TopicPartitionsHandler:
             topics=tuple(self._topic(call, page) for page in pages.pages),
             next_cursor=cursor,
         )
-
-    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        topics = tuple(
-            part(
-                error_code=error,
-                name=one.name,
-                topic_id=None,
-                is_internal=False,
-                partitions=(),
-            )
-            for one in call.request.topics
-        )
-        return part(topics=topics, next_cursor=None)
 
     def _pages(
         self, context: RequestContext, names: Sequence[str], limit: int, start: tuple[str, int] | None
@@ -128,3 +115,6 @@ class TopicPartitionsHandler:
             last_known_elr=info.last_known_elr,
             offline_replicas=tuple(offline_replicas(image, info, listener)),
         )
+
+
+ROWS = (by_schema(Api.DESCRIBE_TOPIC_PARTITIONS, (0, 0), TopicPartitionsHandler, TopicPartitionsHandler.describe),)

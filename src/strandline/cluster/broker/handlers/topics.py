@@ -3,18 +3,19 @@ fails alone. A timeout answers REQUEST_TIMED_OUT for every topic: the change may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from strandline.cluster.broker import restored_topics
-from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
 from strandline.cluster.broker.exchange import FREE
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, refusal, topic
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
 from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
 from strandline.cluster.broker.restored_topics import FindTiers, is_restored, without_wish
+from strandline.controller import operations
 from strandline.controller.api import (
     CreatableTopic,
     CreatedTopic,
@@ -30,9 +31,11 @@ from strandline.controller.channel import ControllerChannel
 from strandline.controller.machine.state import MAX_PARTITIONS_PER_REQUEST
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, ResourceType, topic_resource
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 
 DETAILS_SINCE = 5
 """Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
@@ -66,11 +69,6 @@ class TopicsHandler:
         created = await self._create(call, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return self._all_created(call, topics, created)
 
-    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        topics = _topics_wanted(call)
-        return self._all_created(call, topics, [CreatedTopic(one.name, error, message) for one in topics])
-
     async def _create(
         self, call: Call, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
     ) -> list[CreatedTopic]:
@@ -81,14 +79,17 @@ class TopicsHandler:
             return CreatedTopic(name=item.name, error=error, message=message)
 
         async def ask(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
-            return (await self._controller.create_topics(CreateTopicsRequest(items, dry_run), timeout_ms)).topics
+            return (
+                await self._controller.ask(operations.CREATE_TOPICS, CreateTopicsRequest(items, dry_run), timeout_ms)
+            ).topics
 
         async def ask_with_tiers(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
             return await restored_topics.create(items, self._find_tiers, ask, dry_run=dry_run)
 
         refusals = named_twice([item.name for item in topics])
         if any(map(is_restored, topics)) and not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
-            denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
+            lacks = refusal(context, Operation.ALTER, CLUSTER)
+            denied = lacks.code, lacks.message
             refusals = [denied if is_restored(item) else fault for item, fault in zip(topics, refusals, strict=True)]
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
             deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
@@ -106,7 +107,7 @@ class TopicsHandler:
             return 0
         count = len(wanted.assignments) or wanted.num_partitions
         if count == -1:
-            count = int(self._configs.broker_value(image, "num.partitions"))
+            count = self._configs.broker_value(image, BrokerSettings.num_partitions)
         return _if_possible(count)
 
     def _all_created(self, call: Call, topics: list[CreatableTopic], created: list[CreatedTopic]) -> Any:
@@ -153,10 +154,6 @@ class TopicsHandler:
         outcomes = await self._delete(call, _refs(call), timeout_ms=call.request.timeout)
         return _deleted(call, outcomes)
 
-    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        return _deleted(call, [TopicOutcome(ref.name, ref.topic_id, error, message) for ref in _refs(call)])
-
     async def _delete(self, call: Call, topics: Sequence[TopicRef], *, timeout_ms: float) -> list[TopicOutcome]:
         """One outcome a topic, in order, with name and id as far as they are known."""
         context, image = call.context, self._image()
@@ -170,7 +167,7 @@ class TopicsHandler:
             return TopicOutcome(item.name, item.topic_id, error, message)
 
         async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
-            return (await self._controller.delete_topics(DeleteTopicsRequest(items), timeout_ms)).topics
+            return (await self._controller.ask(operations.DELETE_TOPICS, DeleteTopicsRequest(items), timeout_ms)).topics
 
         twice = named_twice([(ref.name, ref.topic_id) for ref in known])
         refusals = [twice[index] if fault is None else fault for index, fault in enumerate(faults)]
@@ -189,7 +186,8 @@ class TopicsHandler:
         wanted = NamedTopic(ref.name or None, ref.topic_id)
         found = find_allowed_topic(self._authorizer, context, image, wanted, Operation.DELETE)
         if isinstance(found, ErrorCode) and found is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return found, ""
+            named = ref.name and found is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return found, refusal(context, Operation.DELETE, topic(ref.name)).message if named else ""
         return None
 
     # CreatePartitions
@@ -200,10 +198,6 @@ class TopicsHandler:
             call, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
         )
         return _added(outcomes)
-
-    def refuse_create_partitions(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every topic has this error."""
-        return _added([TopicOutcome(one.name, ZERO_UUID, error, message) for one in call.request.topics])
 
     async def _add(
         self, call: Call, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
@@ -216,7 +210,7 @@ class TopicsHandler:
 
         async def ask(items: tuple[PartitionsToAdd, ...]) -> Sequence[TopicOutcome]:
             request = CreatePartitionsRequest(items, dry_run)
-            return (await self._controller.create_partitions(request, timeout_ms)).topics
+            return (await self._controller.ask(operations.CREATE_PARTITIONS, request, timeout_ms)).topics
 
         refusals = named_twice([item.name for item in topics])
         deny(self._authorizer, call.context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
@@ -258,7 +252,7 @@ def _if_possible(partitions: int) -> int:
 
 def _paid(error: ErrorCode, expected: int) -> int:
     """What an outcome costs: of a timeout nobody knows whether it was carried out."""
-    return expected if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) else 0
+    return expected if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) else 0  # rule A21/timeouts-are-free
 
 
 def _paid_for(outcome: TopicOutcome, expected: int) -> int:
@@ -315,3 +309,33 @@ def _added(outcomes: list[TopicOutcome]) -> Any:
         for outcome in outcomes
     )
     return part(results=results)
+
+
+def _topics_created(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.topics:
+        yield f"topic {one.name}", one.error_code
+
+
+def _topics_deleted(request: Any, answer: Any) -> Iterator[Change]:
+    for one in answer.responses:
+        yield f"topic {one.name or getattr(one, 'topic_id', None)}", one.error_code
+
+
+def _partitions_asked(request: Any, answer: Any) -> Iterator[Change]:
+    counts = {one.name: one.count for one in request.topics}
+    for one in answer.results:
+        yield f"topic {one.name}: {counts.get(one.name)} partitions", one.error_code
+
+
+ROWS = (
+    by_schema(Api.CREATE_TOPICS, (2, 7), TopicsHandler, TopicsHandler.create, changes=_topics_created, strict_since=6),
+    by_schema(Api.DELETE_TOPICS, (1, 6), TopicsHandler, TopicsHandler.delete, changes=_topics_deleted, strict_since=5),
+    by_schema(
+        Api.CREATE_PARTITIONS,
+        (0, 3),
+        TopicsHandler,
+        TopicsHandler.create_partitions,
+        changes=_partitions_asked,
+        strict_since=3,
+    ),
+)

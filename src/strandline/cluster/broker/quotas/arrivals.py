@@ -83,8 +83,9 @@ class Arrivals:
         now_ms = self.clock.monotonic_ms()
         self.quota.take(share, 1, now_ms)
         delay_ms = self.quota.wait_ms(share, now_ms)
-        if delay_ms <= 0:
+        if delay_ms <= 0:  # rule A21/connections-above-the-rate-are-let-in
             return 0.0
+        # rule A21/connections-wait-without-number
         if len(self._waiting) >= WAITING_MAX or self._of_address[arrival.address] >= WAITING_OF_ADDRESS_MAX:
             self.quota.take(share, -1, now_ms)
             return None
@@ -127,7 +128,7 @@ class Arrival(asyncio.Protocol):
         elif delay_ms == 0:
             self.enter()
         else:
-            self._transport.pause_reading()
+            self._transport.pause_reading()  # rule A21/waiting-connections-are-read
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.enter)
 
     def enter(self) -> None:

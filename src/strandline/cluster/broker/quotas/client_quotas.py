@@ -13,11 +13,12 @@ from collections.abc import Coroutine, Generator, Mapping
 from math import ceil, inf
 from typing import Any, NamedTuple, Protocol
 
-from strandline.cluster.broker.exchange import FREE, STRICT_SINCE, Charge, Connection, Exchange
+from strandline.cluster.broker.exchange import FREE, Charge, Connection, Exchange
 from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits, Share
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota, TokenQuota
 from strandline.cluster.broker.request import Peer, RequestContext
+from strandline.cluster.broker.table import STRICT_SINCE
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
@@ -78,7 +79,7 @@ class ClientQuotas:
         now_ms = self.clock.monotonic_ms()
         requests = self.rates[QuotaKey.REQUEST_PERCENTAGE]
         wait_ms = requests.wait_ms(*_names(peer.principal, client_id), now_ms)
-        if wait_ms <= 0:
+        if wait_ms <= 0:  # rule A21/each-connection-has-one-more-request
             return False
         self.mutes.mute(connection, wait_ms, now_ms)
         return True
@@ -95,6 +96,7 @@ class ClientQuotas:
 
 def _names(principal: str, client_id: str) -> tuple[str, str]:
     """A user and a client, as far as they are remembered: a client.id may fill a frame."""
+    # rule A21/names-of-any-length-are-remembered
     return principal.partition(":")[2][:NAME_CHARS_MAX], client_id[:NAME_CHARS_MAX]
 
 
@@ -120,6 +122,7 @@ class MeteredExchange(Exchange):
         self._until_ms = now_ms
         if context.api == Api.PRODUCE.title:
             produced = quotas.rates[QuotaKey.PRODUCER_BYTE_RATE]
+            # rule A21/what-is-on-its-way-is-free
             self._mute(produced.record(*self._client, frame_bytes, now_ms), now_ms)
 
     def throttle_ms(self) -> int:
@@ -152,18 +155,18 @@ class MeteredExchange(Exchange):
     def runs_alone(self) -> bool:
         if self.context.api not in STRICT_SINCE or self._is_strict:
             return False
-        return self._quotas.mutation_limits.share(*self._client) is not None
+        return self._quotas.mutation_limits.share(*self._client) is not None  # rule A21/older-versions-slip-through
 
     @property
     def _is_strict(self) -> bool:
-        return self.context.version >= STRICT_SINCE.get(self.context.api, inf)
+        return self.context.version >= STRICT_SINCE.get(self.context.api, inf)  # rule A21/older-versions-are-refused
 
     def mute(self, throttle_ms: float) -> None:
         """Say in the answer how long to wait, and read nothing of the connection for so long."""
         self._mute(throttle_ms, self._quotas.clock.monotonic_ms())
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        return _Timed(work, self)
+        return _Timed(work, self)  # rule A21/coroutines-take-no-time
 
     def begin_work(self) -> None:
         """The event loop is at it from now on."""
@@ -261,7 +264,7 @@ class Mutes:
         """Let all of them go on: what they waited for has changed."""
         for connection, mute in list(self._muted.items()):
             mute.timer.cancel()
-            self._end(connection)
+            self._end(connection)  # rule A21/a-mute-is-for-ever
 
     def _end(self, connection: Connection) -> None:
         del self._muted[connection]
@@ -294,7 +297,7 @@ class MutationCharge(Charge):
         if partitions <= 0:
             return True
         now_ms = self._clock.monotonic_ms()
-        if self._strict and self._quota.wait_ms(self._share, now_ms) > 0:
+        if self._strict and self._quota.wait_ms(self._share, now_ms) > 0:  # rule A21/topics-above-the-quota-are-made
             self._refused = True
             return False
         self._quota.take(self._share, partitions, now_ms)

@@ -61,13 +61,13 @@ def _candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, QuotaE
     if user and client_id:
         yield both, both
         yield QuotaEntity(user, DEFAULT), both
-    if user:
+    if user:  # rule A21/a-users-own-quota-is-passed-over
         yield user_alone, user_alone
     if user and client_id:
         yield QuotaEntity(DEFAULT, client_id), both
         yield QuotaEntity(DEFAULT, DEFAULT), both
     if user:
-        yield QuotaEntity(DEFAULT), user_alone
+        yield QuotaEntity(DEFAULT), user_alone  # rule A21/all-users-share-a-default
     if client_id:
         yield client_alone, client_alone
         yield QuotaEntity(None, DEFAULT), client_alone

@@ -47,7 +47,7 @@ class Recent(Generic[T]):
         if known is None:
             known = self._make()
         self._known[of] = known
-        if len(self._known) > SHARES_MAX:
+        if len(self._known) > SHARES_MAX:  # rule A21/rates-without-number
             del self._known[next(iter(self._known))]
         return known
 
@@ -67,7 +67,7 @@ class Recent(Generic[T]):
     def _forget(self, now_ms: float) -> None:
         while self._known:
             of = next(iter(self._known))
-            if not self._known[of].is_over(now_ms):
+            if not self._known[of].is_over(now_ms):  # rule A21/idle-shares-stay
                 return
             del self._known[of]
 
@@ -166,6 +166,7 @@ class RateQuota:
         self.throttles += 1
         self.throttled_ms += throttle_ms
         rate.record_throttle(throttle_ms, now_ms)
+        # rule A21/fetches-above-the-quota-are-sent, rule A21/large-batches-are-never-had
         if takes_back and not was_idle:
             rate.record(-value, now_ms)
             return throttle_ms, False
@@ -183,7 +184,7 @@ class _Taken:
 
     def is_over(self, now_ms: float) -> bool:
         """Nothing is owed: who owes is remembered until it owes no more, however long that takes."""
-        return self.bucket.is_full(now_ms) and self.rate.is_over(now_ms)
+        return self.bucket.is_full(now_ms) and self.rate.is_over(now_ms)  # rule A21/debts-are-forgotten
 
 
 class TokenQuota:

@@ -218,7 +218,7 @@ class Group:
 
     def _support_no_more(self, protocols: tuple[tuple[str, bytes], ...]) -> None:
         """What nobody has any more is forgotten; what others have is not looked at."""
-        for name in {name for name, _ in protocols}:
+        for name in {name for name, _ in protocols}:  # rule A24/all-protocols-are-looked-at-for-each-that-leaves
             self._supporters[name] -= 1
             if not self._supporters[name]:
                 del self._supporters[name]

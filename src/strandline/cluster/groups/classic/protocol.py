@@ -184,6 +184,7 @@ class ClassicProtocol:
                 # An older client that hears it leads would assign: its answer names the leader under the old id.
                 self._context.out.reply(to, joined_answer(group, new)._replace(leader=old_leader, members=()))
 
+        # rule C8/static-rejoin-not-stored
         self._context.out.write((group_record(group.group_id, group.value()),), stored, replay=False)
 
     # Sync

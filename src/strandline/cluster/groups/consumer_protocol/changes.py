@@ -208,7 +208,7 @@ class MemberChanges:
         for group in list(self._context.consumer_groups.values()):
             for member_id in group.members:
                 self._begin_deadlines(group, member_id, now)
-            self._migration.down(group.group_id, now)
+            self._migration.down(group.group_id, now)  # rule C9/group-of-classic-members-stays-up
 
     def _begin_deadlines(self, group: ConsumerGroup, member_id: str, now: Now) -> None:
         info = group.members[member_id]
@@ -259,4 +259,4 @@ class MemberChanges:
             if outcome.written:
                 self._migration.down(group.group_id, now)
 
-        self._context.out.write(records, written)
+        self._context.out.write(records, written)  # rule C8/epoch-told-before-it-is-committed

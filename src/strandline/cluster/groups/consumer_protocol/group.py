@@ -237,7 +237,7 @@ class Draft:
     def is_taken(self, partition: Partition, member_id: str) -> bool:
         """Another member has it."""
         owner = self.group.owners.get(partition)
-        if owner is None or owner == member_id:
+        if owner is None or owner == member_id:  # rule C9/partition-given-twice
             return False
         return not (owner in self._current and self._current[owner] is None)
 

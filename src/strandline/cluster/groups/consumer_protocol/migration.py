@@ -141,6 +141,7 @@ class Migration:
             for one in pairs(assignment_of(member.assignment, image)):
                 owners.setdefault(one, member.member_id)
         for member in members:
+            # rule C9/group-moves-without-what-is-owned
             for one in pairs(by_id(subscription_of(member.protocols).owned, image)):
                 owners.setdefault(one, member.member_id)
         held: dict[str, list[Partition]] = {member.member_id: [] for member in members}
@@ -172,6 +173,7 @@ class Migration:
         """At the epoch of the target: no member is beyond it, and a member at it learns by its heartbeat to join
         anew. Each has what it has not given back, so that nobody is given that before."""
         image = self._image()
+        # rule C9/group-comes-down-ahead-of-its-members
         classic = Group(group.group_id, generation=group.target_epoch, state_ms=now.wall_ms)
         for member_id, info in group.members.items():
             assert info.classic is not None
@@ -186,6 +188,7 @@ class Migration:
             )
             classic.add(member, CONSUMER_PROTOCOL)
             current = group.now(member_id)
+            # rule C9/group-comes-down-without-what-is-owed
             held = sorted_assignment((*pairs(current.assigned), *pairs(current.revoking)))
             member.assignment = assignment_bytes(held, image)
         classic.protocol_name = classic.select_protocol()
@@ -197,6 +200,7 @@ class Migration:
         for member in classic.members.values():
             self._rebalancing.renew_session(classic, member, now)
         too_many = len(classic.members) > self._context.config.max_size
+        # rule C9/group-that-came-down-not-rebalanced, rule C9/group-too-large-by-now-stays
         if (classic.came_down or too_many) and classic.state is GroupState.STABLE:
             self._rebalancing.prepare(classic, GroupEvent.RESTORED, now)
 

@@ -156,6 +156,7 @@ class ConsumerProtocol:
     def _replace_static(self, draft: Draft, holder: str, member_id: str) -> None:
         """A static member is back under another id. One of the classic protocol does not tell that it goes."""
         old = draft.group.now(holder)
+        # rule C9/static-classic-member-waited-for
         if old.epoch != AWAY and draft.group.members[holder].classic is None:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID, f"member {holder!r} has that instance id and has not left"

@@ -7,8 +7,8 @@ import ssl
 from http import HTTPStatus
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_security import SSL, tls_settings
-from strandline.cluster.node.config_settings import HTTP
+from strandline.cluster.node.config_security import tls_settings
+from strandline.cluster.node.settings import HTTP, SSL
 from strandline.proto.errors import ConfigError
 from strandline.proto.tls import client_context
 

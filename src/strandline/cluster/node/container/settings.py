@@ -13,11 +13,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, environment_name, parse_overrides
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.main_directory import with_main_in_front
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
+from strandline.controller.metadata.settings import BROKER_SETTINGS
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError
@@ -54,7 +54,7 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> NodeConfig
 
 def refuse_unknown(environment: Mapping[str, str]) -> None:
     """Raise ConfigError for the first STRANDLINE_ variable, by name, that nobody reads."""
-    known = [*(environment_name(name) for name in (*NODE_SETTINGS, *BROKER_CONFIGS)), *OTHER_VARIABLES]
+    known = [*(environment_name(name) for name in (*NodeConfig.rows, *BROKER_SETTINGS)), *OTHER_VARIABLES]
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in known or _SERVICE_LINK.fullmatch(variable):
             continue

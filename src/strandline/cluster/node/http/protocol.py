@@ -135,12 +135,12 @@ class HttpProtocol(asyncio.Protocol):
             self._answer(_text(HTTPStatus.REQUEST_TIMEOUT, f"a whole request within {REQUEST_S:g} s"))
             self.close()
         else:
-            self.abort()
+            self.abort()  # rule A21/readers-that-take-nothing-live-on
 
     def _await_rest(self) -> None:
         """No whole request is here: the time for one runs from its first byte, whatever comes after it."""
         begun = bool(self._machine.trailing_data[0]) or self._machine.their_state is h11.SEND_BODY
-        if begun and not self._asking:
+        if begun and not self._asking:  # rule A21/half-requests-live-on
             self._end_after(REQUEST_S)
         self._asking = begun
 
@@ -248,7 +248,7 @@ class Connections:
     def add(self, connection: HttpProtocol) -> None:
         """One has come."""
         self._open[connection] = None
-        if len(self._open) > CONNECTIONS_MAX:
+        if len(self._open) > CONNECTIONS_MAX:  # rule A21/http-connections-without-number
             oldest = next(iter(self._open))
             del self._open[oldest]
             self._notes.warn("closed an HTTP connection: too many at once", limit=CONNECTIONS_MAX, client=oldest.where)

@@ -61,7 +61,7 @@ class Inbox:
     def expect(self, size: int) -> None:
         """A frame of this size begins. Raises Violation."""
         self._window -= size
-        if self._window < 0:
+        if self._window < 0:  # rule A17/a-stream-has-no-window
             raise Violation("DATA beyond the window of its stream", ErrorCodes.FLOW_CONTROL_ERROR)
 
     def feed(self, view: memoryview) -> None:
@@ -79,7 +79,7 @@ class Inbox:
             compressed, size = PREFIX.unpack_from(view, at)
             if compressed:
                 raise status.CallError(status.UNIMPLEMENTED, "Received a compressed message, which was not offered")
-            if size > self._message_bytes_max:
+            if size > self._message_bytes_max:  # rule A17/a-message-of-any-size
                 words = f"Received message larger than max ({size} vs. {self._message_bytes_max})"
                 raise status.CallError(status.RESOURCE_EXHAUSTED, words)
             stop = at + PREFIX.size + size
@@ -100,6 +100,7 @@ class Inbox:
 
     def to_grant(self, *, reader_waits: bool, ended: bool) -> int:
         """How much the peer may send again; 0 while that is little, for each grant costs a frame."""
+        # rule A17/what-is-not-read-is-granted-again
         kept = self._unread if reader_waits else self._unread + len(self._partial)
         consumed = self._held - kept
         if consumed < STREAM_WINDOW_BYTES // 4 and not ended:
@@ -213,7 +214,7 @@ class GrpcStream:
 
     def expect_data(self, size: int) -> None:
         """A DATA frame of this size begins. Raises Violation."""
-        if self._ended or (self._connection.is_client and not self._responded):
+        if self._ended or (self._connection.is_client and not self._responded):  # rule A17/data-after-the-end
             raise Violation(f"DATA on stream {self.id}, where none may come", ErrorCodes.STREAM_CLOSED)
         self._inbox.expect(size)
 
@@ -336,7 +337,7 @@ class GrpcStream:
         """Nobody reads any more: what is held is the connection's again."""
         held = self._inbox.clear()
         if held:
-            self._connection.grant(held, 0)
+            self._connection.grant(held, 0)  # rule A17/what-a-lost-stream-held-is-never-granted
 
     def pad(self, size: int) -> None:
         """Padding counts against the window, and nobody reads it."""
@@ -355,6 +356,7 @@ class GrpcStream:
             self._refuse_to_send(size, connection.message_bytes_max)
             raise self._gone()
         whole = size + PREFIX.size
+        # rule A17/a-writer-overruns-the-stream, rule A17/a-writer-overruns-the-connection
         if (
             connection.write_paused
             or whole > connection.frame_bytes_max

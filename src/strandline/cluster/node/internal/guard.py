@@ -16,6 +16,7 @@ from strandline.cluster.node.internal.health import CHECK, WATCH
 from strandline.cluster.node.internal.reflection import REFLECTION
 from strandline.cluster.security.node_identity import node_of
 from strandline.controller import methods
+from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft import messages as raft
 from strandline.proto.errors import ProtocolError
@@ -51,16 +52,9 @@ _QUORUM: Mapping[type, Callable[[Any], NodeId]] = {
     raft.FetchSnapshotRequest: lambda request: request.replica.node_id,
 }
 
-_OWN = (methods.REGISTER_BROKER, methods.ALTER_PARTITION, methods.ALTER_TIERS, methods.ALLOCATE_PRODUCER_IDS)
-"""Of the controller's: a broker sends them for itself."""
-
-_FORWARDED = tuple(method for method in methods.METHODS if method not in _OWN)
-"""A broker sends them for a client, or for its own answers: every node may."""
-
 CALLS: Mapping[str, Introduction] = {
     **{QUORUM_METHODS[kind].path: _of(QUORUM_METHODS[kind], sender) for kind, sender in _QUORUM.items()},
-    **{method.path: _of(method, _node_id) for method in _OWN},
-    **{method.path: _anybody for method in _FORWARDED},
+    **{each.method.path: _of(each.method, _node_id) if each.own else _anybody for each in OPERATIONS},
     APPEND_AUDIT.path: _of(APPEND_AUDIT, _node_id),
     methods.PING.path: _anybody,
     methods.DESCRIBE_QUORUM.path: _anybody,
@@ -132,7 +126,7 @@ class Guard:
                 claimed = introduction(request)
             except ProtocolError as error:
                 raise status.CallError(status.UNKNOWN, str(error)) from None
-            if claimed is None or claimed == node:
+            if claimed is None or claimed == node:  # rule A18/node-speaks-for-another
                 return
             words = f"the certificate is node {node}'s, and the request says that it comes from node {claimed}"
         self._notes.warn("refused an internal call", method=method, peer=caller.peer, reason=words)
@@ -150,9 +144,9 @@ class Guard:
 def refusal(certificate: Mapping[str, Any] | None, cluster_id: str) -> str | None:
     """Why the holder of a certificate is no node of a cluster; None for one that is."""
     node = node_of(certificate)
-    if node is None:
+    if node is None:  # rule A18/any-certificate-is-a-node
         return "its certificate names no node (spiffe://.../strandline/node/<id>)"
-    if not node.belongs_to(cluster_id):
+    if not node.belongs_to(cluster_id):  # rule A18/node-of-any-cluster
         return f"its certificate is for cluster {node.cluster_id}, this is {cluster_id}"
     return None
 
@@ -193,7 +187,7 @@ class _CheckedStream:
         await self._stream.read_all(take_checked)
 
     def _check(self, frame: bytes) -> None:
-        if self._once and self._checked:
+        if self._once and self._checked:  # rule A18/session-is-checked-once
             return
         try:
             self._guard.check(self._method, self._stream, frame, FIRST_FRAME if self._once else EACH_FRAME)

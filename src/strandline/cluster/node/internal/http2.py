@@ -216,7 +216,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             start, flags, stream_id = _HEAD.unpack_from(view, at)
             size, kind = start >> 8, start & 0xFF
             is_data = kind == DATA and not self._in_headers
-            if size > (DATA_FRAME_BYTES_MAX if is_data else CONTROL_FRAME_BYTES_MAX):
+            if size > (DATA_FRAME_BYTES_MAX if is_data else CONTROL_FRAME_BYTES_MAX):  # rule A17/any-frame-is-received
                 raise Violation(f"a frame of kind {kind} claims {size} bytes", ErrorCodes.FRAME_SIZE_ERROR)
             if is_data and not flags & PADDED:
                 at += HEAD_BYTES
@@ -239,11 +239,11 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _begin_data(self, stream_id: int, size: int, payload: int, flags: int) -> None:
         """A DATA frame: `size` counts against the windows, `payload` bytes of message follow."""
         self._window -= size
-        if self._window < 0:
+        if self._window < 0:  # rule A17/a-connection-has-no-window
             raise Violation("DATA beyond the connection's window", ErrorCodes.FLOW_CONTROL_ERROR)
         stream = self.streams.get(stream_id)
         if stream is None:
-            if self._is_idle(stream_id):
+            if self._is_idle(stream_id):  # rule A17/data-of-no-stream
                 raise Violation(f"DATA on stream {stream_id}, which was never opened", ErrorCodes.PROTOCOL_ERROR)
             self._charge()  # it was reset here while these were on their way
         else:
@@ -263,6 +263,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._receiving is not None:
             self._receiving.feed(view[:size])
         else:
+            # rule A17/data-of-a-lost-stream-are-never-granted
             self.grant(size, 0)  # nobody reads it
         if not self._payload_left:
             self._payload_ended()
@@ -301,7 +302,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         """A frame without data: a peer that sends nothing else for long is none that we know (PING, SETTINGS, reset
         and CONTINUATION floods)."""
         self.paid_frames -= 1
-        if self.paid_frames < 0:
+        if self.paid_frames < 0:  # rule A17/a-flood-is-no-fault
             raise Violation("too many frames that carry no data", ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _to_h2(self, data: memoryview | bytes) -> None:

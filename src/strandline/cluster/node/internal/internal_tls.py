@@ -66,7 +66,7 @@ class InternalTls:
 
     def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
         """Why a peer that was connected to is no node of this cluster; None for one that is."""
-        return refusal(certificate, self._cluster_id)
+        return refusal(certificate, self._cluster_id)  # rule A18/server-may-be-anybody
 
     def _make(self, settings: TlsSettings) -> Contexts:
         """The contexts, if this node comes in at its own door: else no other would let it in."""
@@ -81,7 +81,7 @@ class InternalTls:
             allowed = f"a certificate that nodes trust, for servers and clients ({error.reason}: {_words(error)})"
             raise settings.error(*own, allowed) from None
         node = node_of(certificate)
-        if node is None or node.node_id != self._node_id:
+        if node is None or node.node_id != self._node_id:  # rule A18/certificate-of-another-node-is-taken
             named = "no node" if node is None else f"node {node.node_id}"
             allowed = f"a certificate of node {self._node_id}: an alternative name spiffe://.../strandline/node/"
             raise settings.error(*own, f"{allowed}{self._node_id}; this one names {named}")

@@ -1,0 +1,967 @@
+"""The settings of a node that hold until it restarts: one row each, and how those are read that are more than a number.
+
+Other settings may stand in a node's file, too, and change while the cluster runs:
+`strandline.controller.metadata.settings`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from strandline.cluster.broker.config import DerivedSetting
+from strandline.cluster.groups.config import MigrationPolicy
+from strandline.cluster.groups.consumer_protocol.assignors import ASSIGNORS
+from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_listeners, parse_voters
+from strandline.cluster.security.principal import PrincipalRules
+from strandline.cluster.security.sasl import MECHANISMS
+from strandline.proto.errors import ConfigError
+from strandline.proto.secrets import resolved
+from strandline.proto.settings import (
+    INT32_MAX,
+    INT64_MAX,
+    ConfigType,
+    Scope,
+    Settings,
+    boolean,
+    milliseconds,
+    number,
+    parsed,
+    size,
+    split_list,
+    string,
+    whole,
+    word,
+    words,
+)
+from strandline.proto.tls import CLIENT_AUTH, HOW_TO_MAKE_PEM, PEM
+
+INTERNAL = "INTERNAL"
+HTTP = "HTTP"
+RESERVED = (INTERNAL, HTTP)
+"""Listener names with a protocol of their own; every other listener speaks Kafka's protocol."""
+
+BROKER = "broker"
+CONTROLLER = "controller"
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""Kafka's name of the selector that sends consumers to a replica in their rack."""
+
+
+_ROLES = "broker, controller, or both"
+_SELECTORS = f"{RACK_AWARE}, or nothing for reading from leaders alone"
+_OVERRIDES = "ADDRESS:COUNT,... with addresses, not names: 10.0.0.7:200"
+_DIRECTORIES = "one directory or more, each named once"
+
+
+def _roles(name: str, text: str) -> frozenset[str]:
+    roles = split_list(text)
+    if not roles or any(role not in (BROKER, CONTROLLER) for role in roles):
+        raise ConfigError(name, text, _ROLES)
+    return frozenset(roles)
+
+
+def _selector(name: str, text: str) -> str:
+    if text not in ("", RACK_AWARE):
+        raise ConfigError(name, text, _SELECTORS)
+    return text
+
+
+def _overrides(name: str, text: str) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for item in split_list(text):
+        host, _, count = item.rpartition(":")
+        try:
+            ipaddress.ip_address(host)
+            found[host] = int(count)
+        except ValueError:
+            raise ConfigError(name, text, _OVERRIDES) from None
+        if found[host] < 0:
+            raise ConfigError(name, text, "counts of 0 and more")
+    return found
+
+
+def _directories(name: str, text: str) -> tuple[str, ...]:
+    directories = tuple(map(os.path.abspath, split_list(text)))  # what syncs one's name takes the directory above
+    if not directories or len(set(directories)) != len(directories):
+        raise ConfigError(name, text, _DIRECTORIES)
+    return directories
+
+
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+SASL_PLAINTEXT, SASL_SSL = "SASL_PLAINTEXT", "SASL_SSL"
+
+PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+
+_ALLOWED = "one of " + ", ".join(PROTOCOLS)
+_PROTOCOL_MAP = f"NAME:PROTOCOL,..., each protocol {_ALLOWED}"
+_ALGORITHMS = "https, or nothing for no check of the host name"
+_CLIENT_AUTH = "one of " + ", ".join(CLIENT_AUTH)
+
+
+def _protocol_map(name: str, text: str) -> Mapping[str, str]:
+    protocols: dict[str, str] = {}
+    for part in split_list(text):
+        listener, colon, protocol = (piece.strip() for piece in part.partition(":"))
+        if not colon or not listener:
+            raise ConfigError(name, text, "a list of NAME:PROTOCOL, such as CLIENTS:SASL_SSL")
+        if protocol.upper() not in PROTOCOLS:
+            raise ConfigError(name, part, f"NAME:PROTOCOL, the protocol {_ALLOWED}")
+        if listener.upper() in (INTERNAL, HTTP) and protocol.upper() in (SASL_PLAINTEXT, SASL_SSL):
+            raise ConfigError(name, part, f"{listener}:PLAINTEXT or {listener}:SSL: only clients' listeners speak SASL")
+        if listener.upper() in protocols:
+            raise ConfigError(name, text, f"each name once; {listener} stands there twice")
+        protocols[listener.upper()] = protocol.upper()
+    return protocols
+
+
+def _pem(name: str, text: str) -> str:
+    if text != PEM:
+        raise ConfigError(name, text, HOW_TO_MAKE_PEM.get(text.upper(), "PEM, nothing else"))
+    return text
+
+
+def _algorithm(name: str, text: str) -> str:
+    if text.lower() not in ("https", ""):
+        raise ConfigError(name, text, _ALGORITHMS)
+    return text.lower()
+
+
+def _client_auth(name: str, text: str) -> str:
+    if text.lower() not in CLIENT_AUTH:
+        raise ConfigError(name, text, _CLIENT_AUTH)
+    return text.lower()
+
+
+def _rules(name: str, text: str) -> str:
+    PrincipalRules(name, text)
+    return text
+
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The one authorizer that there is, under the name that it has in Kafka's files."""
+
+
+_AUTHORIZERS = f"{STANDARD_AUTHORIZER}, or empty for none"
+_USERS = "principals as User:alice, separated by semicolons"
+
+
+def _authorizer(name: str, text: str) -> str:
+    if text in ("", STANDARD_AUTHORIZER):
+        return text
+    why = "AclAuthorizer is ZooKeeper's; its successor is " if text.endswith("AclAuthorizer") else ""
+    raise ConfigError(name, text, f"{why}{_AUTHORIZERS}: there are no Java plug-ins here")
+
+
+def _super_users(name: str, text: str) -> tuple[str, ...]:
+    users = tuple(part.strip() for part in text.split(";") if part.strip())
+    for user in users:
+        kind, colon, rest = user.partition(":")
+        if not (kind and colon and rest):
+            raise ConfigError(name, user, _USERS)
+    return users
+
+
+ENABLED = "sasl.enabled.mechanisms"
+PLAIN_JAAS = "plain.sasl.jaas.config"
+PLAIN_WITHOUT_TLS = "sasl.plain.without.tls"
+JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+
+
+_MECHANISMS = "one or several of " + ", ".join(MECHANISMS) + ", each once"
+
+
+def _mechanisms(name: str, text: str) -> str:
+    mechanisms = split_list(text)
+    if not mechanisms or not set(mechanisms) <= set(MECHANISMS) or len(set(mechanisms)) != len(mechanisms):
+        raise ConfigError(name, text, _MECHANISMS)
+    return ",".join(mechanisms)
+
+
+STORE_URL = "remote.log.storage.url"
+STORE_OPTIONS = "remote.log.storage.options"
+STORE_ENABLE = "remote.log.storage.system.enable"
+
+_SCHEMES = ("s3", "gs", "az", "file")
+
+
+_URLS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory, or empty for none"
+_SWITCH = f"true, false, or empty: true where {STORE_URL} is set"
+
+
+def _url(name: str, text: str) -> str:
+    if not text:
+        return ""
+    parts = urlsplit(text)
+    if parts.scheme not in _SCHEMES or not (parts.path.strip("/") if parts.scheme == "file" else parts.netloc):
+        raise ConfigError(name, text, _URLS)
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(name, parts.scheme + "://...", f"{_URLS}; what else the client needs goes to {STORE_OPTIONS}")
+    return text.rstrip("/")
+
+
+def _store_options(name: str, text: str) -> Mapping[str, str]:
+    options: dict[str, str] = {}
+    for place, part in enumerate(split_list(text), 1):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key:
+            raise ConfigError(name, text, f"KEY=VALUE,...; part {place} is not so")
+        if key in options:
+            raise ConfigError(name, text, f"each key once; {key} stands there twice")
+        try:
+            options[key] = resolved(value)
+        except ValueError as error:
+            raise ConfigError(name, text, f"KEY=VALUE,...; {key} is {error}") from None
+    return MappingProxyType(options)
+
+
+def _switch(name: str, text: str) -> bool | None:
+    if text.lower() not in ("", "true", "false"):
+        raise ConfigError(name, text, _SWITCH)
+    return None if not text else text.lower() == "true"
+
+
+class Identity(Settings, scope=Scope.NODE):
+    """Who, where, and with whom."""
+
+    process_roles = parsed(
+        "process.roles",
+        _roles,
+        "broker,controller",
+        "What this node does: broker holds partitions and serves clients, controller votes in the metadata quorum.",
+        _ROLES,
+        type=ConfigType.LIST,
+    )
+    node_id = whole(
+        "node.id",
+        None,
+        "Names this node in its cluster; unique over brokers and controllers, and kept for life.",
+        high=INT32_MAX,
+        required=True,
+    )
+    listeners = parsed(
+        "listeners",
+        parse_listeners,
+        "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:19092,HTTP://127.0.0.1:8092",
+        "Where this node listens, as NAME://host:port; 0.0.0.0 and [::] are all IPv4 and IPv6 addresses. "
+        "INTERNAL is gRPC between nodes, HTTP serves /metrics, /healthz, "
+        "/readyz and /trace (leave it out for none), any other name speaks Kafka's protocol. Port 0: any free one.",
+        LISTENERS,
+        type=ConfigType.LIST,
+    )
+    advertised_listeners = parsed(
+        "advertised.listeners",
+        parse_listeners,
+        None,
+        "What clients and other nodes are told to connect to, where that differs from where a listener is bound.",
+        LISTENERS,
+        type=ConfigType.LIST,
+    )
+    log_dirs = parsed(
+        "log.dirs",
+        _directories,
+        "strandline-data",
+        "The directories of this node's data, in any order, best each on a disk of its own; `strandline format` "
+        "prepares them. One of them has the metadata log too, and the node stops if it fails.",
+        _DIRECTORIES,
+        type=ConfigType.LIST,
+    )
+    broker_rack = string(
+        "broker.rack",
+        None,
+        "The failure domain of this broker (a rack, a zone): replicas of a partition are spread over racks.",
+    )
+    replica_selector = parsed(
+        "replica.selector.class",
+        _selector,
+        None,
+        "Which replica a consumer reads. Empty: the leader. RackAwareReplicaSelector (KIP-392): one in sync in the "
+        "consumer's own rack (client.rack), if the leader is elsewhere.",
+        _SELECTORS,
+    )
+    quorum_voters = parsed(
+        "controller.quorum.voters",
+        parse_voters,
+        "",
+        "The controllers, as id@host:port of their INTERNAL listeners. Empty: those that `strandline format "
+        "--initial-controllers` wrote into the data directory.",
+        VOTERS,
+        type=ConfigType.LIST,
+    )
+    quorum_election_timeout_ms = milliseconds(
+        "controller.quorum.election.timeout.ms",
+        1000,
+        "How long a controller that knows no leader, or a candidate, waits before it asks for an election; each is "
+        "drawn from once to twice this.",
+    )
+    quorum_fetch_timeout_ms = milliseconds(
+        "controller.quorum.fetch.timeout.ms",
+        1500,
+        "A controller that could not fetch from the leader for so long asks for an election; the leader resigns after "
+        "1.5 times this without fetches of a majority (Kafka: 2000; what is added here is added to "
+        "the time without acks when the active controller is paused).",
+    )
+    quorum_request_timeout_ms = milliseconds(
+        "controller.quorum.request.timeout.ms", 1000, "How long one call between quorum nodes may take."
+    )
+    quorum_retry_backoff_ms = milliseconds(
+        "controller.quorum.retry.backoff.ms",
+        20,
+        "How long a failed call between quorum nodes waits for its repetition.",
+    )
+    quorum_election_backoff_max_ms = milliseconds(
+        "controller.quorum.election.backoff.max.ms",
+        1000,
+        "The longest wait after a lost election; waits grow from one to the next and are drawn at random.",
+    )
+    metadata_log_segment_bytes = size(
+        "metadata.log.segment.bytes",
+        64 * 1024**2,
+        "The size at which the metadata log begins a new segment.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    metadata_snapshot_bytes = size(
+        "metadata.log.max.record.bytes.between.snapshots",
+        20 * 1024**2,
+        "A snapshot of the metadata is taken once so much was committed since the last one.",
+    )
+    logging_format = word(
+        "logging.format",
+        "keyvalue",
+        "How log lines are written to standard error: key=value pairs, or one JSON object a line.",
+        "keyvalue",
+        "json",
+    )
+    logging_level = word(
+        "logging.level", "info", "The least severe events that are logged.", "debug", "info", "warning", "error"
+    )
+
+
+class Security(Settings, scope=Scope.NODE):
+    """Who may listen in, who may come in, and who decides what they may do."""
+
+    authorizer = parsed(
+        "authorizer.class.name",
+        _authorizer,
+        "",
+        f"What decides who may do what: {STANDARD_AUTHORIZER}, by the ACLs of the cluster. Empty: everybody may do "
+        "everything. Give every node the same.",
+        _AUTHORIZERS,
+    )
+    super_users = parsed(
+        "super.users",
+        _super_users,
+        "",
+        "Principals that may do everything, whatever ACLs say, as User:admin;User:CN=ops,O=example: separated by "
+        "semicolons. They make the first ACLs. Without an authorizer it has no effect.",
+        _USERS,
+    )
+    allow_everyone_if_no_acl = boolean(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Whether everybody may do everything with a resource that no ACL names. Without an authorizer it has no "
+        "effect.",
+    )
+
+    audit_log_path = string(
+        "audit.log.path",
+        None,
+        "A file of this node alone that gets a line of JSON for each change that a client asks for (topics, settings, "
+        "ACLs, credentials, groups, elections, voters). Logins, what is denied and changes that failed stand beside it "
+        "in PATH.attempts. Empty: no file; with an authorizer the node's log has these lines.",
+    )
+    audit_log_max_bytes = size(
+        "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.", low=1024
+    )
+    audit_log_files = whole(
+        "audit.log.files",
+        10,
+        "How many files of the audit are kept: PATH, PATH.1, ..., and as many of PATH.attempts; the oldest goes.",
+        low=2,
+        high=1000,
+    )
+    audit_topic_enable = boolean(
+        "audit.topic.enable",
+        False,
+        "Whether this broker writes the lines of its audit to the topic __audit, too. The topic is made with the first "
+        "line: a partition for each broker, copies by offsets.topic.replication.factor, a week of retention. Give "
+        "every broker the same.",
+    )
+    security_protocol_map = parsed(
+        "listener.security.protocol.map",
+        _protocol_map,
+        "",
+        "What each listener speaks below its protocol, as NAME:PLAINTEXT, NAME:SSL (TLS), NAME:SASL_PLAINTEXT or "
+        "NAME:SASL_SSL (authentication, without TLS and with it). A listener that is not named here speaks what its "
+        "name says, if it is one of these four, else PLAINTEXT.",
+        _PROTOCOL_MAP,
+    )
+    ssl_keystore_type = parsed(
+        "ssl.keystore.type",
+        _pem,
+        PEM,
+        "The format of keys and certificates: PEM. Java keystores and PKCS12 are not read.",
+        "PEM",
+    )
+    ssl_keystore_location = string(
+        "ssl.keystore.location",
+        None,
+        "A PEM file with a listener's private key and its certificate chain. Changed files count for new connections "
+        "within seconds; a broken one is logged, and what was in use stays in use.",
+    )
+    ssl_keystore_chain = string(
+        "ssl.keystore.certificate.chain", None, "The certificate chain as PEM text, where no file is named."
+    )
+    ssl_keystore_key = string(
+        "ssl.keystore.key", None, "The private key (PKCS#8) as PEM text, beside ssl.keystore.certificate.chain."
+    )
+    ssl_key_password = string(
+        "ssl.key.password",
+        None,
+        "The password of the private key. This and ssl.keystore.key may refer to what stands elsewhere: ${env:NAME}, "
+        "${file:/path/file.properties:key}, ${dir:/path:file}.",
+    )
+    ssl_truststore_type = parsed("ssl.truststore.type", _pem, PEM, "The format of the CAs' certificates: PEM.", "PEM")
+    ssl_truststore_location = string(
+        "ssl.truststore.location",
+        None,
+        "A PEM file with the certificates of the CAs that others' certificates come from.",
+    )
+    ssl_truststore_certificates = string(
+        "ssl.truststore.certificates", None, "The same as PEM text, where no file is named."
+    )
+    ssl_client_auth = parsed(
+        "ssl.client.auth",
+        _client_auth,
+        "none",
+        "Whether clients show certificates: none, requested (those who have one), required. Between nodes it is always "
+        "required; with SASL_SSL only listener.name.<name>.ssl.client.auth counts (KIP-684).",
+        _CLIENT_AUTH,
+    )
+    ssl_enabled_protocols = string(
+        "ssl.enabled.protocols",
+        "TLSv1.2,TLSv1.3",
+        "The versions of TLS: TLSv1.2, TLSv1.3 or both.",
+        type=ConfigType.LIST,
+    )
+    ssl_cipher_suites = string(
+        "ssl.cipher.suites",
+        "",
+        "The cipher suites of TLS 1.2, under their names in Java or OpenSSL. Empty: those with forward secrecy and "
+        "authenticated encryption. Those of TLS 1.3 are all sound, and are not chosen.",
+        type=ConfigType.LIST,
+    )
+    ssl_principal_mapping_rules = parsed(
+        "ssl.principal.mapping.rules",
+        _rules,
+        "DEFAULT",
+        "How the subject of a client's certificate becomes its principal: RULE:pattern/replacement/ (then L or U for "
+        "lower or upper case), separated by commas; the first that matches the whole subject counts. DEFAULT takes "
+        "the subject as it is.",
+        "DEFAULT, or a list of RULE:pattern/replacement/",
+    )
+    ssl_endpoint_identification = parsed(
+        "ssl.endpoint.identification.algorithm",
+        _algorithm,
+        "https",
+        "Whether a node that connects to another checks that the certificate names the host it asked for: https, or "
+        "empty for no check.",
+        _ALGORITHMS,
+    )
+
+
+class Sasl(Settings, scope=Scope.NODE):
+    """How clients prove who they are."""
+
+    sasl_enabled_mechanisms = parsed(
+        ENABLED,
+        _mechanisms,
+        "SCRAM-SHA-256,SCRAM-SHA-512",
+        "What clients may authenticate by on listeners with SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER. "
+        "listener.name.<name>.sasl.enabled.mechanisms says it for one listener.",
+        _MECHANISMS,
+        type=ConfigType.LIST,
+    )
+    sasl_plain_without_tls = boolean(
+        PLAIN_WITHOUT_TLS,
+        False,
+        "Serve PLAIN and OAUTHBEARER without TLS too, where everybody on the way can read passwords and tokens. For "
+        "tests, and for TLS that something in front of the node ends.",
+    )
+    sasl_frame_bytes_max = whole(
+        "sasl.server.max.receive.size",
+        64 * 1024,
+        "The largest request before a client is authenticated.",
+        low=512,
+        high=100 * 1024 * 1024,
+        unit="bytes",
+    )
+    sasl_session_ms_max = milliseconds(
+        "connections.max.reauth.ms",
+        0,
+        "How long an authentication by SASL holds: then the client authenticates anew on the same connection (KIP-368) "
+        "or is disconnected at its next request. 0: as long as the connection.",
+        low=0,
+        type=ConfigType.LONG,
+    )
+    sasl_failure_delay_ms = milliseconds(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "How long a failed authentication waits for its answer, which slows guessing down.",
+        low=0,
+    )
+
+    jwks_url = string(
+        JWKS_URL,
+        None,
+        "The keys that check the tokens of OAUTHBEARER, as a JWKS document: file:///path or https://... A changed file "
+        "counts at the next login; an address is fetched anew now and then, and for a token with an unknown key.",
+    )
+    jwks_refresh_ms = milliseconds(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often the keys are fetched anew from an address.",
+        low=10_000,
+    )
+    token_issuer = string(
+        "sasl.oauthbearer.expected.issuer", None, "Who tokens of OAUTHBEARER must be of (iss). Needed with it."
+    )
+    token_audience = parsed(
+        "sasl.oauthbearer.expected.audience",
+        lambda _name, text: text,
+        None,
+        "For whom tokens of OAUTHBEARER must be (aud): one or several, of which a token names one. Needed with it.",
+        "any list",
+        type=ConfigType.LIST,
+    )
+    token_skew_s = whole(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "By how much the clocks of a node and of who makes tokens may differ.",
+        high=3600,
+        unit="s",
+    )
+    token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Which claim of a token is the user's name.")
+
+
+class Limits(Settings, scope=Scope.NODE):
+    """How long, how much, how many."""
+
+    broker_session_timeout_ms = milliseconds(
+        "broker.session.timeout.ms",
+        9000,
+        "A broker whose heartbeats have not come for so long is fenced. (One whose process died is noticed by "
+        "its broken connection, in well under a second; one that is silent, by broker.silence.timeout.ms.)",
+    )
+    broker_silence_timeout_ms = milliseconds(
+        "broker.silence.timeout.ms",
+        2500,
+        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
+        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
+        "broker.session.timeout.ms: only heartbeats count.",
+        low=100,
+    )
+    broker_heartbeat_interval_ms = milliseconds(
+        "broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it is alive."
+    )
+    initial_broker_registration_timeout_ms = milliseconds(
+        "initial.broker.registration.timeout.ms",
+        60_000,
+        "A broker that could not register with the controller for so long stops with an error.",
+    )
+    disk_sync_timeout_ms = milliseconds(
+        "disk.sync.timeout.ms",
+        5000,
+        "A sync of the disk that takes longer: nothing is acknowledged meanwhile, so the node gives up what it leads "
+        "and stops. A warning is logged at a fifth of it. (Under flush.policy=replicate acks wait for no sync: a "
+        "broker stays, and stops at four times this.)",
+        low=100,
+    )
+    controlled_shutdown_timeout_ms = milliseconds(
+        "controlled.shutdown.timeout.ms",
+        10_000,
+        "How long a stopping broker waits for its leaderships to move away before it stops all the same.",
+    )
+    replica_lag_time_max_ms = milliseconds(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
+        type=ConfigType.LONG,
+    )
+    log_retention_check_interval_ms = milliseconds(
+        "log.retention.check.interval.ms",
+        300_000,
+        "How often is looked for records that retention.ms and retention.bytes take.",
+        type=ConfigType.LONG,
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second = number(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "1.7976931348623157E308",
+        "What moves of replicas to other log directories of this broker copy in a second, together.",
+        above=0,
+        unit="bytes/s",
+    )
+    stray_delete_delay_ms = whole(
+        "log.stray.delete.delay.ms",
+        3_600_000,
+        "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
+        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
+        "cluster that knows no topic at all are never removed (-kept-stray).",
+        low=-1,
+        high=INT32_MAX,
+        unit="ms",
+    )
+    leader_rebalance_enable = boolean(
+        "auto.leader.rebalance.enable",
+        True,
+        "Whether leadership returns by itself to the preferred replica once that is in sync again.",
+    )
+    leader_rebalance_interval_s = whole(
+        "leader.imbalance.check.interval.seconds",
+        5,
+        "How often the controller looks for partitions that are not led by their preferred replica (Kafka: 300).",
+        low=1,
+        high=INT32_MAX,
+        unit="s",
+        type=ConfigType.LONG,
+    )
+    socket_request_max_bytes = size(
+        "socket.request.max.bytes",
+        100 * 1024**2,
+        "The largest request that is read from a client; a longer one closes the connection.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    connections_max_idle_ms = milliseconds(
+        "connections.max.idle.ms",
+        600_000,
+        "A client's connection without a request for so long is closed.",
+        type=ConfigType.LONG,
+    )
+    max_connections = whole(
+        "max.connections",
+        INT32_MAX,
+        "Connections that clients may have to this broker, through all listeners; one more is closed at once.",
+        low=1,
+        high=INT32_MAX,
+    )
+    max_connections_per_ip = whole(
+        "max.connections.per.ip",
+        INT32_MAX,
+        "Connections of one address; one more is closed at once. 0: only what max.connections.per.ip.overrides names.",
+        low=0,
+        high=INT32_MAX,
+    )
+    max_connections_per_ip_overrides = parsed(
+        "max.connections.per.ip.overrides",
+        _overrides,
+        "",
+        "Other limits for single addresses, as ADDRESS:COUNT,... (10.0.0.7:200); names are not looked up.",
+        _OVERRIDES,
+    )
+    quota_window_num = whole(
+        "quota.window.num",
+        11,
+        "The rates that quotas bound are measured over so many windows, the one under way among them.",
+        low=2,
+        high=1000,
+    )
+    quota_window_size_seconds = whole(
+        "quota.window.size.seconds",
+        1,
+        "How long such a window is; a client waits no longer for a request_percentage that it has exceeded.",
+        low=1,
+        high=3600,
+        unit="s",
+    )
+    queued_max_request_bytes = size(
+        "queued.max.request.bytes",
+        256 * 1024**2,
+        "Memory for requests and answers of all clients together; beyond it their sockets are not read until there is "
+        "room again.",
+        low=1024**2,
+    )
+    fetch_max_bytes = size(
+        "fetch.max.bytes",
+        55 * 1024**2,
+        "The largest answer to one fetch, whatever the client asks for.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    fetch_session_slots = whole(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        "How many incremental fetch sessions are remembered; clients without one send all their partitions each time.",
+        low=0,
+        high=INT32_MAX,
+    )
+    request_partition_limit = whole(
+        "max.request.partition.size.limit",
+        2000,
+        "The most partitions in one answer to DescribeTopicPartitions; the rest comes with the next page.",
+        low=1,
+        high=INT32_MAX,
+    )
+    request_timeout_ms = milliseconds(
+        "request.timeout.ms", 30_000, "How long an operation without a timeout of its own waits for the controller."
+    )
+    fault_injection = boolean(
+        "strandline.fault.injection",
+        False,
+        "For tests alone: POST /faults on the HTTP listener makes chosen requests fail and the disk slow. Whoever "
+        "reaches that listener can do so.",
+    )
+
+
+class Tiered(Settings, scope=Scope.NODE):
+    """The object store, and what it may take."""
+
+    remote_storage_url = parsed(
+        STORE_URL,
+        _url,
+        None,
+        "The object store for old segments of topics with remote.storage.enable: s3://bucket/prefix, "
+        "gs://bucket/prefix, az://container/prefix, or file:///directory that all nodes have mounted. Give every node "
+        "the same, controllers too. Empty: no tiered storage.",
+        _URLS,
+    )
+    remote_storage_options = parsed(
+        STORE_OPTIONS,
+        _store_options,
+        None,
+        "What the client of the object store needs beside, as KEY=VALUE,... with the names of object_store (region, "
+        "endpoint, access_key_id, ...). A value may be ${env:NAME}, ${file:/path/file.properties:key} or "
+        "${dir:/path:file}. Never shown. What is not given is taken from the environment or the machine's own role, "
+        "as that client does it.",
+        "KEY=VALUE,...",
+        type=ConfigType.PASSWORD,
+    )
+    remote_storage_enable = parsed(
+        STORE_ENABLE,
+        _switch,
+        None,
+        f"Whether this node uses the object store. Empty: where {STORE_URL} is set.",
+        _SWITCH,
+        type=ConfigType.BOOLEAN,
+    )
+    remote_task_interval_ms = milliseconds(
+        "remote.log.manager.task.interval.ms",
+        30_000,
+        "How often is looked for segments to copy, and for copied ones that retention takes.",
+        type=ConfigType.LONG,
+    )
+    remote_copies_max = whole(
+        "remote.log.manager.copier.thread.pool.size",
+        2,
+        "Segments that are copied at once (Kafka: 10; two keep a network busy, and each takes from what clients read).",
+        low=1,
+        high=1000,
+    )
+    remote_copy_bytes_per_second = whole(
+        "remote.log.manager.copy.max.bytes.per.second",
+        INT64_MAX,
+        "The most that copying reads and sends in a second, altogether.",
+        low=1,
+        high=INT64_MAX,
+        unit="bytes/s",
+    )
+    remote_fetch_wait_max_ms = milliseconds(
+        "remote.fetch.max.wait.ms",
+        500,
+        "How long a fetch waits for the object store; then it is answered with what there is, and what comes late is "
+        "kept for the next one.",
+    )
+    remote_index_cache_bytes = size(
+        "remote.log.index.file.cache.total.size.bytes",
+        64 << 20,
+        "Memory for indexes of objects (Kafka: 1 GiB of files; here they are in memory, a few kilobytes a segment).",
+        low=1 << 20,
+    )
+    remote_cache_bytes = size(
+        "remote.log.reader.cache.bytes",
+        64 << 20,
+        "Memory for chunks of objects that consumers are reading (Kafka knows nothing like it).",
+        low=8 << 20,
+    )
+    remote_reads_max = whole(
+        "remote.log.reader.threads", 10, "Reads of objects at once; further ones wait.", low=1, high=1000
+    )
+    remote_storage_timeout_ms = milliseconds(
+        "remote.log.storage.timeout.ms",
+        30_000,
+        "How long one request to the object store may take, before it is tried again.",
+    )
+    remote_reaper_interval_ms = milliseconds(
+        "remote.log.reaper.interval.ms",
+        3_600_000,
+        "How often is looked for objects that no metadata name: of deleted topics, of copies that failed.",
+    )
+    remote_reaper_grace_ms = milliseconds(
+        "remote.log.reaper.grace.ms",
+        86_400_000,
+        "How long a broker finds an object that no metadata name before it deletes it; objects of deleted topics go at "
+        "once. A copy that takes half as long is given up.",
+        low=60_000,
+    )
+
+
+class Groups(Settings, scope=Scope.NODE):
+    """Who may be a member, how long what is remembered."""
+
+    group_min_session_timeout_ms = milliseconds(
+        "group.min.session.timeout.ms",
+        6_000,
+        "The shortest session.timeout.ms that a member may ask for; a shorter one is refused.",
+    )
+    group_max_session_timeout_ms = milliseconds(
+        "group.max.session.timeout.ms", 1_800_000, "The longest session.timeout.ms that a member may ask for."
+    )
+    group_initial_rebalance_delay_ms = milliseconds(
+        "group.initial.rebalance.delay.ms",
+        3_000,
+        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 150: "
+        "consumers start nearly at once, and kafka-python's still meet no race of theirs.",
+        low=0,
+    )
+    group_max_size = whole(
+        "group.max.size",
+        10_000,
+        "The most members of one group; further ones are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
+        low=1,
+        high=INT32_MAX,
+    )
+    group_consumer_session_timeout_ms = milliseconds(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "A member of a group of the consumer protocol (KIP-848) that says nothing for so long is given up. They do "
+        "not choose their own.",
+        low=1_000,
+    )
+    group_consumer_heartbeat_interval_ms = milliseconds(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        "How often members of the consumer protocol are told to send a heartbeat: a rebalance takes some of these.",
+        low=10,
+    )
+    group_consumer_max_size = whole(
+        "group.consumer.max.size",
+        10_000,
+        "The most members of one group of the consumer protocol; further ones are refused with GROUP_MAX_SIZE_REACHED "
+        "(Kafka: no limit).",
+        low=1,
+        high=INT32_MAX,
+    )
+    group_consumer_assignors = words(
+        "group.consumer.assignors",
+        "uniform,range",
+        "The assignors that members of the consumer protocol may choose from; the first is for those that do not care. "
+        "uniform: all partitions spread evenly, moving few. range: each topic in ranges, topics of one size alike.",
+        *ASSIGNORS,
+    )
+    group_consumer_migration_policy = word(
+        "group.consumer.migration.policy",
+        MigrationPolicy.BIDIRECTIONAL.value,
+        "Which way a group with members may move while they read: upgrade (a group of the classic protocol becomes "
+        "one of the consumer protocol with the first member that joins by that), downgrade (and a classic one again "
+        "when the last of these has gone), bidirectional, or disabled. Groups without members move both ways.",
+        *(policy.value for policy in MigrationPolicy),
+    )
+    offset_metadata_max_bytes = whole(
+        "offset.metadata.max.bytes",
+        4096,
+        "The most bytes of text that a client may store beside a committed offset.",
+        low=0,
+        high=INT32_MAX,
+        unit="bytes",
+    )
+    offsets_retention_minutes = whole(
+        "offsets.retention.minutes",
+        10_080,
+        "Committed offsets of a group without members, and of topics that nobody in the group reads, are forgotten "
+        "after so long (a week).",
+        low=1,
+        high=INT32_MAX,
+        unit="min",
+    )
+    offsets_retention_check_interval_ms = milliseconds(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "How often is looked for offsets that may be forgotten.",
+        type=ConfigType.LONG,
+    )
+    offsets_commit_timeout_ms = milliseconds(
+        "offsets.commit.timeout.ms",
+        5_000,
+        "How long a commit waits until every in-sync replica has it, before the client is told to try again.",
+    )
+    offsets_topic_num_partitions = whole(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of __consumer_offsets when it is created, at the first use of a group. Not to be changed after.",
+        low=1,
+        high=10_000,
+    )
+    offsets_topic_replication_factor = whole(
+        "offsets.topic.replication.factor",
+        3,
+        "Copies of each partition of __consumer_offsets when it is created; where fewer brokers are registered, as "
+        "many as there are, with a warning in the log.",
+        low=1,
+        high=32_767,
+        type=ConfigType.SHORT,
+    )
+    offsets_topic_segment_bytes = size(
+        "offsets.topic.segment.bytes",
+        100 * 1024**2,
+        "segment.bytes of __consumer_offsets when it is created.",
+        low=1024,
+        high=INT32_MAX,
+    )
+
+
+PLAIN_USERS = string(
+    PLAIN_JAAS,
+    None,
+    'The users of PLAIN on one listener, and their passwords: ...PlainLoginModule required user_alice="..." '
+    'user_bob="..."; a value, or the whole, may be ${env:NAME}, ${file:/path/file.properties:key} or '
+    "${dir:/path:file}. Given for one listener alone.",
+)
+
+
+class NodeSettings(Identity, Security, Sasl, Limits, Tiered, Groups):
+    """Everything that may stand in a node's file and holds until it restarts."""
+
+
+def _longer(unit_ms: int) -> Callable[[str], str]:
+    """Milliseconds in a longer unit, rounded up, as far as Kafka's type INT goes; -1, no limit, stays."""
+    return lambda text: str(min(-(-int(text) // unit_ms), INT32_MAX)) if int(text) > 0 else text
+
+
+_AMONG_NODES = "The listener through which nodes reach each other."
+
+DERIVED_SETTINGS = (
+    DerivedSetting(whole("broker.id", None, "The same as node.id.", high=INT32_MAX), "node.id"),
+    DerivedSetting(string("controller.listener.names", INTERNAL, _AMONG_NODES)),
+    DerivedSetting(boolean("delete.topic.enable", True, "Topics can be deleted, always.")),
+    DerivedSetting(string("inter.broker.listener.name", INTERNAL, _AMONG_NODES)),
+    DerivedSetting(boolean("log.cleaner.enable", True, "Compaction is always on.")),
+    DerivedSetting(
+        string("log.dir", None, "The first of log.dirs."), "log.dirs", lambda text: split_list(text)[0].rstrip("/")
+    ),
+    *(
+        DerivedSetting(
+            whole(name, None, f"The same as {of}, rounded up.", low=-1, high=INT32_MAX, unit=unit), of, _longer(unit_ms)
+        )
+        for name, of, unit, unit_ms in (
+            ("log.retention.hours", "log.retention.ms", "h", 3_600_000),
+            ("log.retention.minutes", "log.retention.ms", "min", 60_000),
+            ("log.roll.hours", "log.roll.ms", "h", 3_600_000),
+            ("log.roll.jitter.hours", "log.roll.jitter.ms", "h", 3_600_000),
+        )
+    ),
+)
+"""What tools look up in a broker's settings under names that Kafka has and nobody sets here."""

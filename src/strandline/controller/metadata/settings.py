@@ -1,0 +1,497 @@
+"""The settings of topics, and those of brokers that may change while they run: Kafka's names, defaults, rules.
+
+A topic's value is the one set on the topic, else the broker's dynamic one, else the cluster's dynamic default, else the
+broker's own file, else the default of this table; a topic's setting and the broker's that it falls back on may differ
+in name (`Setting.broker`), and some have none. Kafka has no `flush.policy`.
+
+Every topic setting of Kafka 4 is taken, so that what is written for Kafka works. What has no effect says so
+(`Setting.idle`): in DescribeConfigs, in the log of the broker that sets it, on the command line and in `doctor`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
+from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.room import RESERVE_BYTES
+from strandline.proto.errors import ConfigError
+from strandline.proto.settings import (
+    INT32_MAX,
+    INT64_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    Settings,
+    boolean,
+    milliseconds,
+    number,
+    parsed,
+    size,
+    split_list,
+    whole,
+    word,
+    words,
+)
+
+CLEANER_HAS_NO_THREADS = (
+    "compaction is always on and runs in the event loop: there are no threads and no buffers but "
+    "log.cleaner.dedupe.buffer.size to set"
+)
+
+_REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+_REPLICAS = "nothing, *, or a list of partition:broker"
+
+
+def _throttled(side: str, sentence: str) -> Setting[tuple[str, ...]]:
+    """Which replicas of a topic are throttled (KIP-73)."""
+
+    def parse(name: str, text: str) -> tuple[str, ...]:
+        parts = tuple(split_list(text))
+        if parts != ("*",) and not all(_REPLICA.fullmatch(part) for part in parts):
+            raise ConfigError(name, text, _REPLICAS)
+        return parts
+
+    name = f"{side}.replication.throttled.replicas"
+    return parsed(name, parse, "", f"{sentence}, as partition:broker,...; *: all.", _REPLICAS, type=ConfigType.LIST)
+
+
+def _throttled_rate(side: str, sentence: str) -> Setting[int]:
+    return whole(
+        f"{side}.replication.throttled.rate",
+        INT64_MAX,
+        f"{sentence} of topics that say {side}.replication.throttled.replicas, in a second.",
+        low=1,
+        high=INT64_MAX,
+        because=" (at 0 a throttled replica would never catch up; without the setting nothing is throttled)",
+        unit="bytes/s",
+    )
+
+
+_FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
+_LAG = "a segment is copied once it is closed and committed"
+_ONE_WAY = "a topic is tiered as long as it has segments in the object store"
+
+
+class TopicSettings(Settings, scope=Scope.TOPIC):
+    """What may be set on a topic."""
+
+    cleanup_policy = words(
+        "cleanup.policy",
+        "delete",
+        "delete: old segments go by retention.ms and retention.bytes; compact: the last record of each key stays.",
+        "delete",
+        "compact",
+        broker="log.cleanup.policy",
+    )
+    compression_gzip_level = whole(
+        "compression.gzip.level",
+        -1,
+        "The level at which batches are packed where compression.type is gzip; -1: zlib's usual one, 6.",
+        low=1,
+        high=9,
+        others=(-1,),
+        broker="compression.gzip.level",
+    )
+    compression_lz4_level = whole(
+        "compression.lz4.level",
+        9,
+        "The level at which batches are packed where compression.type is lz4; 9: its fast compressor, all others: the "
+        "one that packs more.",
+        low=1,
+        high=17,
+        broker="compression.lz4.level",
+    )
+    compression_type = word(
+        "compression.type",
+        "producer",
+        "The codec of stored batches; producer: as they came. The leader packs a batch of another codec anew.",
+        *("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        broker="compression.type",
+    )
+    compression_zstd_level = whole(
+        "compression.zstd.level",
+        3,
+        "The level at which batches are packed where compression.type is zstd; from 4 on it takes many times as long.",
+        low=-131_072,
+        high=22,
+        broker="compression.zstd.level",
+    )
+    delete_retention_ms = milliseconds(
+        "delete.retention.ms",
+        86_400_000,
+        "How long tombstones of a compacted topic are kept.",
+        low=0,
+        high=INT64_MAX,
+        broker="log.cleaner.delete.retention.ms",
+    )
+    file_delete_delay_ms = milliseconds(
+        "file.delete.delay.ms",
+        60_000,
+        "How long a deleted segment's files stay on disk before they are unlinked.",
+        low=0,
+        high=INT64_MAX,
+        broker="log.segment.delete.delay.ms",
+    )
+    flush_messages = whole(
+        "flush.messages",
+        INT64_MAX,
+        "After so many records the log is synced.",
+        low=1,
+        high=INT64_MAX,
+        idle=_FLUSH,
+    )
+    flush_ms = milliseconds(
+        "flush.ms", INT64_MAX, "After so long the log is synced.", low=0, high=INT64_MAX, idle=_FLUSH
+    )
+    follower_throttled_replicas = _throttled(
+        "follower", "The replicas that fetch within follower.replication.throttled.rate while out of the ISR"
+    )
+    index_interval_bytes = size(
+        "index.interval.bytes",
+        4096,
+        "An entry is added to the offset index about every so many bytes of log.",
+        high=INT32_MAX,
+        broker="log.index.interval.bytes",
+    )
+    leader_throttled_replicas = _throttled(
+        "leader", "The leading replicas that send within leader.replication.throttled.rate to those out of the ISR"
+    )
+    local_retention_bytes = size(
+        "local.retention.bytes",
+        -2,
+        "With remote.storage.enable: the size beyond which copied segments of a partition go from the brokers' disks; "
+        "-2: as retention.bytes, which it may not exceed.",
+        low=-2,
+        broker="log.local.retention.bytes",
+    )
+    local_retention_ms = milliseconds(
+        "local.retention.ms",
+        -2,
+        "With remote.storage.enable: the age beyond which copied segments go from the brokers' disks; -2: as "
+        "retention.ms, which it may not exceed.",
+        low=-2,
+        high=INT64_MAX,
+        broker="log.local.retention.ms",
+    )
+    max_compaction_lag_ms = milliseconds(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        "The longest time a record may stay uncompacted.",
+        high=INT64_MAX,
+        broker="log.cleaner.max.compaction.lag.ms",
+    )
+    max_message_bytes = whole(
+        "max.message.bytes",
+        1_048_588,
+        "The largest record batch that is accepted, and that is stored, after compression; 100663296 (96 MiB) at most.",
+        low=0,
+        high=BATCH_BYTES_MAX,
+        because=" (96 MiB, which is what the default of socket.request.max.bytes lets in)",
+        unit="bytes",
+        broker="message.max.bytes",
+    )
+    message_timestamp_after_max_ms = milliseconds(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "How far a record's time may lie ahead of the broker's; further ahead it is refused.",
+        low=0,
+        high=INT64_MAX,
+        broker="log.message.timestamp.after.max.ms",
+    )
+    message_timestamp_before_max_ms = milliseconds(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        "How far a record's time may lie behind the broker's; further behind it is refused.",
+        low=0,
+        high=INT64_MAX,
+        broker="log.message.timestamp.before.max.ms",
+    )
+    message_timestamp_type = word(
+        "message.timestamp.type",
+        "CreateTime",
+        "CreateTime: records keep the producer's time; LogAppendTime: the leader sets its own.",
+        "CreateTime",
+        "LogAppendTime",
+        broker="log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio = number(
+        "min.cleanable.dirty.ratio",
+        "0.5",
+        "How much of a log must be uncompacted before it is compacted.",
+        low=0,
+        high=1,
+        broker="log.cleaner.min.cleanable.ratio",
+    )
+    min_compaction_lag_ms = milliseconds(
+        "min.compaction.lag.ms",
+        0,
+        "The shortest time a record stays uncompacted.",
+        low=0,
+        high=INT64_MAX,
+        broker="log.cleaner.min.compaction.lag.ms",
+    )
+    min_insync_replicas = whole(
+        "min.insync.replicas",
+        2,
+        "With acks=all, a write is refused while fewer replicas than this are in sync; a topic with fewer replicas "
+        "than this needs them all.",
+        low=1,
+        high=INT32_MAX,
+        broker="min.insync.replicas",
+        cluster_wide=True,
+        agreed=True,
+    )
+    preallocate = boolean(
+        "preallocate",
+        False,
+        "true: files of new segments are allocated at their full size.",
+        exact=True,
+        idle="files are allocated ahead of their data in steps that grow with the segment",
+    )
+    remote_copy_lag_bytes = size(
+        "remote.copy.lag.bytes", 0, "How many bytes wait before they are copied to the remote tier.", low=-1, idle=_LAG
+    )
+    remote_copy_lag_ms = milliseconds(
+        "remote.copy.lag.ms",
+        0,
+        "How long a segment waits before it is copied to the remote tier.",
+        low=-1,
+        high=INT64_MAX,
+        idle=_LAG,
+    )
+    remote_log_copy_disable = word(
+        "remote.log.copy.disable",
+        "false",
+        "true: nothing more is copied to the remote tier. Refused.",
+        "false",
+        because=" (what is closed of a tiered topic is copied)",
+        type=ConfigType.BOOLEAN,
+        idle=_ONE_WAY,
+    )
+    remote_log_delete_on_disable = word(
+        "remote.log.delete.on.disable",
+        "false",
+        "true: what the remote tier has is deleted when it is turned off. Refused.",
+        "false",
+        because=" (what is in the object store goes by retention, or with the topic)",
+        type=ConfigType.BOOLEAN,
+        idle=_ONE_WAY,
+    )
+    remote_storage_enable = boolean(
+        REMOTE_STORAGE_ENABLE,
+        False,
+        "true: closed segments are copied to the object store of remote.log.storage.url, and read from there. Not with "
+        "cleanup.policy=compact; back to false only once nothing of the topic is left there.",
+        exact=True,
+    )
+    retention_bytes = size(
+        "retention.bytes",
+        -1,
+        "The size beyond which old segments of a partition are deleted; -1: no limit.",
+        low=-1,
+        broker="log.retention.bytes",
+    )
+    retention_ms = milliseconds(
+        "retention.ms",
+        604_800_000,
+        "The age beyond which old segments are deleted, whether consumed or not; -1: no limit.",
+        low=-1,
+        high=INT64_MAX,
+        broker="log.retention.ms",
+    )
+    segment_bytes = size(
+        "segment.bytes",
+        1024**3,
+        "The size at which a new segment is begun.",
+        low=1024,
+        high=INT32_MAX,
+        broker="log.segment.bytes",
+    )
+    segment_index_bytes = size(
+        "segment.index.bytes",
+        10 * 1024**2,
+        "The largest size of a segment's offset index; a full one begins a new segment.",
+        low=4,
+        high=INT32_MAX,
+        broker="log.index.size.max.bytes",
+    )
+    segment_jitter_ms = milliseconds(
+        "segment.jitter.ms",
+        0,
+        "How much sooner than segment.ms a segment may be closed, each by its own share of it.",
+        low=0,
+        high=INT64_MAX,
+        broker="log.roll.jitter.ms",
+    )
+    segment_ms = milliseconds(
+        "segment.ms",
+        604_800_000,
+        "The age at which a new segment is begun even if the old one is not full.",
+        high=INT64_MAX,
+        broker="log.roll.ms",
+    )
+    unclean_leader_election_enable = boolean(
+        "unclean.leader.election.enable",
+        False,
+        "true: a replica that is not in sync may lead when no other can, and acknowledged records may be lost.",
+        exact=True,
+        broker="unclean.leader.election.enable",
+        cluster_wide=True,
+        agreed=True,
+    )
+
+
+class BrokerSettings(Settings, scope=Scope.BROKER):
+    """What may be set on brokers while they run, beside the defaults of topics."""
+
+    auto_create_topics_enable = boolean(
+        "auto.create.topics.enable",
+        False,
+        "true: a topic that a client names is created with the defaults of the brokers.",
+        exact=True,
+        cluster_wide=True,
+    )
+    default_replication_factor = whole(
+        "default.replication.factor",
+        -1,
+        "Replicas of a topic created without saying how many; -1: three, or as many as there are brokers.",
+        low=-1,
+        high=32_767,
+        cluster_wide=True,
+    )
+    flush_policy = word(
+        "flush.policy",
+        "ack",
+        "ack: a replica counts towards the high watermark once it has synced; replicate: once it has it in memory, so "
+        "that losing the power of min.insync.replicas machines at once can lose acknowledged records. A broker reads "
+        "it when it starts.",
+        "ack",
+        "replicate",
+    )
+    follower_throttled_rate = _throttled_rate("follower", "What a broker fetches for throttled replicas")
+    leader_throttled_rate = _throttled_rate("leader", "What a broker sends to throttled replicas")
+    log_cleaner_backoff_ms = milliseconds(
+        "log.cleaner.backoff.ms",
+        15_000,
+        "How often is looked for a compacted log of which enough is to be compacted.",
+        type=ConfigType.LONG,
+    )
+    log_cleaner_dedupe_buffer_size = size(
+        "log.cleaner.dedupe.buffer.size",
+        128 << 20,
+        "Memory for the keys of the log that is being compacted, 42 bytes for each (192 where nothing could be "
+        "compiled; 27 in Kafka); what does not fit waits for the next pass. A pass under way keeps what it has.",
+        low=1 << 20,
+    )
+    log_cleaner_io_max_bytes_per_second = number(
+        "log.cleaner.io.max.bytes.per.second",
+        "1.7976931348623157E308",
+        "What compaction reads and writes in a second, together; by default as much as goes beside all else.",
+        above=0,
+        unit="bytes/s",
+    )
+    log_dir_reserve_bytes = size(
+        "log.dir.reserve.bytes",
+        RESERVE_BYTES,
+        "What clients' records leave of the disk for metadata, checkpoints and deletions: with less, the broker writes "
+        "nothing more for clients, and others lead. At most 1/64 of the disk. 0: until a write fails.",
+        low=0,
+        high=2**40,
+    )
+    log_scrub_interval_ms = milliseconds(
+        "log.scrub.interval.ms",
+        604_800_000,
+        "How often all logs of the broker are read to find bits that rotted where nobody reads (rule B19 in "
+        "docs/rules.md); the first time an hour after the start, or after 0. 0: never, and a pass under way ends.",
+        low=0,
+        high=2**53,
+    )
+    log_scrub_max_bytes_per_second = size(
+        "log.scrub.max.bytes.per.second",
+        10 << 20,
+        "The most that the scrub reads in a second.",
+        low=64 << 10,
+        high=2**40,
+        unit="bytes/s",
+    )
+    num_partitions = whole(
+        "num.partitions",
+        1,
+        "Partitions of a topic created without saying how many.",
+        low=1,
+        high=INT32_MAX,
+        cluster_wide=True,
+    )
+
+
+TOPIC_SETTINGS: dict[str, Setting[Any]] = dict(sorted(TopicSettings.rows.items()))
+"""What may be set on a topic, by name."""
+
+BROKER_SETTINGS: dict[str, Setting[Any]] = {
+    row.name: row
+    for row in sorted(
+        (*BrokerSettings.rows.values(), *(row.of_brokers() for row in TopicSettings.rows.values() if row.broker)),
+        key=lambda row: row.name,
+    )
+}
+"""What may be set on brokers while they run, the defaults of topics among it, by name."""
+
+AGREED_KEYS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.agreed)
+"""The controller and every leader must see one value of these (the high watermark rule and the eligible leader replicas
+rest on it), so a broker's own file does not count: only what the metadata log says, and the default."""
+
+REMOVED_FROM_KAFKA = frozenset(
+    {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
+)
+"""Kafka 4.0 took these out, and refuses them since."""
+
+
+def topic_setting(name: str, value: str) -> Setting[Any]:
+    """The topic's setting of that name.
+
+    Raises:
+        ConfigError: there is none; the sentence says whether Kafka had one.
+    """
+    row = TOPIC_SETTINGS.get(name)
+    if row is not None:
+        return row
+    if name in REMOVED_FROM_KAFKA:
+        raise ConfigError(name, value, "Kafka 4.0 removed this topic config, and nothing here goes by it")
+    if name in BROKER_SETTINGS:
+        raise ConfigError(name, value, "it is a config of brokers, not of topics")
+    near = [known for known in TOPIC_SETTINGS if known.split(".")[0] == name.split(".", maxsplit=1)[0]]
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    raise ConfigError(name, value, f"no topic config has this name{hint}")
+
+
+def validate_topic_settings(values: Mapping[str, str]) -> None:
+    """Check names and values of what is set on a topic. Raises ConfigError."""
+    for name, value in values.items():
+        topic_setting(name, value).read(name, value)
+
+
+def validate_broker_settings(values: Mapping[str, str], *, cluster_default: bool) -> None:
+    """Check names and values of what is set on one broker or on all. Raises ConfigError."""
+    for name, value in values.items():
+        row = BROKER_SETTINGS.get(name)
+        if row is None:
+            raise ConfigError(name, value, _why_not_live(name))
+        if not cluster_default and row.cluster_wide:
+            raise ConfigError(name, value, "it can only be set for all brokers at once, as the cluster's default")
+        row.read(name, value)
+
+
+def _why_not_live(name: str) -> str:
+    if name.startswith(("log.cleaner.threads", "log.cleaner.enable", "log.cleaner.io.buffer.")):
+        return CLEANER_HAS_NO_THREADS
+    return "no broker config of this name may change while the broker runs; docs/configuration.md lists those that may"
+
+
+def settings_without_effect(values: Mapping[str, str], *, topic: bool) -> dict[str, str]:
+    """Those of a topic's or a broker's settings that do nothing yet, and why."""
+    table = TOPIC_SETTINGS if topic else BROKER_SETTINGS
+    reasons = {name: table[name].without_effect(value) for name, value in values.items() if name in table}
+    return {name: reason for name, reason in reasons.items() if reason}
