@@ -12,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from lab import durations
 from lab.mutants import MUTANTS, without
 from strandline.cluster.node.dev import DevCluster
 
@@ -121,6 +122,15 @@ LONG_TESTS = {
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-kill]",
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-power_cut]",
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-stop]",
+    "client/test_forks.py::test_a_fork[a commit's callback-multiprocessing]",
+    "client/test_forks.py::test_a_fork[a commit's callback-os.fork]",
+    "client/test_forks.py::test_a_fork[a future's callback-multiprocessing]",
+    "client/test_forks.py::test_a_fork[a handler in a poll-multiprocessing]",
+    "client/test_forks.py::test_a_fork[a handler in a poll-os.fork]",
+    "client/test_forks.py::test_a_fork[a listener-multiprocessing]",
+    "client/test_forks.py::test_a_fork[a send of a thread-multiprocessing]",
+    "client/test_forks.py::test_a_fork[a send of a thread-os.fork]",
+    "client/test_forks.py::test_a_fork[the program-os.fork]",
     "client/test_signal_storms.py::test_a_handler_closes_a_consumer_that_polls[long]",
     "client/test_signal_storms.py::test_a_handler_closes_the_producer[flush-long]",
     "client/test_signal_storms.py::test_a_handler_closes_the_producer[result-long]",
@@ -190,20 +200,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """So are long tests of other files."""
-    if config.getoption("--long"):
-        return
-    named = _named(config)
-    left_out = [item for item in items if item.path not in named and _is_long(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    """So are long tests of other files. What is left runs by what its file took: quick ones first, slowest next."""
+    if not config.getoption("--long"):
+        named = set() if config.getoption("--no-long") else _named(config)
+        left_out = [item for item in items if item.path not in named and _is_long(item)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in set(left_out)]
+    files = durations.in_order(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+    rank = {file: number for number, file in enumerate(files)}
+    items.sort(key=lambda item: rank[item.nodeid.partition("::")[0]])
 
 
 def _is_long(item: pytest.Item) -> bool:
     file = item.path.relative_to(HERE).as_posix()
     test, _, case = item.name.partition("[")
-    if case.startswith("without-") and file in LONG_WITHOUT_THEIR_RULE:
+    if file in LONG or (case.startswith("without-") and file in LONG_WITHOUT_THEIR_RULE):
         return True
     return not LONG_TESTS.isdisjoint((f"{file}::{test}", f"{file}::{item.name}"))
 
@@ -215,11 +227,16 @@ def _named(config: pytest.Config) -> set[Path]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="the files that take minutes too")
+    parser.addoption("--no-long", action="store_true", help="long tests are left out of files that are named, too")
+    parser.addoption("--durations-to", type=Path, metavar="FILE", help="write there what each test file took")
     parser.addoption("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="take this rule out: tests should fail")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The rule is out from before the first test is collected until the session ends."""
+    measured = config.getoption("--durations-to")
+    if measured is not None and not hasattr(config, "workerinput"):  # workers of pytest-xdist report to their parent
+        config.pluginmanager.register(durations.Recorder(measured))
     settings.load_profile("search" if config.getoption("--long") else "repeat")
     applied = without(config.getoption("--mutant"))
     applied.__enter__()

@@ -55,6 +55,18 @@ TABLE: tuple[Mutant, ...] = (
         f"{_ANEW}::test_63_a_living_consumer_begins_anew[holds-assigned]",
     ),
     one_change(
+        "begins-while-its-group-is-asked",
+        "schedule 106: a group's consumer begins where the group has committed, whoever else is asked meanwhile",
+        dropped("self.placing"),
+        f"{_ANEW}::test_106_a_topic_is_made_anew_while_a_leader_is_asked_about_it[holds]",
+    ),
+    one_change(
+        "reset-drops-what-was-fetched",
+        "schedule 107: what was fetched is handed out before a reset",
+        instead("self._lookups.out_of_range(state)"),
+        f"{_TRUNCATIONS}::test_107_retention_takes_what_lies_behind_the_records_fetched_ahead[holds-earliest]",
+    ),
+    one_change(
         "unsettled-record-counts-as-done",
         "schedule 64: what was not handled comes again: a run that ends in the middle of a record goes back to it",
         never(),
@@ -120,7 +132,7 @@ TABLE: tuple[Mutant, ...] = (
             instead("number = self._last_number + 1\n..."),
             instead("self._last_number = number"),
         ),
-        (f"{_EACH_SEND}[sends and raises-lanes]",),
+        (f"{_EACH_SEND}[sends-lanes]",),
     ),
     one_change(
         "a-handler-waits-for-its-own-lock",

@@ -23,6 +23,13 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SCHEDULES}::test_37_the_coordinator_epoch_does_not_go_back[holds]",
     ),
     one_change(
+        "named-coordinator-denies-it",
+        "B34: who is named as a coordinator waits for the news that it is",
+        part("self._clock.monotonic_ms() + NAMED_MS_MAX", "self._clock.monotonic_ms()"),
+        "tests/cluster/broker/test_groups_wire.py::test_b34_who_is_named_before_it_knows_waits_for_the_news",
+        "tests/cluster/broker/test_groups_wire.py::test_b34_and_so_does_one_that_is_elected",
+    ),
+    one_change(
         "static-rejoin-not-stored",
         "C8: a static member's return is durable before it is answered (schedule 43)",
         part(

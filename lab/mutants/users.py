@@ -6,13 +6,12 @@ from lab.mutants.mutant import Mutant, instead, never, one_change, part, removed
 
 _CUT = "tests/client/test_consumer_faults.py::test_a_call_that_is_cancelled_at_any_await_costs_no_record"
 _COLUMNS = "tests/client/test_polled_columns.py"
-_FLUSH = "tests/client/test_producer_faults.py::test_a_flush_ends_behind_the_answers_of_its_records"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "cancelled-poll-keeps-what-it-took",
         "schedule 108: between the taking of records and their handing out there is nothing to wait for",
-        instead("...\nawait asyncio.sleep(0)"),
+        instead("await asyncio.sleep(0)\n..."),
         f"{_CUT}[poll]",
         f"{_CUT}[poll_columns]",
     ),
@@ -45,6 +44,6 @@ TABLE: tuple[Mutant, ...] = (
         "flush-ends-at-once",
         "schedule 109: a flush ends when everything sent before has its answer",
         value("True"),
-        f"{_FLUSH}[settings0]",
+        "seed:cluster:1",
     ),
 )

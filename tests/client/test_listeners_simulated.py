@@ -11,13 +11,14 @@ import pytest
 
 from strandline.chaos.testing.env import Env
 from strandline.client.aio import Consumer
-from strandline.client.errors import CommitFailed
+from strandline.client.errors import ClientTimeout, CommitFailed
 from strandline.client.loop_thread import Calls, LoopThread
 from strandline.proto.ids import TopicPartition
 from strandline.tools.handling import handle_async
 from tests.client.members import CONSUMER, Reader, fill, member, simulate, sizes, until
 
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
+NODES = (1, 2, 3)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -28,6 +29,51 @@ async def polled(consumer: Consumer, times: int = 100) -> None:
         if consumer.assignment():
             return
     raise AssertionError(consumer.state)
+
+
+@pytest.mark.parametrize("settings", [COOPERATIVE, CONSUMER, {}], ids=["cooperative", "consumer", "eager"])
+def test_limits_hold_to_the_millisecond_while_no_broker_answers(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of polls, one of which has to rebalance first, and of a close whose listener commits."""
+
+    async def main(env: Env) -> None:
+        for topic in ("t", "u"):
+            await env.create_topic(topic)
+        await fill(env, "t", 100, 1)
+        clock = asyncio.get_running_loop().time
+        consumer = member(env, **settings)
+        refused: list[str] = []
+
+        async def commits(_: list[TopicPartition]) -> None:
+            with pytest.raises(ClientTimeout) as caught:
+                await consumer.commit()
+            refused.append(str(caught.value))
+
+        consumer.subscribe("t")
+        while not await consumer.poll(0.5, 10):
+            pass
+        for node in NODES:
+            env.faults.pause(node)
+        for number in range(60):
+            if number == 10:
+                consumer.subscribe(["t", "u"])
+            since = clock()
+            await consumer.poll(0.5, 10)
+            assert clock() - since <= 0.501
+        held = consumer.assignment()
+        consumer.subscribe("t", on_revoked=commits, on_lost=commits)
+        since = clock()
+        await consumer.close(3.0)
+        assert clock() - since <= 3.001
+        assert consumer.state.name == "closed"
+        assert len(refused) == (1 if held else 0)
+        assert any("what is done could not be committed" in line for line in caplog.messages)
+        assert any("was not told that this member left" in line for line in caplog.messages)
+        for node in NODES:
+            env.faults.resume(node)
+
+    simulate(main)
 
 
 @pytest.mark.parametrize("settings", [COOPERATIVE, CONSUMER], ids=["cooperative", "consumer"])

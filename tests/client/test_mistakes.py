@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import gc
+import inspect
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import strandline.client
 from strandline.client import Admin, Consumer, Producer, aio, errors
+from strandline.client.batch_sender import BatchSender
 from strandline.client.config import AdminConfig
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, ClosedError
+from strandline.client.loop_thread import LoopThread
 from strandline.client.session import Session
 from strandline.proto.errors import ConfigError, StrandlineError
+from tests.client.test_limits import LIMIT_S, OF_AIO, SLACK_S, new
+from tests.ports import free_port
 
 
 async def refusal(bootstrap: str) -> str:
@@ -110,3 +119,68 @@ def test_every_error_can_be_caught_by_the_package_s_name_for_it() -> None:
     told |= {ConfigError}
     assert {kind.__name__: getattr(strandline.client, kind.__name__) for kind in told} == {k.__name__: k for k in told}
     assert {kind.__name__ for kind in told} <= set(strandline.client.__all__)
+
+
+ANYWHERE = {
+    "subscription", "assignment", "paused", "stop", "stopped", "state", "fetch_requests_sent", "finish_run",
+    "take_back", "deserialized", "next_polled", "group_id", "topic_id", "put_back", "start_anew", "wake_poll", "expect",
+}  # fmt: skip
+"""Calls that look, or that note something for the next one: they need no loop."""
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_asynchronous_client_is_refused_on_another_loop(ended: bool) -> None:
+    """Nobody would send what is queued there, nor wake who waits. The loop that the client was used on first has ended
+    (two times `asyncio.run`), or runs in another thread."""
+
+    async def used_first(cls: type) -> Any:
+        client = new(cls, f"127.0.0.1:{free_port()}")
+        first = {aio.Admin: "list_topics", aio.Producer: "send", aio.Consumer: "poll"}.get(cls, "answers")
+        if cls is not BatchSender:
+            with contextlib.suppress(StrandlineError):
+                async with asyncio.timeout(LIMIT_S + SLACK_S):
+                    await OF_AIO[cls][first](client)
+        return client
+
+    async def all_used_first() -> list[Any]:
+        return await asyncio.gather(*(used_first(cls) for cls in OF_AIO))
+
+    async def refused(client: Any, call: Callable[[Any], Any]) -> str:
+        try:
+            result = call(client)
+            if inspect.isawaitable(result):
+                await result
+        except StrandlineError as error:
+            return str(error)
+        return "it was done"
+
+    async def every_call() -> None:
+        clients = run(all_used_first())
+        for client in clients:
+            for name, call in OF_AIO[type(client)].items():
+                if name not in ANYWHERE:
+                    told = await refused(client, call)
+                    assert "belongs to the event loop that used it first" in told, (client, name, told)
+                    assert ("which has ended" in told) == ended
+        for client in clients if not ended else []:
+            run(client.__aexit__() if isinstance(client, BatchSender) else client.close())
+
+    elsewhere = LoopThread("elsewhere")
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        if not ended:
+            return elsewhere.wait(work)
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, work).result()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # those of the loop that has ended cannot be closed
+        try:
+            asyncio.run(every_call())
+        finally:
+            elsewhere.stop(_nothing)
+            gc.collect()
+
+
+async def _nothing() -> None:
+    pass

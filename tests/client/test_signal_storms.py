@@ -178,7 +178,7 @@ def test_an_interrupt_at_each_instant_of_a_wait_leaves_no_lock() -> None:
 
 
 @pytest.mark.parametrize("way", ["lanes", "partitioner"])
-@pytest.mark.parametrize("then", ["raises", "sends and raises", "sends and flushes"])
+@pytest.mark.parametrize("then", ["raises", "sends", "sends and raises", "sends and flushes"])
 def test_a_handler_at_each_instant_of_a_send_that_opens_a_batch(
     cluster: DevCluster, then: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:

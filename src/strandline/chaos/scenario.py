@@ -47,9 +47,9 @@ from strandline.proto import marks
 CLIENT = "client"
 SERVICES = "services"
 SECURED = "secured"
-USERS_MACHINE = "users"
 RESTORER = "restorer"
 NEWCOMERS = "newcomers"
+USERS_MACHINE = "users"
 
 READY_MS = 30_000
 PROGRESS_MS = 60_000

@@ -185,22 +185,26 @@ class ScenarioOptions:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
-            tier = TieredOptions.draw(tier_rng, drawn.workload)
-            drawn = override(drawn, {"tiered": tier, **tier.changes(drawn.faults.kinds)})
-            if drawn.services is not None:
-                drawn.services.tiered = dict(tier.topics)
-            rng = split(seed, "restored")
-            if rng.random() < RESTORED_SHARE and not any((drawn.services, drawn.secured, drawn.users)):
-                drawn.restored = RestoredOptions.draw(rng)
+            drawn = drawn._draw_tiered(tier_rng, split(seed, "restored"))
         return drawn._draw_dates(split(seed, "dates"))
 
     def _draw_users(self, rng: random.Random) -> ScenarioOptions:
-        """Whether there are any (`chaos.users`)."""
         if rng.random() >= USERS_SHARE:
             return self
         drawn = override(self, {} if self.services is not None else BESIDE_USERS)
         drawn.users = UserOptions.draw(rng)
         drawn.node = NODE_BESIDE_USERS | drawn.node
+        return drawn
+
+    def _draw_tiered(self, rng: random.Random, restored_rng: random.Random) -> ScenarioOptions:
+        """Tiered topics, and whether the cluster is lost and restored from their store."""
+        tier = TieredOptions.draw(rng, self.workload)
+        drawn = override(self, {"tiered": tier, **tier.changes(self.faults.kinds)})
+        if drawn.services is not None:
+            drawn.services.tiered = dict(tier.topics)
+        restored = restored_rng.random() < RESTORED_SHARE
+        if restored and drawn.services is None and drawn.secured is None and drawn.users is None:
+            drawn.restored = RestoredOptions.draw(restored_rng)
         return drawn
 
     def _draw_dates(self, rng: random.Random) -> ScenarioOptions:

@@ -514,6 +514,16 @@ class Accumulator:
             if batch in queue.waiting:
                 queue.waiting.remove(batch)
 
+    def disown(self, error: Exception) -> None:
+        """In the child of a fork: what is here is the parent's, whose thread may have held the lock. Who waits is
+        woken, and takes `error` for its answer."""
+        self.lock = threading.RLock()
+        self.closed = error
+        waiters, self._memory_waiters = self._memory_waiters, deque()
+        flushes, self._flushes = self._flushes, []
+        for notify in (*waiters, *(done for _, done in flushes)):
+            notify()
+
     def close(self, error: Exception) -> None:
         """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
         with self.lock:

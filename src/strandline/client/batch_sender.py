@@ -65,9 +65,10 @@ class BatchSender:
         self._config = ProducerConfig(
             {**settings, "acks": "all", "enable_idempotence": True, "linger_ms": 0, "buffer_memory": memory}
         )
-        session = Session(bootstrap, self._config, clock=clock, rng=rng)
-        self._clock = session.clock
-        self._core = ProducerCore(self._config, session, LoopFutures(), threaded=False, before=before)
+        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
+        self._session.check()
+        self._clock = self._session.clock
+        self._core = ProducerCore(self._config, self._session, LoopFutures(), threaded=False, before=before)
 
     async def __aenter__(self) -> BatchSender:
         return self
@@ -82,12 +83,14 @@ class BatchSender:
         Raises:
             UnknownTopic, ClientTimeout (`max.block.ms`).
         """
+        self._session.check()
         if topic_id:  # schedule 63/copy-follows-into-another-topic/5
             self._core.metadata.expect(topic, UUID(topic_id))
         await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
 
     async def producer_id(self) -> int:
         """The id in the batches of this sender. Raises KafkaError, ClientTimeout (`max.block.ms`)."""
+        self._session.check()
         return await self._core.producer_id()
 
     async def send(self, partition: TopicPartition, batch: Buffer) -> asyncio.Future[Ack]:
@@ -96,6 +99,7 @@ class BatchSender:
         Raises:
             BufferExhausted: for `max.block.ms` there was no room, for the cluster took nothing.
         """
+        self._session.check()
         made = MadeRecords(batch)
         deadline_ms = self._clock.monotonic_ms() + self._config.max_block_ms
         while True:
@@ -106,4 +110,5 @@ class BatchSender:
 
     async def flush(self) -> None:
         """Return once every batch is acknowledged or has failed (`delivery.timeout.ms`)."""
+        self._session.check()
         await self._core.flush()

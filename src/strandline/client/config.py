@@ -295,7 +295,7 @@ class ProducerConfig(CommonConfig):
         "buffer.memory", 33_554_432, "Bytes of records that may wait or be under way; above it send blocks."
     )
     max_block_ms = milliseconds(
-        "max.block.ms", 60_000, "How long send blocks for metadata or memory before it raises.", low=0
+        "max.block.ms", 60_000, "How long send blocks for metadata and memory, all in all, before it raises.", low=0
     )
     max_in_flight_requests_per_connection = whole(
         "max.in.flight.requests.per.connection",
@@ -470,7 +470,9 @@ class ConsumerConfig(CommonConfig):
         "(bytes) -> what they mean",
     )
     default_api_timeout_ms = milliseconds(
-        "default.api.timeout.ms", 60_000, "How long a question to the leaders goes on retrying."
+        "default.api.timeout.ms",
+        60_000,
+        "How long a call without a limit of its own may take, all in all, before it raises ClientTimeout.",
     )
 
     def _check_together(self) -> None:
@@ -513,7 +515,7 @@ class AdminConfig(CommonConfig):
     title: ClassVar[str] = "an admin client"
 
     default_api_timeout_ms = milliseconds(
-        "default.api.timeout.ms", 60_000, "How long a call goes on retrying before it raises ClientTimeout."
+        "default.api.timeout.ms", 60_000, "How long a call may take, all in all, before it raises ClientTimeout."
     )
 
 

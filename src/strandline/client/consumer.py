@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
+from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
-from strandline.client.aio.consumer import Partition
 from strandline.client.errors import ClosedError
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, nothing_to_await, of_parents, refused
@@ -132,14 +132,17 @@ class Consumer:
         """Fetch requests since the start, for tests and metrics."""
         return self.inner.fetch_requests_sent
 
-    def close(self) -> None:
-        """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Commit what is done (`enable.auto.commit`), leave the group, close the connections, by then. Idempotent.
+
+        Listeners are called here, and what they take comes on top.
+        """
         running = self._running()
         if running.is_current:
             raise refused("close")
         if not running.closed:
             try:
-                self._serve(self.inner.close())
+                self._serve(self.inner.close(timeout_s))
             except ClosedError:
                 if not running.closed:  # else an earlier call, which was interrupted, ends it just now
                     raise
@@ -196,6 +199,8 @@ class Consumer:
 
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""
+        if self._thread is not None and self._thread.loop.is_closed():
+            return  # one that was closed stays so
         parent = self.inner
         of_parents.append(parent)
         self._thread = None

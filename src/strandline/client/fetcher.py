@@ -159,7 +159,11 @@ class Fetcher:
                 self.replaced = True
                 self._changed.set()
                 continue
-            if state.position is None or state.paused or state.error is not None or state.resolving:
+            if state.position is None or state.paused or state.error is not None or state.is_sought_for:
+                continue
+            if state.refused:
+                if not state.has_records:
+                    self._lookups.out_of_range(state)
                 continue
             if state.retry_at_ms > now:
                 wait = min(wait, state.retry_at_ms - now)
@@ -355,7 +359,7 @@ class Fetcher:
         topic, partition = state.partition.topic, str(state.partition)
         error = answered(self._config, Api.FETCH, code, of=topic, partition=partition, broker=node.node_id)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
-            self._lookups.out_of_range(state)
+            state.refused = True  # schedule 107/reset-drops-what-was-fetched
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable and not self._is_rotten_for_long(state, code, now):

@@ -15,7 +15,7 @@ from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, NamedTuple, Protocol
 
 from strandline.client.lanes import RecordSlot
-from strandline.client.loop_thread import Gate, SteppedOut, interrupted, refused
+from strandline.client.loop_thread import Gate, SteppedOut, end_where_forked, interrupted, refused
 from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.proto.ids import TopicPartition
@@ -134,6 +134,10 @@ class RecordFuture(RecordSlot, Future[Ack]):
                 waiter.add_result(self)
             else:
                 waiter.add_exception(self)
+        self.open_gates()
+
+    def open_gates(self) -> None:
+        """Let pass who waits for the result."""
         for gate in list(self.__dict__.pop("gates", ())):
             gate.open()
 
@@ -146,6 +150,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
                 log.exception("a callback of a record's future failed")
             except BaseException as error:
                 leave(error)
+            end_where_forked()
 
 
 class ThreadResults:
@@ -217,10 +222,11 @@ class ThreadResults:
             future.call_back(self._kind.leave)
 
     def disown(self, answer: Answer) -> None:
-        """In the child of a fork: these records are the parent's, and nobody is told."""
+        """In the child of a fork: these records are the parent's, and no callback is told."""
         if self.find(answer.first) is None:
             insort(self._answers, answer, key=_first)
-            self._leave(answer)
+            for future in self._leave(answer):
+                future.open_gates()
 
     def _leave(self, answer: Answer) -> list[RecordFuture]:
         listening = self._listening

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from strandline.client.connection import Connection
-from strandline.client.errors import ClientTimeout
+from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL
 from strandline.client.rights import answered
 from strandline.client.session import Session
@@ -21,6 +21,10 @@ T = TypeVar("T")
 Answers = dict[TopicPartition, T | KafkaError]
 Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
 """Asks one leader about some of its partitions."""
+
+
+NAMED_MAX = 5
+"""Of so many partitions the error of a question that nobody answered has the names."""
 
 
 class EpochEnd(NamedTuple):
@@ -37,7 +41,6 @@ class Leaders:
         self._session = session
         self._network = session.network
         self._metadata = session.metadata
-        self._clock = session.clock
         self._request_timeout_ms = request_timeout_ms
 
     async def list_offsets(
@@ -173,35 +176,36 @@ class Leaders:
             UnknownTopic, KafkaError: an error that a retry does not mend.
             ClientTimeout: it takes longer than `timeout_ms`; names what failed last.
         """
-        start = self._clock.monotonic_ms()
         asked = list(dict.fromkeys(partitions))
+        names = ", ".join(map(str, asked[:NAMED_MAX])) + (", ..." if len(asked) > NAMED_MAX else "")
+        limit = Limit(timeout_ms, f"no answer for {names} within {timeout_ms:g} ms")
+        return await limit.keep(self._ask_all(asked, question, timeout_ms))
+
+    async def _ask_all(
+        self, asked: list[TopicPartition], question: Question[T], timeout_ms: float
+    ) -> dict[TopicPartition, T]:
         open_ones = asked
         answers: dict[TopicPartition, T] = {}
-        last_error: StrandlineError | None = None
         failures = 0
         while open_ones:
-            left_ms = timeout_ms - (self._clock.monotonic_ms() - start)
-            if left_ms <= 0:
-                names = ", ".join(str(item) for item in open_ones)
-                raise ClientTimeout(f"no answer for {names} within {timeout_ms:g} ms", last_error)
-            by_leader = await self._by_leader(open_ones, left_ms)
+            by_leader = await self._by_leader(open_ones, timeout_ms)
             groups = list(by_leader.values())
             results = await asyncio.gather(*(self._ask_one(node, group, question) for node, group in groups))
             for error, entry in results:
-                last_error = error or last_error
+                if error is not None:
+                    note(error)
                 for item, value in entry.items():
                     if not isinstance(value, KafkaError):
                         answers[item] = value
                     elif not value.retriable:
                         raise value
                     else:
-                        last_error = value
+                        note(value)
             open_ones = [item for item in open_ones if item not in answers]
             if open_ones:
                 self._raise_if_gone(open_ones)
                 failures += 1
-                wait = self._session.backoff_ms(failures)
-                await asyncio.sleep(min(wait, max(left_ms, 1.0)) / 1000)
+                await asyncio.sleep(self._session.backoff_ms(failures) / 1000)
                 self._metadata.request_update()
         return {item: answers[item] for item in asked}
 

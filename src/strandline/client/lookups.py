@@ -39,7 +39,7 @@ class Lookups:
         """Ask the leaders for the positions that are to come from them, all in one round."""
         wanted: dict[PartitionState, int] = {}
         for state in states:
-            if state.position is not None or state.error is not None or state.resolving or self._is_replaced(state):
+            if state.position is not None or state.error is not None or state.is_sought_for or self._is_replaced(state):
                 continue
             if state.reset_to is None:
                 self._reset_by_policy(state)
@@ -51,7 +51,8 @@ class Lookups:
             self._tasks.spawn("a look-up of positions", self._resolve(wanted))
 
     def out_of_range(self, state: PartitionState) -> None:
-        """The leader has refused the position."""
+        """The leader has refused the position, and everything before it was handed out."""
+        state.refused = False
         state.resolving = True
         self._tasks.spawn("a look-up of a log's bounds", self._settle_out_of_range(state, state.generation))
 
@@ -109,7 +110,7 @@ class Lookups:
         return {item: (answer.offset, answer.leader_epoch) for item, answer in found.items()}
 
     async def _settle_out_of_range(self, state: PartitionState, generation: int) -> None:
-        """Records that were fetched in time are handed out first; then the policy decides, or the error tells."""
+        """The policy decides, or the error tells."""
         partition, timeout_ms = state.partition, self._config.default_api_timeout_ms
         try:
             start = await self._leaders.list_offsets({partition: EARLIEST}, timeout_ms)

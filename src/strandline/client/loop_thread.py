@@ -179,6 +179,7 @@ class _Call(Generic[T]):
         except BaseException as error:  # SystemExit too: it belongs to the caller, and would end the loop here
             self.error = error
         finally:
+            end_where_forked()
             self.coroutine.close()
 
     def end(self) -> None:
@@ -354,6 +355,8 @@ class LoopThread:
         if self.closed or self.is_current:
             call.coroutine.close()
             call.gate.open()
+            if self._over:
+                raise ClosedError(CLOSED)
             if self.orphaned:
                 raise ClosedError(OF_THE_PARENT)
             raise ClosedError(CLOSED) if self.closed else refused("this call")
@@ -395,6 +398,15 @@ class LoopThread:
         self._calls.append(call)
         call.task.add_done_callback(lambda _: self._ended(call))
         self._sweep()
+
+    def _disown(self) -> None:
+        """In the child of a fork: whatever the one thread that is left waits for is the parent's."""
+        for call in [*self._asked, *self._calls]:
+            if not call.gate.is_open:
+                call.error = ClosedError(OF_THE_PARENT)
+                call.gate.open()
+                if call.calls is not None:
+                    call.calls.end()
 
     def _ended(self, call: _Call[Any]) -> None:
         call.end()
@@ -438,10 +450,24 @@ of_parents: list[object] = []
 """Kept for ever: collecting a parent's loop, tasks or connections in the child would close what both share."""
 
 
+_forked: list[LoopThread] = []
+"""The client's thread that has forked, in the child."""
+
+
+def end_where_forked() -> None:
+    """On the loop, behind a callback of the caller's: end the child of a fork that was made there. It has no other
+    thread, and this one would go on with the parent's connections."""
+    if _forked and _forked[0].is_current:
+        os._exit(0)
+
+
 def _after_fork() -> None:
     for thread in list(_living):
         thread.orphaned = True
         of_parents.append(thread)
+        thread._disown()
+        if thread.is_current:
+            _forked.append(thread)
     _living.clear()
 
 

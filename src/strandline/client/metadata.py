@@ -16,6 +16,7 @@ from strandline.client import logs
 from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig
 from strandline.client.errors import AuthenticationFailed, ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
+from strandline.client.limits import note
 from strandline.client.network import Network
 from strandline.client.rights import answered
 from strandline.client.types import NodeInfo
@@ -239,9 +240,11 @@ class Metadata:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await done
         except TimeoutError:
-            raise ClientTimeout(f"no metadata within {timeout_ms:g} ms", self.last_error) from None
+            raise ClientTimeout(f"no metadata within {timeout_ms:.0f} ms", self.last_error) from None
         finally:
             self._waiters.remove(waiter)
+            if self.last_error is not None:
+                note(self.last_error)
         if self._closed:
             raise ClosedError("the client is closed")
         if isinstance(self.last_error, AuthenticationFailed):  # rule A19/denied-clients-try-on
@@ -264,7 +267,7 @@ class Metadata:
                 return view
             left = timeout_ms - (self._clock.monotonic_ms() - start)
             if left <= 0:
-                raise ClientTimeout(f"no metadata of topic {name!r} within {timeout_ms:g} ms", self.last_error)
+                raise ClientTimeout(f"no metadata of topic {name!r} within {timeout_ms:.0f} ms", self.last_error)
             await self.update(left)
             view = self.topics.get(name)
             if view is not None and view.partitions:

@@ -194,8 +194,8 @@ class PartitionState:
     __slots__ = (
         "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "error_told_ms", "fetch_epoch",
         "fetch_offset", "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused",
-        "position", "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "rotten_at",
-        "rotten_since_ms", "sought", "topic_id", "turn",
+        "placing", "position", "preferred_replica", "preferred_until_ms", "refused", "reset_to", "resolving",
+        "retry_at_ms", "rotten_at", "rotten_since_ms", "sought", "topic_id", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -216,6 +216,9 @@ class PartitionState:
         self.fetching = False
         self.sought = False
         self.resolving = False
+        """A leader is asked about the position, or the log."""
+        self.placing = False
+        """The group is asked where to begin (`groups.beginnings`)."""
         self.paused = False
         self.error: Exception | None = None
         self.error_told_ms = NEVER_MS
@@ -225,6 +228,8 @@ class PartitionState:
         self.preferred_replica = -1
         self.preferred_until_ms = 0.0
         self.retry_at_ms = 0.0
+        self.refused = False
+        """The leader has no `fetch_offset`. What was fetched before is handed out first: a reset would drop it."""
         self.rotten_at = -1
         """The offset at which the broker's log has rotted, as it says; since when: `rotten_since_ms`."""
         self.rotten_since_ms = 0.0
@@ -256,6 +261,7 @@ class PartitionState:
 
         A broker that hears nothing of the others tells of the old topic for a while: one that comes back is gone on
         with where it was left, so that nothing of either is skipped. A seek to an end or a time is in the new topic.
+        What was fetched of the old one is dropped: it was deleted with its topic, and nobody could commit it.
         """
         assert self.topic_id is not None
         if stood_at is not None:
@@ -282,6 +288,7 @@ class PartitionState:
         self.error_told_ms = NEVER_MS
         self.preferred_replica = -1
         self.retry_at_ms = 0.0
+        self.refused = False
         self.fetch_epoch = -1
 
     def add(self, chunk: Chunk) -> None:
@@ -371,9 +378,14 @@ class PartitionState:
         return size
 
     @property
+    def is_sought_for(self) -> bool:
+        """Somebody is asked where to go on: nothing is fetched, and nothing else asked, meanwhile."""
+        return self.resolving or self.placing  # schedule 106/begins-while-its-group-is-asked
+
+    @property
     def lacks_records(self) -> bool:
         """Whether a poll finds nothing of this partition before another fetch, which is not out there yet."""
-        waits = self.paused or self.fetching or self.resolving or self.has_records
+        waits = self.paused or self.fetching or self.is_sought_for or self.has_records
         return not waits and self.position is not None and self.error is None
 
     def _reach_end(self) -> None:

@@ -16,7 +16,7 @@ from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
-from strandline.client.loop_thread import Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
+from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
@@ -55,6 +55,8 @@ class _Running:
         self.core.accumulator.start_flush(done.open)
         with SteppedOut(self.thread.locks):
             done.wait(timeout_s)
+        if self.thread.orphaned:
+            raise ClosedError(OF_THE_PARENT)
         if not done.is_open:
             raise ClientTimeout(
                 f"not everything was acknowledged within {timeout_s} s", self.core.sender.current_trouble()
@@ -125,15 +127,16 @@ class Producer:
         running = self._running or self._start()
         running.thread.raise_left()
         core = running.core
+        deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
         view = core.metadata.topics.get(topic)
         if view is None or not view.partitions or partition is not None:
-            view = self._view(running, topic, partition)
+            view = self._view(running, topic, partition, deadline_ms)
         future: Future[Ack] | None = core.try_send(
             view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
         )
         if future is None:
             again = partial(core.try_send, view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
-            return self._send_when_room(running, again)
+            return self._send_when_room(running, again, deadline_ms)
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -166,7 +169,8 @@ class Producer:
         """How many partitions a topic has. Raises as `send` does."""
         running = self._running or self._start()
         running.thread.raise_left()
-        return self._view(running, topic, None).partition_count
+        deadline_ms = running.core.clock.monotonic_ms() + self._config.max_block_ms
+        return self._view(running, topic, None, deadline_ms).partition_count
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, at most `timeout_s`, then close. What is not acknowledged by then fails with ClosedError. Idempotent.
@@ -212,28 +216,26 @@ class Producer:
                 return self._start()
             return self._running
 
-    def _view(self, running: _Running, topic: str, partition: int | None) -> TopicView:
+    @staticmethod
+    def _view(running: _Running, topic: str, partition: int | None, deadline_ms: float) -> TopicView:
         """The topic's partitions; asks the cluster for a topic, or a partition, that is not known yet."""
         core = running.core
         view = core.metadata.topics.get(topic)
-        known = view is not None and bool(view.partitions)
-        if view is not None and known and (partition is None or partition in view.partitions):
+        if view is not None and view.partitions and (partition is None or partition in view.partitions):
             return view
         if running.thread.is_current:
             raise ClientTimeout(
                 f"topic {topic!r} is not known yet, and a callback of the producer must not wait for it"
             )
-        max_block_ms = core.config.max_block_ms
-        if known:
-            running.thread.wait(core.metadata.update(max_block_ms))
-        return running.thread.wait(core.metadata.wait_for_topic(topic, max_block_ms))
+        return running.thread.wait(core.fetched_view(topic, deadline_ms))
 
     @staticmethod
-    def _send_when_room(running: _Running, try_send: Callable[[], Future[Ack] | None]) -> Future[Ack]:
+    def _send_when_room(
+        running: _Running, try_send: Callable[[], Future[Ack] | None], deadline_ms: float
+    ) -> Future[Ack]:
         core = running.core
         if running.thread.is_current:
             raise BufferExhausted("buffer.memory is full, and a callback of the producer must not wait for room")
-        deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
         while True:
             room = Gate()
             core.accumulator.when_memory(room.open)
@@ -255,6 +257,7 @@ class Producer:
         if running is not None:
             error = ClosedError("the record was sent by the parent of this process, and its acknowledgement goes there")
             running.futures.after_fork()
+            running.core.accumulator.disown(error)
             for queue in running.core.accumulator.queues.values():
                 for batch in (*queue.on_wire, *queue.waiting):
                     if isinstance(batch.results, ThreadResults):

@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.errors import ClientTimeout, OffsetOutOfRange, TopicReplaced
+from strandline.client.errors import OffsetOutOfRange, TopicReplaced
 from strandline.client.leaders import Leaders
+from strandline.client.limits import Limit, note
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
 from strandline.client.positions import AbortedTransactions, consumer_records, good_batches, located, whole_batches
@@ -91,6 +92,7 @@ class AsyncRangeReader:
             UnknownTopic, KafkaError: what a retry does not mend, damaged batches among it.
             ClientTimeout: no progress for `default.api.timeout.ms`.
         """
+        self._session.check()
         if not 0 <= start <= end:
             raise ConfigError("range", f"{start} to {end}", "0 <= start <= end")
         position = start
@@ -132,41 +134,40 @@ class AsyncRangeReader:
 
     async def _fetch(self, partition: TopicPartition, position: int, end: int) -> PartitionData:
         """One answer that holds at least one whole batch."""
-        config = self._config
-        timeout_ms = config.default_api_timeout_ms
+        timeout_ms = self._config.default_api_timeout_ms
+        words = f"no record of {partition} from offset {position} within default.api.timeout.ms={timeout_ms}"
+        return await Limit(timeout_ms, words).keep(self._fetch_until_it_is_there(partition, position, end, timeout_ms))
+
+    async def _fetch_until_it_is_there(
+        self, partition: TopicPartition, position: int, end: int, timeout_ms: float
+    ) -> PartitionData:
         start_ms = self._clock.monotonic_ms()
         failures = 0
-        trouble: StrandlineError | None = None
         while True:
-            left_ms = timeout_ms - (self._clock.monotonic_ms() - start_ms)
-            if left_ms <= 0:
-                raise ClientTimeout(
-                    f"no record of {partition} from offset {position} within default.api.timeout.ms={timeout_ms}",
-                    trouble,
-                )
             try:
-                told = await self._fetch_once(partition, position, left_ms)
+                told = await self._fetch_once(partition, position, timeout_ms)
             except KafkaError as error:
                 if not error.retriable:
                     raise
-                trouble = error
+                note(error)
                 self._refresh(partition, error)
             except (OffsetOutOfRange, ConfigError, TopicReplaced):
                 raise
             except StrandlineError as error:
-                trouble = error
+                note(error)
                 self._metadata.request_update()
             else:
                 if told.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    trouble = await self._out_of_range(partition, position, left_ms)
+                    note(await self._out_of_range(partition, position, timeout_ms))
                 elif len(told.records) and next(whole_batches(told.records, told.high_watermark), None) is not None:
                     return told
                 elif told.high_watermark < end:
-                    trouble = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, told.high_watermark)
-                    if left_ms < timeout_ms - _SHORT_LOG_GRACE_MS:
-                        raise trouble
+                    short = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, told.high_watermark)
+                    if self._clock.monotonic_ms() - start_ms > _SHORT_LOG_GRACE_MS:
+                        raise short
+                    note(short)
             failures += 1
-            await asyncio.sleep(min(self._session.backoff_ms(failures), left_ms) / 1000)
+            await asyncio.sleep(self._session.backoff_ms(failures) / 1000)
 
     async def _fetch_once(self, partition: TopicPartition, position: int, timeout_ms: float) -> PartitionData:
         config = self._config

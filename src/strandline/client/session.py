@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import weakref
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from functools import cache
 from strandline.client import logs
 from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig, parse_bootstrap
-from strandline.client.errors import ClosedError
+from strandline.client.errors import ClientError, ClosedError
 from strandline.client.loop_thread import OF_THE_PARENT, of_parents
 from strandline.client.metadata import Metadata
 from strandline.client.network import Network
@@ -50,21 +51,40 @@ class Session:
         self.config = config
         self.orphaned = False
         """This process is a forked child: loop and connections are the parent's."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         _living.add(self)
 
-    def check_process(self) -> None:
-        """Raises ClosedError in a forked child, whose every byte would go into the parent's connections."""
+    def check(self) -> None:
+        """Whether this client may be used here; the loop that uses it first is its own from then on.
+
+        Raises:
+            ClosedError: in a forked child, whose every byte would go into the parent's connections.
+            ClientError: on another event loop, or outside of one: what is queued there nobody would send.
+        """
         if self.orphaned:
             raise ClosedError(OF_THE_PARENT)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if self._loop is None:
+            self._loop = loop
+        elif loop is not self._loop:
+            ended = ", which has ended" if self._loop.is_closed() else ""
+            raise ClientError(
+                f"this client belongs to the event loop that used it first{ended}: nothing was done. Make, use and "
+                "close a client inside one asyncio.run; the blocking clients (strandline.client) need no loop"
+            )
 
     def backoff_ms(self, failures: int) -> float:
         """How long to wait after that many failures in a row (`retry.backoff.ms`, `retry.backoff.max.ms`)."""
         return backoff_ms(failures, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self.rng)
 
     async def close(self) -> None:
-        """Close the connections. Idempotent; nothing in a forked child."""
+        """Close the connections. Idempotent; nothing in a forked child. Raises ClientError: on another event loop."""
         if self.orphaned:
             return
+        self.check()
         await self.metadata.close()
         await self.network.close()
 

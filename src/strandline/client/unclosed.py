@@ -7,11 +7,13 @@ ResourceWarning (`python -X dev` and pytest show it), and a RuntimeWarning where
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 
 from strandline.client.loop_thread import LoopThread
 from strandline.client.tasks import log
@@ -24,6 +26,7 @@ End = Callable[[], None]
 """Ends a client in the calling thread. It must not refer to the client itself, which would never be dropped."""
 
 _open: dict[weakref.finalize[..., object], None] = {}
+_watching_process: list[bool] = []
 
 
 def watch(client: object, what: str, thread: LoopThread, end: End) -> Callable[[], None]:
@@ -35,6 +38,9 @@ def watch(client: object, what: str, thread: LoopThread, end: End) -> Callable[[
     finalizer = weakref.finalize(client, _dropped, what, thread, end)
     finalizer.atexit = False  # `_at_exit` does it, in this thread
     _open[finalizer] = None
+    if not _watching_process and multiprocessing.parent_process() is not None:
+        _watching_process.append(True)
+        Finalize(None, _at_exit, exitpriority=0)  # a child of multiprocessing ends without `atexit`
 
     def closed() -> None:
         _open.pop(finalizer, None)
@@ -77,6 +83,7 @@ def _after_fork() -> None:
     for finalizer in list(_open):
         finalizer.detach()
     _open.clear()
+    _watching_process.clear()
 
 
 atexit.register(_at_exit)

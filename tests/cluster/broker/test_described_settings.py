@@ -67,7 +67,7 @@ LOOKED_UP = {
 
 
 def test_tools_find_what_they_look_up(tmp_path: Path) -> None:
-    """Issue 32 B5: values that hold, null where nothing is set, Kafka's types and sources."""
+    """Values that hold, null where nothing is set, Kafka's types and sources."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         found = await described(client, BROKER, "1")

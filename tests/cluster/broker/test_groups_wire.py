@@ -10,10 +10,14 @@ from uuid import UUID
 import pytest
 from kafka_case import run, versions
 from kafka_node import KafkaNode
-from kafka_wire import KafkaClient
+from kafka_wire import KafkaClient, connect
 
+from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import Phase
+from strandline.controller import api
+from strandline.controller.machine import topics
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.replica import partition_set
 
 PROTOCOLS = [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"}]
@@ -438,5 +442,51 @@ def test_a_coordinator_whose_log_is_being_made_is_loading(tmp_path: Path, monkey
                 said.append(fetched.groups[0].error_code)
             await asyncio.sleep(0.01)
         assert set(said) == {0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+
+    run(tmp_path, main)
+
+
+def test_b34_who_is_named_before_it_knows_waits_for_the_news(tmp_path: Path) -> None:
+    """A client was told of the coordinator by a broker that had the news first, and asks at once: it is no error that
+    this one is not the coordinator yet."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        asked = [{"group_id": "g", "topics": None}]
+        early = asyncio.create_task(client.ask("offset_fetch", 8, groups=asked, require_stable=True))
+        await asyncio.sleep(0.1)
+        assert not early.done()
+        async with connect(node.listener.endpoint) as other:
+            await found(other)
+        fetched = await early
+        assert fetched.groups[0].error_code in (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    run(tmp_path, main)
+
+
+def test_b34_and_so_does_one_that_is_elected(tmp_path: Path) -> None:
+    """It follows, and an election that it has not heard of makes it the leader."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.controller.start_broker(NodeId(2), Endpoint("elsewhere", 9092), rack="b")
+        topic = api.CreatableTopic(OFFSETS_TOPIC, assignments=(api.ReplicaAssignment(0, (NodeId(2), NodeId(1))),))
+        node.controller.run(topics.create_topics(node.controller.state, api.CreateTopicsRequest((topic,))))
+        asked = [{"group_id": "g", "topics": None}]
+        early = asyncio.create_task(client.ask("offset_fetch", 8, groups=asked, require_stable=True))
+        await asyncio.sleep(0.1)
+        assert not early.done()
+        node.controller.fence(NodeId(2))
+        fetched = await early
+        assert fetched.groups[0].error_code in (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    run(tmp_path, main)
+
+
+def test_b34_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """Nobody has named it: the client looks for a coordinator again, and makes the topic with that."""
+
+    async def main(_node: KafkaNode, client: KafkaClient) -> None:
+        asked = [{"group_id": "g", "topics": None}]
+        fetched = await client.ask("offset_fetch", 8, groups=asked, require_stable=True)
+        assert fetched.groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
     run(tmp_path, main)

@@ -140,6 +140,53 @@ async def _read_on(consumer: Consumer, count: int, at_once: int | None = None) -
     return values
 
 
+@schedule(106, rule="a group's consumer begins where the group has committed", mutant="begins-while-its-group-is-asked")
+def test_106_a_topic_is_made_anew_while_a_leader_is_asked_about_it() -> None:
+    """A new leader is asked about the old topic, and is slow. The name goes to a new topic, of which the group has
+    committed something; the answer about the old one comes while the coordinator is asked."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        await fill(env, "t", 100, 1)
+        asked_leader, asked_group, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        async with member(env, auto_offset_reset="latest", enable_auto_commit=False) as consumer:
+            consumer.assign([WHERE])
+            consumer.seek(WHERE, 0)
+            assert len(await read_all(consumer, 100)) == 100
+            group, leaders = consumer._group, consumer._leaders
+            assert group is not None
+            epoch_ends, stored = leaders.epoch_ends, group.commits.stored
+
+            async def slow_leader(*arguments: Any) -> Any:
+                asked_leader.set()
+                await asked_group.wait()
+                return await epoch_ends(*arguments)
+
+            async def slow_group(*arguments: Any) -> Any:
+                asked_group.set()
+                await told.wait()
+                return await stored(*arguments)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(leaders, "epoch_ends", slow_leader)
+                patch.setattr(group.commits, "stored", slow_group)
+                leader = await env.wait_leader("t")
+                env.faults.kill(leader)
+                reading = asyncio.create_task(_read_on(consumer, 50))
+                await asked_leader.wait()
+                env.faults.start(leader)
+                await make_anew(env)
+                await fill(env, "t", 60, 1, start=1000)
+                async with Admin(env.bootstrap) as admin:
+                    await admin.alter_group_offsets("g", {WHERE: 10})
+                await asked_group.wait()
+                await asyncio.sleep(5)
+                told.set()
+                assert await reading == list(range(1010, 1060))
+
+    simulate(main)
+
+
 def test_63_it_is_told_in_an_event_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     """The listener hears of it once, before any record of the new topic, and may seek."""
 

@@ -1,6 +1,9 @@
-"""Schedule 68: a truncation is reported once and then forgotten. What needs a decision stays until it is made."""
+"""Schedules 68 and 107: a truncation is reported once and then forgotten, and a reset drops what was fetched before.
+What needs a decision stays until it is made, and takes nothing from what is here already."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -111,3 +114,45 @@ def test_68_an_epoch_is_checked_once_it_was() -> None:
             assert [record.offset for record in await read(reader, 15)] == list(range(12, 27))
 
     play(scenario, {"t": 1})
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+@schedule(107, rule="what was fetched is handed out before a reset", mutant="reset-drops-what-was-fetched")
+def test_107_retention_takes_what_lies_behind_the_records_fetched_ahead(policy: str) -> None:
+    """The next fetch is out of range. The records that are here already come first, in order; then the policy says
+    where to go on."""
+    play(lambda cluster, ports: _overtaken(cluster, ports, policy), {"t": 1})
+
+
+def test_107_so_do_they_before_the_error() -> None:
+    """Without a policy, the error comes behind them."""
+    play(lambda cluster, ports: _overtaken(cluster, ports, "none"), {"t": 1})
+
+
+async def _overtaken(cluster: ScriptedCluster, ports: Ports, policy: str) -> None:
+    await fill(ports, 60, batch_size=1)
+    settings = {"auto_offset_reset": policy, "max_poll_records": 1, "max_partition_fetch_bytes": 1_000}
+    async with Consumer(BOOTSTRAP, clock=ports.clock, rng=ports.rng, **settings) as reader:
+        reader.assign([WHERE])
+        reader.seek_to_beginning()
+        offsets = [record.offset for record in await read(reader, 1)]
+        state = reader._states[WHERE]
+        while state.fetching or state.buffered_bytes < 1_000:
+            await asyncio.sleep(0.01)
+        ahead = state.fetch_offset
+        assert 10 < ahead < 50
+        cluster.partitions[WHERE].log.delete_records_before(50)
+        for _ in range(ahead - 1):
+            await asyncio.sleep(0.1)  # what is fetched, and asked, is answered by the next poll
+            offsets += [record.offset for record in await reader.poll(0.0)]
+        assert offsets == list(range(ahead))
+        if policy == "none":
+            with pytest.raises(OffsetOutOfRange, match=f"offset {ahead} of t-0"):
+                await read(reader, 1)
+            return
+        if policy == "latest":
+            while await reader.position(WHERE) < 60:
+                assert await reader.poll(1.0) == []
+            await fill(ports, 5, batch_size=1)
+        expected = list(range(50, 60)) if policy == "earliest" else list(range(60, 65))
+        assert [record.offset for record in await read(reader, len(expected))] == expected

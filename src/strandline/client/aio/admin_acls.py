@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.limits import limited
 from strandline.client.rights import answered
 from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.error_codes import ErrorCode
@@ -22,6 +23,7 @@ class AclAdmin(AdminBase):
     SECURITY_DISABLED where no authorizer is configured.
     """
 
+    @limited
     async def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[AclBinding]:
         """The entries that fit the filter, sorted.
 
@@ -37,6 +39,7 @@ class AclAdmin(AdminBase):
             for entry in resource.acls
         )
 
+    @limited
     async def create_acls(self, bindings: Iterable[AclBinding]) -> list[AclBinding]:
         """Add entries; one that is there already stays. Those asked for, each once.
 
@@ -56,6 +59,7 @@ class AclAdmin(AdminBase):
                 )
         return list(results_of({one: one for one in wanted if one not in errors}, errors))
 
+    @limited
     async def delete_acls(self, filters: Iterable[AclFilter]) -> dict[AclFilter, list[AclBinding]]:
         """Remove the entries that fit any of the filters; those that each filter found. A call that had to be sent
         again may find nothing any more.

@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.config import AdminConfig
-from strandline.client.errors import ClientTimeout, ManyErrors
+from strandline.client.errors import ManyErrors
 from strandline.client.leaders import Leaders
+from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.settings import AdminSettings
@@ -55,6 +56,12 @@ class AdminBase:
         self._clock = self.session.clock
         self._leaders = Leaders(self.session, self.config.request_timeout_ms)
 
+    def _limit(self) -> Limit:
+        """Of a call that begins now. Raises ClosedError, ClientError: this client cannot be called here."""
+        self.session.check()
+        timeout_ms = self.config.default_api_timeout_ms
+        return Limit(timeout_ms, f"no answer within default.api.timeout.ms={timeout_ms}")
+
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         await self.session.close()
@@ -91,31 +98,21 @@ class AdminBase:
         return await self._retrying(ask)
 
     async def _retrying(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        timeout_ms = self.config.default_api_timeout_ms
-        self.session.check_process()
-        start = self._clock.monotonic_ms()
+        """Until the limit of the call, see `limited`."""
         failures = 0
-        last_error: StrandlineError | None = None
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while True:
-                    try:
-                        return await ask()
-                    except KafkaError as error:
-                        if not error.retriable:
-                            raise
-                        last_error = error
-                    except Unencodable:
-                        raise
-                    except StrandlineError as error:
-                        last_error = error
-                    failures += 1
-                    waited_ms = self._clock.monotonic_ms() - start
-                    if waited_ms >= timeout_ms:
-                        raise TimeoutError
-                    await asyncio.sleep(self.session.backoff_ms(failures) / 1000)
-        except TimeoutError:
-            raise ClientTimeout(f"no answer within default.api.timeout.ms={timeout_ms}", last_error) from None
+        while True:
+            try:
+                return await ask()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                note(error)
+            except Unencodable:
+                raise
+            except StrandlineError as error:
+                note(error)
+            failures += 1
+            await asyncio.sleep(self.session.backoff_ms(failures) / 1000)
 
     async def _while_unknown(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         """Ask until no topic is unknown (what `ask` returns says whether one is), for NEW_TOPIC_GRACE_MS at most."""

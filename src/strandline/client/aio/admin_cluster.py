@@ -10,6 +10,7 @@ from uuid import UUID
 
 from strandline.client.aio.admin_base import AdminBase
 from strandline.client.descriptions import none_if_negative, quorum_replica
+from strandline.client.limits import limited
 from strandline.client.rights import answered
 from strandline.client.types import (
     ClusterDescription,
@@ -30,6 +31,7 @@ _METADATA_TOPIC = "__cluster_metadata"
 class ClusterAdmin(AdminBase):
     """Brokers, quorum, log directories, producers."""
 
+    @limited
     async def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones included where the cluster tells them."""
 
@@ -55,6 +57,7 @@ class ClusterAdmin(AdminBase):
 
         return await self._retrying(ask)
 
+    @limited
     async def describe_quorum(self) -> QuorumDescription:
         """The metadata quorum: leader, epoch, high watermark, voters and observers with their log ends (KIP-595)."""
         values = {"topics": [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
@@ -76,6 +79,7 @@ class ClusterAdmin(AdminBase):
             tuple(quorum_replica(item) for item in partition.observers),
         )
 
+    @limited
     async def remove_voter(self, node_id: int, directory_id: UUID | None) -> None:
         """Take the vote of a controller that lost its log, or its disk; its place stays vacant (KIP-853).
 
@@ -89,6 +93,7 @@ class ClusterAdmin(AdminBase):
         values = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
         await self._change_voters(Api.REMOVE_RAFT_VOTER, values)
 
+    @limited
     async def add_voter(self, node_id: int, directory_id: UUID) -> None:
         """Give a controller's vacant vote to a directory that has caught up (KIP-853).
 
@@ -116,6 +121,7 @@ class ClusterAdmin(AdminBase):
 
         await self._retrying(ask)
 
+    @limited
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
         """What each broker (None: every one) keeps on its disks. A directory that is offline says so by its `error`.
 
@@ -136,6 +142,7 @@ class ClusterAdmin(AdminBase):
             for node_id, answer in zip(asked, answers, strict=True)
         }
 
+    @limited
     async def alter_replica_log_dirs(
         self, wanted: Mapping[tuple[str, int, int], str]
     ) -> dict[tuple[str, int, int], KafkaError | None]:
@@ -176,6 +183,7 @@ class ClusterAdmin(AdminBase):
                     found[key] = None if code is ErrorCode.NONE else error
         return found
 
+    @limited
     async def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, list[ProducerDescription]]:

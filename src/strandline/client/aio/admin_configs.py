@@ -8,6 +8,7 @@ from typing import Any
 from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import config_change, config_entry, config_error, resource_type
 from strandline.client.errors import UnknownTopic
+from strandline.client.limits import limited
 from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
@@ -17,6 +18,7 @@ from strandline.proto.kafka.apis import Api
 class ConfigAdmin(AdminBase):
     """Settings of topics and brokers."""
 
+    @limited
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, documentation: bool = False
     ) -> dict[ConfigResource, list[ConfigEntry]]:
@@ -64,6 +66,7 @@ class ConfigAdmin(AdminBase):
                     )
         return errors
 
+    @limited
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigChange]], *, validate_only: bool = False
     ) -> None:

@@ -10,6 +10,7 @@ from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import each_once
 from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
+from strandline.client.limits import limited
 from strandline.client.network import CONTROL
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
@@ -19,6 +20,8 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_protocol import decode_assignment
 
 T = TypeVar("T")
+ASKED_AT_ONCE = 16
+"""Groups."""
 GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]
 
 _SENTENCES = {
@@ -32,6 +35,7 @@ _SENTENCES = {
 class GroupAdmin(AdminBase):
     """Groups and their offsets."""
 
+    @limited
     async def list_groups(self) -> list[GroupListing]:
         """Every group of the cluster, by name.
 
@@ -181,22 +185,28 @@ class GroupAdmin(AdminBase):
         await self._each([group], delete)
 
     async def _each(self, groups: Iterable[str], ask: Callable[[GroupCoordinator], Awaitable[T]]) -> dict[str, T]:
-        """Ask each group's coordinator; errors that have a sentence get it."""
+        """Ask each group's coordinator, within one limit; errors that have a sentence get it. A coordinator that is
+        silent takes nothing from the others' answers."""
+        self.session.check()
+        names = each_once(groups)
+        until_ms = self._clock.monotonic_ms() + self.config.default_api_timeout_ms
+        in_turn = asyncio.Semaphore(ASKED_AT_ONCE)
         results: dict[str, T] = {}
         errors: dict[Any, Exception] = {}
-        for group in each_once(groups):
+
+        async def one(group: str) -> None:
             coordinator = GroupCoordinator(self.session, group, self.config.request_timeout_ms)
-
-            async def attempt(coordinator: GroupCoordinator = coordinator) -> T:
-                return await ask(coordinator)
-
             try:
-                results[group] = await coordinator.retrying(attempt, self.config.default_api_timeout_ms)
+                async with in_turn:
+                    left_ms = until_ms - self._clock.monotonic_ms()
+                    results[group] = await coordinator.retrying(lambda: ask(coordinator), left_ms)
             except KafkaError as error:
                 errors[group] = KafkaError(error.code, _SENTENCES.get(error.code, error.message), **error.figures)
             except StrandlineError as error:
                 errors[group] = error
-        return results_of(results, errors)
+
+        await asyncio.gather(*(one(group) for group in names))
+        return results_of({name: results[name] for name in names if name in results}, errors)
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:

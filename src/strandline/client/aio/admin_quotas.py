@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.limits import limited
 from strandline.client.rights import answered
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -20,6 +21,7 @@ class QuotaAdmin(AdminBase):
     the cluster.
     """
 
+    @limited
     async def describe_client_quotas(self) -> dict[QuotaEntity, dict[str, float]]:
         """All quotas of users, client.ids and ips: by entity, then by key."""
         answer = await self._call(
@@ -35,6 +37,7 @@ class QuotaAdmin(AdminBase):
                 found[entity] = {one.key: one.value for one in entry.values}
         return found
 
+    @limited
     async def alter_client_quotas(
         self, changes: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool = False
     ) -> None:

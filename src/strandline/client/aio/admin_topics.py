@@ -16,6 +16,7 @@ from strandline.client.descriptions import (
     new_topic,
     topic_error,
 )
+from strandline.client.limits import limited
 from strandline.client.metadata import topic_view
 from strandline.client.rights import answered
 from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
@@ -27,6 +28,7 @@ from strandline.proto.kafka.apis import Api
 class TopicAdmin(AdminBase):
     """Topics, partitions, leaders, offsets, and the deletion of records."""
 
+    @limited
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
@@ -65,6 +67,7 @@ class TopicAdmin(AdminBase):
                 )
         return results_of(results, errors)
 
+    @limited
     async def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> list[str]:
         """Delete topics with all their records; `dry_run` only checks that they exist. The names, as deleted.
 
@@ -105,6 +108,7 @@ class TopicAdmin(AdminBase):
         found = {entry.name: getattr(entry, "topic_id", None) for entry in answer.topics}
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
+    @limited
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Raise the number of partitions of topics to these totals. Keys then map to other partitions than before.
 
@@ -130,6 +134,7 @@ class TopicAdmin(AdminBase):
             },
         )
 
+    @limited
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, *, unclean: bool, dry_run: bool = False
     ) -> list[Election]:
@@ -156,10 +161,12 @@ class TopicAdmin(AdminBase):
             raise answered(self.config, Api.ELECT_LEADERS, answer.error_code, found[0].message if found else "")
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
+    @limited
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
         return sorted(topic.name for topic in await self._every_topic() if include_internal or not topic.is_internal)
 
+    @limited
     async def describe_topics(
         self, names: Iterable[str] | None, *, include_internal: bool = False
     ) -> list[TopicDescription]:
@@ -200,6 +207,7 @@ class TopicAdmin(AdminBase):
         )
         return [results[name] for name in wanted]
 
+    @limited
     async def list_offsets(
         self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
@@ -213,6 +221,7 @@ class TopicAdmin(AdminBase):
         timeout_ms = self.config.default_api_timeout_ms
         return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
 
+    @limited
     async def delete_records(
         self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.limits import limited
 from strandline.client.rights import answered
 from strandline.client.types import ScramChange, ScramDescription
 from strandline.proto.error_codes import ErrorCode
@@ -24,6 +25,7 @@ from strandline.proto.scram import (
 class UserAdmin(AdminBase):
     """Who may log in by SCRAM."""
 
+    @limited
     async def describe_scram_credentials(
         self, users: Iterable[str] | None = None
     ) -> dict[str, tuple[ScramDescription, ...]]:
@@ -59,6 +61,7 @@ class UserAdmin(AdminBase):
             )
         return results_of(found, errors)
 
+    @limited
     async def alter_scram_credentials(self, changes: Mapping[str, Sequence[ScramChange]]) -> None:
         """Set passwords and remove credentials, by user; all changes of one user succeed or none does.
 

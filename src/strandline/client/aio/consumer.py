@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Self, Unpack
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from strandline.client.groups.beginnings import Beginnings
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.groups.session import GroupSession
+from strandline.client.limits import limited
 from strandline.client.polled import Place, PolledRecords
 from strandline.client.positions import PartitionState
 from strandline.client.settings import ConsumerSettings
@@ -24,6 +24,8 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 
 LONG_POLL_S = 3600.0
+CLOSE_S = 30.0
+"""Kafka's."""
 Handler = Callable[[ConsumerRecord], Awaitable[object] | object]
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]
 
@@ -59,7 +61,7 @@ class Consumer(Reader):
         if self._config.group_id is not None:
             self._group = GroupSession(self._config, self.session, self, self._tasks)
             self._beginnings = Beginnings(
-                self._states, self._group.commits, self.session.metadata,
+                self._states, self._group.commits, self.session.metadata, self._tasks,
                 timeout_ms=self._config.default_api_timeout_ms, wake_poll=self.wake_poll,
             )  # fmt: skip
         self._invoke: Invoke = invoke
@@ -69,6 +71,8 @@ class Consumer(Reader):
         self._handed: ConsumerRecord | None = None
         """By an iteration, without a group, last."""
         self._stopped = False
+        self._until_ms: float | None = None
+        """The consumer is being closed, or leaves its group, within a limit: until then (monotonic)."""
 
     # -- what to read -----------------------------------------------------------------------------------------------
 
@@ -99,6 +103,7 @@ class Consumer(Reader):
             ClientError: partitions were named with `assign`.
         """
         group = self._of_group("subscribe")
+        self._check_if_started()
         if group.subscribed is None and self._states:
             raise ClientError("partitions are assigned by name: call assign([]) before subscribe")
         group.subscribe(Subscribed.of(topics, on_assigned, on_revoked, on_lost))
@@ -106,9 +111,14 @@ class Consumer(Reader):
         self.wake_poll()
 
     async def unsubscribe(self) -> None:
-        """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
+        """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group.
+
+        Within `default.api.timeout.ms`, calls that listeners make of this consumer included: a coordinator that does
+        not answer by then finds out by itself (`session.timeout.ms`).
+        """
         if self._group is not None:
-            await self._group.unsubscribe()
+            self.session.check()
+            await self._parting(self._group.unsubscribe, self._timeout_ms())
 
     def subscription(self) -> tuple[str, ...]:
         """The topics subscribed to; of a pattern those that are known to match."""
@@ -136,8 +146,11 @@ class Consumer(Reader):
     async def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first.
 
-        Records of one partition come in order; positions move past what is returned. What the last poll returned
-        counts as done from here on. Rebalances happen in here.
+        It waits no longer for anything else: what its group needs goes on meanwhile, and the next poll goes on with it.
+        The time that listeners and deserializers take comes on top.
+
+        Records of one partition come in order; positions move past what is returned. What the last poll returned counts
+        as done from here on. Rebalances happen in here.
 
         Raises:
             OffsetOutOfRange, NoOffsetForPartition, LogTruncated: as `auto.offset.reset=none` wants it.
@@ -146,8 +159,7 @@ class Consumer(Reader):
             ClientError: nothing is assigned.
         """
         self._finish()
-        most = max_records or self._config.max_poll_records
-        records = await self._next_records(timeout_s, partial(self._take, most))
+        records = await self._next_records(timeout_s, max_records, self._take)
         if self._deserializing.wanted:
             raw = records
             try:
@@ -174,8 +186,7 @@ class Consumer(Reader):
             raise ConfigError(name, "a function", "none with poll_columns, which gives bytes; poll calls it")
         self._refetch_decoded()  # schedule 108/columns-begin-behind-what-was-decoded
         self._finish()
-        most = max_records or self._config.max_poll_records
-        polled = await self._next_records(timeout_s, partial(self._take_columns, most))
+        polled = await self._next_records(timeout_s, max_records, self._take_columns)
         if self._group is not None:
             behind = {part.partition: part.behind for part in polled.parts}
             self._group.progress.hand_behind(behind)
@@ -198,7 +209,7 @@ class Consumer(Reader):
         record = self.next_polled(raw=raw)
         if record is None:
             self._finish()
-            records = await self._next_records(timeout_s, partial(self._take, self._config.max_poll_records))
+            records = await self._next_records(timeout_s, None, self._take)
             self._ready.extend(records)
             record = self.next_polled(raw=raw)
         return record
@@ -257,11 +268,12 @@ class Consumer(Reader):
             progress.finish()
             if not self._ready:
                 for item, state in self._states.items():
-                    if state.position is not None and not state.resolving:
+                    if state.position is not None and not state.is_sought_for:
                         progress.reach(item, state.position)
 
-    async def _next_records(self, timeout_s: float, take: Callable[[], T]) -> T:
+    async def _next_records(self, timeout_s: float, most: int | None, take: Callable[[int], T]) -> T:
         group = self._group
+        most = most or self._config.max_poll_records
         if (group is None or group.subscribed is None) and not self._states:
             raise ClientError(
                 "nothing is assigned: call subscribe(topics) or assign([(topic, partition), ...]) before poll"
@@ -269,17 +281,18 @@ class Consumer(Reader):
         self._started()
         until_ms = self.session.clock.monotonic_ms() + timeout_s * 1000
         if group is None:
-            return await self._gather(until_ms, take, self._look)
+            return await self._gather(until_ms, most, take, self._look)
         group.start()
         group.member.polling = True
         try:
-            return await self._gather(until_ms, take, self._look)
+            return await self._gather(until_ms, most, take, self._look)
         finally:
             group.member.polling = False
             group.member.polled()
 
-    async def _look(self) -> None:
-        """Follow the group. Raises AuthenticationFailed: the brokers do not let this client in."""
+    async def _look(self, until_ms: float) -> bool:
+        """Follow the group; False: it needs more time than until `until_ms` (monotonic) before records may be handed
+        out. Raises AuthenticationFailed: the brokers do not let this client in."""
         if self.session.network.denied is not None:
             raise self.session.network.denied.with_traceback(None)
         if self._replaced:
@@ -288,13 +301,15 @@ class Consumer(Reader):
             error, self._group.callback_error = self._group.callback_error, None
             if error is not None:
                 raise error
-            await self._group.step()
-            await self._place()
+            if not await self._group.step(until_ms):
+                return False
+            self._place()
+        return True
 
-    async def _place(self) -> None:
-        """Begin partitions where the group has committed."""
+    def _place(self) -> None:
+        """Have partitions begin where the group has committed. Raises what the last attempt failed with."""
         if self._beginnings is not None:
-            await self._beginnings.place()
+            self._beginnings.place()
             self._wake()
 
     def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
@@ -351,6 +366,7 @@ class Consumer(Reader):
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
+    @limited
     async def commit(self, offsets: Offsets | None = None) -> None:
         """Commit these offsets (of the next record to read), or everything that was handed out.
 
@@ -362,7 +378,7 @@ class Consumer(Reader):
         """
         group = self._of_group("commit")
         self._started()
-        await group.commits.commit(_plain(offsets), self._config.default_api_timeout_ms)
+        await group.commits.commit(_plain(offsets), self._timeout_ms())
 
     def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
         """As `commit`, beside everything else and in the order of the calls; `callback(offsets, error or None)`."""
@@ -370,6 +386,7 @@ class Consumer(Reader):
         self._started()
         group.commits.commit_later(self._tasks, _plain(offsets), callback)
 
+    @limited
     async def committed(
         self, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -382,9 +399,7 @@ class Consumer(Reader):
         group = self._of_group("committed")
         self._started()
         wanted = self.assignment() if partitions is None else [partition_of(item) for item in partitions]
-        found = await group.coordinator.retrying(
-            lambda: group.coordinator.committed(wanted), self._config.default_api_timeout_ms
-        )
+        found = await group.coordinator.retrying(lambda: group.coordinator.committed(wanted), self._timeout_ms())
         return {item: found.get(item) for item in wanted}
 
     @property
@@ -403,25 +418,47 @@ class Consumer(Reader):
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent.
 
         What the last poll returned is not done: call `commit()` before, if it is.
+
+        Args:
+            timeout_s: what the coordinator does not answer by then is given up, with a line in the log: what was not
+                committed comes again, and the group waits for `session.timeout.ms`. The consumer is closed in any case.
         """
         if self._closed or self.session.orphaned:
             return
+        self.session.check()
         try:
             if self._group is not None and self._fetcher is not None:
-                await self._group.close()
+                await self._parting(self._group.close, timeout_s * 1000)
         finally:
             self._closed = True
             if self._fetcher is not None:
                 self._fetcher.close()
-            await self._tasks.close()
-            await self.session.close()
+            try:
+                await self._tasks.close()
+            finally:
+                await self.session.close()
         left = None if self._group is None else self._group.callback_error
         if left is not None and not isinstance(left, Exception):
             raise left
+
+    async def _parting(self, work: Callable[[float], Awaitable[None]], timeout_ms: float) -> None:
+        """Within the limit, which no call that listeners make of this consumer meanwhile uses up."""
+        outer, self._until_ms = self._until_ms, self.session.clock.monotonic_ms() + timeout_ms
+        try:
+            await work(self._until_ms)
+        finally:
+            self._until_ms = outer
+
+    def _timeout_ms(self) -> float:
+        timeout_ms = super()._timeout_ms()
+        if self._until_ms is None:
+            return timeout_ms
+        left_ms = self._until_ms - self.session.clock.monotonic_ms()
+        return max(min(left_ms / 2, timeout_ms), 0.0)  # whoever is told that a call failed has time to act on it
 
     async def __aenter__(self) -> Self:
         return self

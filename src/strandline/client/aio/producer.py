@@ -127,6 +127,15 @@ class ProducerCore:
             sticky = self._sticky[view.name] = StickyPartitioner(self.config.batch_size, self._session.rng)
         return TopicPartition(view.name, sticky.choose(view, lanes))
 
+    async def fetched_view(self, topic: str, deadline_ms: float) -> TopicView:
+        """A topic's partitions, asked for anew where they are known, by then (monotonic ms). Raises as `send`."""
+        left_ms = deadline_ms - self.clock.monotonic_ms()
+        view = self.metadata.topics.get(topic)
+        if view is not None and view.partitions:
+            await self.metadata.update(left_ms)
+            left_ms = deadline_ms - self.clock.monotonic_ms()
+        return await self.metadata.wait_for_topic(topic, left_ms)
+
     async def producer_id(self) -> int:
         """The producer id, -1 without idempotence. Raises KafkaError or ClientTimeout (`max.block.ms`)."""
         max_block_ms = self.config.max_block_ms
@@ -263,15 +272,14 @@ class Producer:
             short: asyncio.Future[Ack] | None = lanes.append(value, key, headers, partition, timestamp_ms)
             if short is not None:
                 return short
-        view = await self._view(core, topic, partition)
+        deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
+        view = await self._view(core, topic, partition, deadline_ms)
         future: asyncio.Future[Ack] | None = core.try_send(
             view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
         )
-        if future is None:
-            deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
-            while future is None:
-                await core.wait_for_room(deadline_ms)
-                future = core.try_send(view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
+        while future is None:
+            await core.wait_for_room(deadline_ms)
+            future = core.try_send(view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
         return future
 
     async def send_and_wait(
@@ -284,7 +292,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Ack:
-        """Send one record and return its acknowledgement."""
+        """Send one record and return its acknowledgement, within `max.block.ms` and `delivery.timeout.ms`."""
         return await (
             await self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         )
@@ -292,17 +300,20 @@ class Producer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
         if self._core is not None:
-            self.session.check_process()
+            self.session.check()
             await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has. Raises as `send` does."""
-        return (await self._view(self._started(), topic, None)).partition_count
+        deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
+        return (await self._view(self._started(), topic, None, deadline_ms)).partition_count
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush, at most `timeout_s`, then close; the rest fails with ClosedError. Idempotent. Raises ClientTimeout."""
-        already, self._closed = self._closed, True
         core = self._core
+        if core is not None and not self.session.orphaned:
+            self.session.check()
+        already, self._closed = self._closed, True
         if already or core is None or self.session.orphaned:
             return
         try:
@@ -331,17 +342,15 @@ class Producer:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _started(self) -> ProducerCore:
-        self.session.check_process()
+        self.session.check()
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._core is None:
             self._core = ProducerCore(self._config, self.session, LoopFutures(), threaded=False)
         return self._core
 
-    async def _view(self, core: ProducerCore, topic: str, partition: int | None) -> TopicView:
+    async def _view(self, core: ProducerCore, topic: str, partition: int | None, deadline_ms: float) -> TopicView:
         view = core.metadata.topics.get(topic)
-        if view is not None and view.partitions:
-            if partition is None or partition in view.partitions:
-                return view
-            await core.metadata.update(self._config.max_block_ms)
-        return await core.metadata.wait_for_topic(topic, self._config.max_block_ms)
+        if view is not None and view.partitions and (partition is None or partition in view.partitions):
+            return view
+        return await core.fetched_view(topic, deadline_ms)

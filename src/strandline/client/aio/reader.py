@@ -9,9 +9,10 @@ from typing import TypeVar, Unpack
 from uuid import UUID
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.errors import ClientError, ClientTimeout, ClosedError, TopicReplaced
+from strandline.client.errors import ClientError, ClosedError, TopicReplaced
 from strandline.client.fetcher import Fetcher
 from strandline.client.leaders import Leaders
+from strandline.client.limits import Limit, limited
 from strandline.client.lookups import Lookups
 from strandline.client.polled import Part, PolledRecords
 from strandline.client.positions import PartitionState
@@ -64,6 +65,7 @@ class Reader:
             self.session.metadata.set_wanted(dict.fromkeys(item.topic for item in self._states))
 
     def _hold(self, partitions: Iterable[Partition]) -> None:
+        self._check_if_started()
         wanted = dict.fromkeys(partition_of(item) for item in partitions)
         states = {item: self._states.get(item) or PartitionState(item) for item in wanted}
         self._states.clear()
@@ -99,6 +101,7 @@ class Reader:
                 raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
         self._seek_by_query(timestamps_ms)
 
+    @limited
     async def position(self, partition: Partition) -> int:
         """Offset of the next record that poll returns, asked of the leader if need be.
 
@@ -108,26 +111,20 @@ class Reader:
         """
         state = self._state(partition)
         fetcher = self._started()
-        timeout_ms = self._config.default_api_timeout_ms
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while True:
-                    await self._place()
-                    if state.position is not None:
-                        break
-                    fetcher.wake()
-                    await fetcher.wait_for_change()
-                    self._raise_if_broken()
-                    fetcher.raise_error_of(state)
-        except ClientTimeout:
-            raise
-        except TimeoutError:
-            raise ClientTimeout(f"no position of {state.partition} within {timeout_ms} ms") from None
+        while True:
+            self._place()
+            if state.position is not None:
+                break
+            fetcher.wake()
+            await fetcher.wait_for_change()
+            self._raise_if_broken()
+            fetcher.raise_error_of(state)
         held = self._first_ready(state.partition)
         return state.position if held is None else held
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions, and fetch none, until `resume`; positions are kept."""
+        self._check_if_started()
         for item in partitions:
             state = self._state(item)
             state.paused = True
@@ -138,6 +135,7 @@ class Reader:
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`."""
+        self._check_if_started()
         for item in partitions:
             self._state(item).paused = False
         self._wake()
@@ -148,9 +146,12 @@ class Reader:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def _gather(self, until_ms: float, take: Callable[[], T], look: Callable[[], Awaitable[None]]) -> T:
-        """What `take` finds; waits until `until_ms` (monotonic) for a first record. `look` is called before each look.
+    async def _gather(
+        self, until_ms: float, most: int, take: Callable[[int], T], look: Callable[[float], Awaitable[bool]]
+    ) -> T:
+        """Up to `most` of what `take` finds; waits until `until_ms` (monotonic) for a first record.
 
+        `look` is called before each look, with `until_ms`; where it says so, nothing may be handed out yet.
         Others on this loop have a turn before, even when records lie there: a backlog must not hold the loop.
         """
         fetcher = self._started()
@@ -160,9 +161,8 @@ class Reader:
             if fetcher.replaced:
                 fetcher.replaced = False
                 await self._begin_anew()
-            await look()
-            records = take()  # schedule 108/cancelled-poll-keeps-what-it-took
-            fetcher.wake()
+            records = take(most if await look(until_ms) else 0)
+            fetcher.wake()  # schedule 108/cancelled-poll-keeps-what-it-took
             if records:
                 return records
             tell_again_ms = fetcher.raise_error()
@@ -178,21 +178,24 @@ class Reader:
 
     # -- questions --------------------------------------------------------------------------------------------------
 
+    @limited
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The first offset of each partition. Raises UnknownTopic, KafkaError, ClientTimeout."""
         return await self._ends(partitions, EARLIEST)
 
+    @limited
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The offset after the last visible record. Raises UnknownTopic, KafkaError, ClientTimeout."""
         return await self._ends(partitions, LATEST)
 
+    @limited
     async def offsets_for_times(
         self, timestamps_ms: Mapping[Partition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
         wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
         self._started()
-        found = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
+        found = await self._leaders.list_offsets(wanted, self._timeout_ms())
         return {
             item: None
             if answer.offset < 0
@@ -200,10 +203,11 @@ class Reader:
             for item, answer in found.items()
         }
 
+    @limited
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions. Raises UnknownTopic, KafkaError, ClientTimeout."""
         self._started()
-        view = await self.session.metadata.wait_for_topic(topic, self._config.default_api_timeout_ms)
+        view = await self.session.metadata.wait_for_topic(topic, self._timeout_ms())
         return list(view.partitions)
 
     @property
@@ -262,8 +266,21 @@ class Reader:
         if self._broken is not None:
             raise self._broken.with_traceback(None)
 
+    def _limit(self) -> Limit:
+        """Of a call that begins now. Raises ClosedError, ClientError: this client cannot be called here."""
+        self.session.check()
+        timeout_ms = self._timeout_ms()
+        return Limit(timeout_ms, f"no answer within default.api.timeout.ms={timeout_ms:.0f}")
+
+    def _timeout_ms(self) -> float:
+        return self._config.default_api_timeout_ms
+
+    def _check_if_started(self) -> None:
+        if self._fetcher is not None:
+            self.session.check()
+
     def _started(self) -> Fetcher:
-        self.session.check_process()
+        self.session.check()
         if self._closed:
             raise ClosedError("the consumer is closed")
         if self._fetcher is None:
@@ -285,9 +302,10 @@ class Reader:
             elif old.reset_to is not None:
                 state.seek_by_query(old.reset_to)
 
-    async def _place(self) -> None:
-        """Find the positions that come from elsewhere than the partitions' leaders."""
+    def _place(self) -> None:
+        """Have the positions found that come from elsewhere than the partitions' leaders."""
 
+    @limited
     async def lag(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
         """How many offsets lie between the next record to be handed out and the end, per partition (None: all
         assigned). What is paused counts too. Raises as `position` and `end_offsets`.
@@ -343,7 +361,7 @@ class Reader:
         self._started()
         found = await self._leaders.list_offsets(
             wanted,
-            self._config.default_api_timeout_ms,
+            self._timeout_ms(),
             read_committed=self._config.isolation_level == "read_committed",
         )
         return {item: answer.offset for item, answer in found.items()}
@@ -357,6 +375,7 @@ class Reader:
         """The caller goes on from an offset, or from one that is looked up."""
 
     def _seekable(self, partition: Partition, offset: int | None) -> PartitionState:
+        self._check_if_started()
         state = self._state(partition)
         self._sought(state.partition, offset)
         self._drop_ready(state.partition)

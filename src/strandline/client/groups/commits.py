@@ -14,6 +14,8 @@ from strandline.client.errors import ClientError, CommitFailed, TopicReplaced
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import EXPELLED, Membership
 from strandline.client.groups.progress import Progress
+from strandline.client.limits import Limit
+from strandline.client.loop_thread import end_where_forked
 from strandline.client.metadata import Metadata
 from strandline.client.tasks import Tasks, log
 from strandline.client.types import OffsetAndMetadata
@@ -136,23 +138,27 @@ class Commits:
             except BaseException as error:  # SystemExit too: it would end the loop here
                 log.exception("a callback of commit_async failed")
                 self._on_callback_error(error)
+            end_where_forked()
 
     async def commit_done(self, timeout_ms: float) -> None:
         """Commit what is done; an error is kept in `state` and the offsets for the next time."""
+        group_id = self._coordinator.group_id
         try:
-            async with self._in_turn:
-                offsets = self._signed(self.progress.to_commit())
-                if offsets:
-                    await self._send(self._signature(), offsets, timeout_ms)
+            await Limit(timeout_ms, f"no commit within {timeout_ms:.0f} ms").keep(self._commit_done(timeout_ms))
         except StrandlineError as error:
             self._member.last_error = error
-            group_id = self._coordinator.group_id
             logs.group.warning("group %s: what is done could not be committed, and may come again: %s", group_id, error)
 
-    async def commit_parting(self) -> None:
+    async def _commit_done(self, timeout_ms: float) -> None:
+        async with self._in_turn:
+            offsets = self._signed(self.progress.to_commit())
+            if offsets:
+                await self._send(self._signature(), offsets, timeout_ms)
+
+    async def commit_parting(self, timeout_ms: float = PARTING_COMMIT_MS) -> None:
         """What is done, before partitions go; what cannot be committed comes again."""
         if self._config.enable_auto_commit:
-            await self.commit_done(PARTING_COMMIT_MS)
+            await self.commit_done(min(timeout_ms, PARTING_COMMIT_MS))
 
     async def commit_now_and_then(self) -> None:
         """`enable.auto.commit`, until it is cancelled."""
@@ -162,10 +168,10 @@ class Commits:
             if not self._subscribed() or (self._member.generation >= 0 and not self._member.joining):
                 await self.commit_done(max(interval_ms, 1_000))
 
-    async def finish(self) -> None:
+    async def finish(self, timeout_ms: float) -> None:
         """Wait for the commits that are under way, though not for ever."""
         if self._later:
-            await asyncio.wait(list(self._later), timeout=PARTING_COMMIT_MS / 1000)
+            await asyncio.wait(list(self._later), timeout=min(timeout_ms, PARTING_COMMIT_MS) / 1000)
 
     # -- offsets that do not change ---------------------------------------------------------------------------------
 
@@ -181,11 +187,11 @@ class Commits:
                 await self._renew()
             await asyncio.sleep(await self._renewal_ms() / 1000)
 
-    async def renew_at_close(self) -> None:
+    async def renew_at_close(self, timeout_ms: float) -> None:
         """A reader that lives too shortly for `renew_now_and_then` keeps its commits, too."""
         if not self._subscribed() and not self._renewed:
             try:
-                async with asyncio.timeout(RENEWAL_AT_CLOSE_MS / 1000):
+                async with asyncio.timeout(min(timeout_ms, RENEWAL_AT_CLOSE_MS) / 1000):
                     await self._renew()
             except TimeoutError:
                 log.info("group %s: unchanged offsets were not committed anew in time", self._coordinator.group_id)

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced
+from strandline.client.errors import ClosedError, TopicReplaced
+from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL
 from strandline.client.rights import answered
 from strandline.client.session import Session
@@ -110,8 +111,10 @@ class GroupCoordinator:
             KafkaError, TopicReplaced: what a retry does not mend.
             ClientTimeout: it took longer; `last_error` says why.
         """
-        clock = self._session.clock
-        until = clock.monotonic_ms() + timeout_ms
+        words = f"group {self.group_id}: no answer within {timeout_ms:.0f} ms"
+        return await Limit(timeout_ms, words).keep(self._retrying(attempt))
+
+    async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
         failures = 0
         while True:
             try:
@@ -119,16 +122,13 @@ class GroupCoordinator:
             except KafkaError as error:
                 if not error.retriable:
                     raise
-                last: StrandlineError = error
+                note(error)
             except (ClosedError, TopicReplaced):
                 raise
             except StrandlineError as error:
-                last = error
+                note(error)
             failures += 1
-            wait_ms = self._session.backoff_ms(failures)
-            if clock.monotonic_ms() + wait_ms >= until:
-                raise ClientTimeout(f"group {self.group_id}: no answer within {timeout_ms:g} ms", last)
-            await asyncio.sleep(wait_ms / 1000)
+            await asyncio.sleep(self._session.backoff_ms(failures) / 1000)
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ class Membership(ABC):
     def _goodbye(self, reason: str) -> tuple[Api, Mapping[str, Any]] | None:
         """What tells the coordinator that this member leaves; None: there is nothing to tell."""
 
-    async def leave(self, because: StrandlineError | None = None) -> None:
+    async def leave(self, because: StrandlineError | None = None, timeout_ms: float = float("inf")) -> None:
         """Leave the group. Never raises for the network's sake: a coordinator that does not hear it finds out after the
         session."""
         goodbye = self._goodbye("the consumer is closed" if because is None else str(because)[:250])
@@ -229,13 +229,18 @@ class Membership(ABC):
         if goodbye is None:
             return
         api, values = goodbye
+        wait_ms = min(self.answer_ms, timeout_ms)
         try:
-            async with asyncio.timeout(self.answer_ms / 1000):
+            async with asyncio.timeout(wait_ms / 1000):
                 answer = await self._coordinator.call(api, values, timeout_ms=self.answer_ms)
             self._coordinator.check(api, answer.error_code)
         except (StrandlineError, TimeoutError) as error:
             if isinstance(error, StrandlineError):
                 self.last_error = error
+            logs.group.warning(
+                "group %s: the coordinator was not told that this member left, and waits for its session to end: %s",
+                self._coordinator.group_id, error if str(error) else f"no answer within {wait_ms:.0f} ms",
+            )  # fmt: skip
 
     async def stop(self) -> None:
         """Stop beating."""

@@ -85,6 +85,8 @@ class GroupSession:
         self._holder = holder
         self._tasks = tasks
         self._joining: asyncio.Task[tuple[Given, Placed]] | None = None
+        self._parting: asyncio.Task[None] | None = None
+        """Commits what is done before partitions go. It outlives the poll that needs it."""
         self._unannounced: list[TopicPartition] = []
         """Taken up, and `on_assigned` was not called yet, or was cut short."""
         self._started = False
@@ -155,8 +157,9 @@ class GroupSession:
 
     # -- rebalances -------------------------------------------------------------------------------------------------
 
-    async def step(self) -> None:
-        """Do what the group wants done before records are handed out.
+    async def step(self, until_ms: float) -> bool:
+        """Do what the group wants done before records are handed out; False: it is not done by `until_ms` (monotonic),
+        and another call goes on with it.
 
         Raises:
             KafkaError: FENCED_INSTANCE_ID and other ends; GROUP_AUTHORIZATION_FAILED, INCONSISTENT_GROUP_PROTOCOL and
@@ -164,15 +167,17 @@ class GroupSession:
             Exception: of a listener.
         """
         if self._stepping or self.subscribed is None:
-            return
+            return True
         self._stepping = True
         try:
             while self._unhandled:
-                await self._step(self.subscribed)
+                if not await self._step(self.subscribed, until_ms):
+                    return False
         finally:
             self._stepping = False
+        return True
 
-    async def _step(self, wanted: Subscribed) -> None:
+    async def _step(self, wanted: Subscribed, until_ms: float) -> bool:
         member = self.member
         if member.lost is not None:
             await self._drop_join()
@@ -182,26 +187,39 @@ class GroupSession:
                 if not self._holder.assignment():
                     member.lost, member.needs_join = None, self.subscribed is not None
             if self.subscribed is not wanted:
-                return  # the listener has unsubscribed
+                return True  # the listener has unsubscribed
         if member.fatal is not None:
             await self._drop_join()
             await self._take_away(wanted.on_lost)
             raise member.fatal
         if self._joining is None:
-            await self._begin(wanted)
-        elif self._joining.done():
-            await self._complete(wanted, self._joining)
+            return await self._begin(wanted, until_ms)
+        return not self._joining.done() or await self._complete(wanted, self._joining, until_ms)
 
-    async def _begin(self, wanted: Subscribed) -> None:
+    async def _parted(self, until_ms: float) -> bool:
+        """What is done is committed before partitions go, or cannot be; False: not by then."""
+        if self._parting is None:
+            self._parting = self._tasks.spawn("a commit before a rebalance", self.commits.commit_parting())
+            self._parting.add_done_callback(lambda _: self._holder.wake_poll())
+        if not self._parting.done():
+            await asyncio.wait([self._parting], timeout=self._left_ms(until_ms) / 1000)
+        if not self._parting.done():
+            return False
+        self._parting = None
+        return True
+
+    async def _begin(self, wanted: Subscribed, until_ms: float) -> bool:
         """Under the eager protocol everything is given up before the join; under the cooperative one nothing."""
         owned = tuple(self._holder.assignment())
-        await self.commits.commit_parting()
+        if not await self._parted(until_ms):
+            return False
         if not self.member.cooperative:
             await self._take_away(wanted.on_revoked)
             if self.subscribed is not wanted:
-                return  # the listener has unsubscribed, or wants others
+                return True  # the listener has unsubscribed, or wants others
         self._joining = asyncio.get_running_loop().create_task(self._join(wanted, owned))
         self._joining.add_done_callback(lambda _: self._holder.wake_poll())
+        return True
 
     async def _join(self, wanted: Subscribed, owned: tuple[TopicPartition, ...]) -> tuple[Given, Placed]:
         if wanted.unmatched is not None:
@@ -233,21 +251,22 @@ class GroupSession:
             self.member.needs_join = True
             raise
 
-    async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Placed]]) -> None:
+    async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Placed]], until_ms: float) -> bool:
         """Until the listeners have been called `_joining` stays: the poll after one that is cancelled in here goes on
         with it. A listener that raises has been called; partitions go and come all the same."""
         outcome = self._outcome(done)
         if outcome is None:
-            return
+            return True
         given, placed = outcome
         failures: list[Exception] = []
         held = self._holder.assignment()
         gone = [item for item in held if item not in given]
         if gone:
-            await self.commits.commit_parting()
+            if not await self._parted(until_ms):
+                return False
             await self._call_all(wanted.on_revoked, gone, failures)
             if self._joining is not done:
-                return  # the listener has unsubscribed
+                return True  # the listener has unsubscribed
             self._forget(gone)
             self.member.needs_join = True  # so that the others get them (KIP-429)
         new = [item for item in given if item not in held]
@@ -268,6 +287,7 @@ class GroupSession:
             self._joining = None
         if failures:
             raise failures[0]
+        return True
 
     async def _call_all(
         self, listener: Listener | None, partitions: list[TopicPartition], failures: list[Exception]
@@ -380,33 +400,43 @@ class GroupSession:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    async def unsubscribe(self) -> None:
-        """Commit what is done, give everything up, leave."""
+    async def unsubscribe(self, until_ms: float) -> None:
+        """Commit what is done, give everything up, leave: by `until_ms` (monotonic), or not at all."""
         wanted = self.subscribed
         if wanted is None:
             return
         await self._drop_join()
-        await self.commits.commit_parting()
+        await self.commits.commit_parting(self._left_ms(until_ms) / 2)  # the listener is to have its time, too
+        self._parting = None
         try:
-            await self._take_away(wanted.on_revoked if self.member.generation >= 0 else wanted.on_lost)
+            async with asyncio.timeout(self._left_ms(until_ms) / 1000) as scope:
+                await self._take_away(wanted.on_revoked if self.member.generation >= 0 else wanted.on_lost)
+        except TimeoutError:
+            if not scope.expired():
+                raise  # it is the listener's
+            logs.group.warning("group %s: a listener was cut short: its time was over", self.coordinator.group_id)
         finally:
             self._forget(self._holder.assignment())
             self.subscribed = None
             self.member.needs_join = False
-            await self.member.leave()
+            await self.member.leave(timeout_ms=self._left_ms(until_ms))
             self.member.lost = None
 
-    async def close(self) -> None:
-        """Leave and stop; commits that are under way are waited for. The tasks are their owner's to end."""
+    async def close(self, until_ms: float) -> None:
+        """Leave and stop by `until_ms` (monotonic); commits that are under way are waited for. The tasks are their
+        owner's to end."""
         try:
             if self.subscribed is None and self._config.enable_auto_commit:
-                await self.commits.commit_done(PARTING_COMMIT_MS)
-            await self.commits.finish()
+                await self.commits.commit_done(min(self._left_ms(until_ms), PARTING_COMMIT_MS))
+            await self.commits.finish(self._left_ms(until_ms))
             if self._started:
-                await self.commits.renew_at_close()
-            await self.unsubscribe()
+                await self.commits.renew_at_close(self._left_ms(until_ms))
+            await self.unsubscribe(until_ms)
         finally:
             await self.member.stop()
+
+    def _left_ms(self, until_ms: float) -> float:
+        return max(until_ms - self._session.clock.monotonic_ms(), 0.0)
 
 
 def _listed(partitions: Iterable[TopicPartition]) -> str:

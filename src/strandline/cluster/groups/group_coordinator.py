@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.cluster.groups.commands import ForgetTopics
@@ -35,23 +34,9 @@ CREATED_MS_MAX = 3_000.0
 
 CREATE_TIMEOUT_MS = 5_000.0
 
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
-    """Attributes:
-    groups: limits and times of groups.
-    topic_partitions, topic_replication_factor, topic_segment_bytes: of `__consumer_offsets`, when it is created
-        (`offsets.topic.num.partitions`, `offsets.topic.replication.factor`, `offsets.topic.segment.bytes`).
-    commit_timeout_ms: how long a write may wait for the in-sync replicas (`offsets.commit.timeout.ms`).
-    settle_ms: how long after its start this broker waits for others before it creates the topic with fewer copies.
-    """
-
-    groups: GroupConfig = field(default_factory=GroupConfig)
-    topic_partitions: int = 50
-    topic_replication_factor: int = 3
-    topic_segment_bytes: int = 100 * 1024 * 1024
-    commit_timeout_ms: int = 5_000
-    settle_ms: float = SETTLE_MS
+NAMED_MS_MAX = 1_000.0
+"""Who asks was told by some broker that this one coordinates. What made it so is known here after so long, or the
+client looks for the coordinator again."""
 
 
 class GroupCoordinator:
@@ -59,22 +44,24 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        config: CoordinatorConfig,
+        config: GroupConfig,
         *,
         image: Callable[[], MetadataImage],
         replicas: ReplicaManager,
         controller: ControllerChannel,
         clock: Clock,
         rng: Rng,
+        settle_ms: float = SETTLE_MS,
     ) -> None:
         self.config = config
         self.counters = GroupCounters()
         self._image = image
+        self._clock = clock
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             OFFSETS_TOPIC,
             replicas=replicas,
             clock=clock,
-            make_shard=lambda: GroupShard(config.groups, rng, self.counters, image),
+            make_shard=lambda: GroupShard(config, rng, self.counters, image),
             write_timeout_ms=config.commit_timeout_ms,
         )
         self._topic = InternalTopic(
@@ -92,7 +79,7 @@ class GroupCoordinator:
             controller=controller,
             clock=clock,
             timeout_ms=CREATE_TIMEOUT_MS,
-            settle_ms=config.settle_ms,
+            settle_ms=settle_ms,
         )
 
     def close(self) -> None:
@@ -111,10 +98,23 @@ class GroupCoordinator:
     async def ask(self, group_id: str, command: Any) -> Any:
         """The answer of the group's shard. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what
         the shard says."""
-        topic = self._image().topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "no group has been used yet")
-        return await self.runtime.ask(partition_of(group_id, len(topic.partitions)), command)
+        return await self.runtime.ask(await self._named_for(group_id), command)
+
+    async def _named_for(self, group_id: str) -> int:
+        """The partition that has the group. The news that this broker leads it may come here a moment later than to the
+        broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
+        would be said in error."""
+        until_ms = self._clock.monotonic_ms() + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
+        while True:
+            topic = self._image().topics.get(OFFSETS_TOPIC)
+            partition = None if topic is None else partition_of(group_id, len(topic.partitions))
+            if partition is not None and self.runtime.knows(partition):
+                return partition
+            if self._clock.monotonic_ms() >= until_ms:
+                if partition is None:
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, "no group has been used yet")
+                return partition
+            await asyncio.sleep(NEWS_MS / 1000)
 
     def placed(self, group_id: str) -> PartitionInfo | None:
         """The partition that has the group, or None while the topic does not exist."""

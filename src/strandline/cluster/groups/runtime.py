@@ -132,6 +132,8 @@ class CoordinatorRuntime(Generic[S]):
         self._write_timeout_ms = write_timeout_ms
         self._topic_id: TopicId | None = None
         self._hosted: dict[int, Hosted[S]] = {}
+        self._given_up: dict[int, None] = {}
+        """Partitions that this broker has led since its start, and leads no more."""
         self._to_load: deque[Hosted[S]] = deque()
         self._loader: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -185,6 +187,7 @@ class CoordinatorRuntime(Generic[S]):
             hosted = None
         if hosted is None and leadership is not None:
             hosted = self._hosted[partition] = Hosted(partition, leadership, self._make_shard())
+            self._given_up.pop(partition, None)
             self._to_load.append(hosted)
             if self._loader is None:
                 self._loader = spawn(self._load_all(), self._replicas.fatal)
@@ -192,6 +195,7 @@ class CoordinatorRuntime(Generic[S]):
     def _drop(self, partition: int) -> None:
         """The leadership has ended, or the shard is of no use: its state is the log's, and another reads it there."""
         hosted = self._hosted.pop(partition)
+        self._given_up[partition] = None
         hosted.phase = Phase.DROPPED
         waiting, hosted.waiting = hosted.waiting, {}
         for future in waiting:
@@ -271,6 +275,12 @@ class CoordinatorRuntime(Generic[S]):
             return await future
         finally:
             hosted.waiting.pop(future, None)
+
+    def knows(self, partition: int) -> bool:
+        """It is, or will be, hosted here, or it was: nobody has to wait for the news. Of a partition that was not led
+        here, who asks may have heard of an election that this broker has not heard of yet."""
+        waits = self._replicas.waits_for_log(TopicPartition(self.topic, partition))
+        return self._closed or partition in self._hosted or partition in self._given_up or waits
 
     def serving(self, partition: int) -> Hosted[S]:
         """Raises KafkaError as `ask` does."""

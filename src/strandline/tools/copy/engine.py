@@ -36,6 +36,9 @@ from strandline.tools.copy.writer import OutOfTurn, Writer, Written, partition_f
 FETCH_BYTES = 4 << 20
 """One answer of the source; two are in memory at most."""
 
+ANSWER_MS_MAX = 60_000
+"""A question that nobody answers ends the copy after so long, or after `delivery.timeout.ms` where that is shorter."""
+
 FOLLOW_S = 0.5
 """How often a copy that has caught up looks for more."""
 
@@ -101,6 +104,7 @@ class Engine:
         self._sending = {"max_block_ms": producer.delivery_timeout_ms, **given}
         self._bootstrap = bootstrap
         common = {name: value for name, value in given.items() if name in CommonConfig.attributes}
+        common["default_api_timeout_ms"] = min(producer.delivery_timeout_ms, ANSWER_MS_MAX)
         reading = {**common, "isolation_level": "read_committed", "max_partition_fetch_bytes": FETCH_BYTES}
         make_admin: Callable[..., Admin] = Admin
         make_reader: Callable[..., AsyncRangeReader] = AsyncRangeReader

@@ -10,6 +10,7 @@ from strandline.client.errors import ClientError, ClientTimeout
 from strandline.client.groups.classic import ClassicMembership
 from strandline.client.groups.coordinator import GroupCoordinator
 from strandline.client.groups.membership import EXPELLED
+from strandline.client.limits import Limit
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
@@ -23,6 +24,7 @@ from strandline.tools.copy.errors import CopyTakenOver
 INSTANCE_ID = "copy"
 """The one static member: a second one takes the first one's place, and the first one is told so (KIP-345)."""
 
+FAREWELL_MS = 3_000
 SESSION_TIMEOUT_MS = 30_000
 """How long a copy that was killed is still shown as a member. Nobody waits for it: the next copy takes its place."""
 
@@ -164,7 +166,8 @@ class Lease:
                     "reason": "the copy has ended",
                 }
                 values = {"group_id": self.group, "member_id": who.member_id, "members": [identity]}
-                await self._coordinator.call(Api.LEAVE_GROUP, values)
+                leaving = self._coordinator.call(Api.LEAVE_GROUP, values)
+                await Limit(FAREWELL_MS, f"group {self.group}: it was not left within {FAREWELL_MS} ms").keep(leaving)
         except StrandlineError as error:  # the coordinator finds out when the session is over
             self._member.last_error = error
         finally:

@@ -211,7 +211,8 @@ def copy_topic(
         follow: go on with what comes, until interrupted.
         append: write into a target that has records, behind them.
         accept_deleted: go on without records that the source has deleted before they were copied.
-        settings: a producer's; `compression.type` recompresses, else each batch keeps the codec of the source.
+        settings: a producer's; `compression.type` recompresses, else each batch keeps the codec of the source. What no
+            broker answers for `delivery.timeout.ms`, 60 s at most, ends the copy with ClientTimeout.
 
     Raises:
         CopyRefused: it cannot be done as asked: nothing was written.
