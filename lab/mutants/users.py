@@ -20,13 +20,13 @@ TABLE: tuple[Mutant, ...] = (
         "schedule 64: what was not handled comes again: records are done with the next call, not with the one that "
         "hands them out",
         part("self._handed", "self._done"),
-        "seed:cluster:12",
+        "tests/client/test_progress.py::test_polls_seeks_and_what_is_committed_already",
     ),
     one_change(
         "paused-partition-skips-what-was-polled-ahead",
         "schedule 108: what was polled ahead comes after the pause",
         removed(),
-        "seed:cluster:1",
+        "tests/client/test_consumer_faults.py::test_what_was_polled_ahead_comes_after_a_pause",
     ),
     one_change(
         "columns-of-an-answer-without-batches",

@@ -132,8 +132,8 @@ def test_109_a_flush_ends_behind_the_futures() -> None:
     pytest.fail("no seed finds it")
 
 
-def test_108_an_interrupted_send_leaves_nothing_behind() -> None:
-    """Schedule 108, at each point of it: its record is sent or not, `flush` ends, and no memory is taken."""
+def test_an_interrupted_send_leaves_nothing_behind() -> None:
+    """Rule B37, at each point of it: its record is sent or not, `flush` ends, and no memory is taken."""
     interrupted: list[int] = []
 
     def work(threads: Threads, caller: Caller) -> None:

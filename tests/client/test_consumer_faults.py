@@ -87,6 +87,23 @@ def test_a_call_that_is_cancelled_at_any_await_costs_no_record(way: str) -> None
     assert offsets == list(range(60))
 
 
+def test_what_was_polled_ahead_comes_after_a_pause() -> None:
+    """Schedule 108: an iteration has polled records ahead of the one that it has handed out."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 10)
+        async with consumer(ports) as reader:
+            reader.assign([WHERE])
+            first = await reader.next_record(5.0)
+            assert first is not None
+            reader.pause(WHERE)
+            assert await reader.poll(0.1) == []
+            reader.resume(WHERE)
+            assert [first.offset, *(record.offset for record in await read(reader, 9))] == list(range(10))
+
+    play(scenario, {"t": 1})
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_every_record_once_and_in_order_over_elections(seed: int) -> None:
     """Row S10: leaders move while records are read; nothing is skipped, nothing repeated."""

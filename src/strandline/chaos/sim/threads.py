@@ -88,7 +88,7 @@ class Threads:
         """Its result, from a thread of its own."""
         caller = Caller(self, function)
         self.callers.append(caller)
-        caller.ready()
+        caller.queue_up()
         await caller.ended.wait()
         self.callers.remove(caller)
         if caller.error is not None:
@@ -180,12 +180,16 @@ class Caller:
         self.threads.give_back()
 
     def ready(self) -> None:
-        """Its turn comes, soon."""
-        if self.turn is None:
+        """What it waits for has come, if it waits."""
+        if self._waits:
             self._waits = False
-            loop = self.threads.loop
-            due_us = loop.now_us + self.threads.rng.randint(0, _TURN_MAX_US)
-            self.turn = loop.call_at_us(due_us, self.threads.turn, self, context=self.threads.process.context)
+            self.queue_up()
+
+    def queue_up(self) -> None:
+        """Its turn comes, soon."""
+        loop = self.threads.loop
+        due_us = loop.now_us + self.threads.rng.randint(0, _TURN_MAX_US)
+        self.turn = loop.call_at_us(due_us, self.threads.turn, self, context=self.threads.process.context)
 
     # --- in the thread itself ---
 
@@ -196,9 +200,11 @@ class Caller:
         if sys.gettrace() is None:  # an exception that came out of the tracing has ended it
             _trace_again(self._trace, sys._getframe())
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Until somebody calls `ready`, or so long; whether somebody did. May raise KeyboardInterrupt."""
-        self._raise_interrupt()
+    def wait(self, timeout_s: float | None, *, deaf: bool = False) -> bool:
+        """Until somebody calls `ready`, or so long; whether somebody did. May raise KeyboardInterrupt, unless `deaf`:
+        then it is raised later."""
+        if not deaf:
+            self._raise_interrupt()
         self._waits = True
         timer = None
         timed_out: list[None] = []
@@ -213,7 +219,8 @@ class Caller:
         self._stop()
         if timer is not None:
             timer.cancel()
-        self._raise_interrupt()
+        if not deaf:
+            self._raise_interrupt()
         return not timed_out
 
     def sleep(self, duration_s: float) -> None:
@@ -231,7 +238,7 @@ class Caller:
         if self._left <= 0:
             self._left = self.threads.next_switch()
             self.threads.switches += 1
-            self.ready()
+            self.queue_up()
             self._stop()
             self._raise_interrupt()
 
@@ -380,8 +387,7 @@ class Lock:
             if not blocking:
                 return False
             if me is None:
-                if not self._threads.let_another_run():
-                    raise Stuck("the loop waits for a lock whose owner waits")
+                self._let_the_owner_run()
                 continue
             self._waiting.append(me)
             try:
@@ -403,9 +409,33 @@ class Lock:
         while not self._depth and self._waiting:
             self._waiting.popleft().ready()
 
-    def locked(self) -> bool:
-        """Whether somebody has it."""
-        return bool(self._depth)
+    def _is_owned(self) -> bool:
+        """Whether the caller has it; these three as `threading.Condition` uses them."""
+        return bool(self._depth) and self._owner is self._threads.current
+
+    def _release_save(self) -> int:
+        """Give it up, however often it was taken."""
+        depth, self._depth = self._depth, 1
+        self.release()
+        return depth
+
+    def _acquire_restore(self, depth: int) -> None:
+        """Have it as before. No interrupt comes in between."""
+        me = self._threads.current
+        while self._depth:
+            if me is None:
+                self._let_the_owner_run()
+            else:
+                self._waiting.append(me)
+                me.wait(None, deaf=True)
+                if me in self._waiting:
+                    self._waiting.remove(me)
+        self._depth, self._owner = depth, me
+
+    def _let_the_owner_run(self) -> None:
+        """On the loop."""
+        if not self._threads.let_another_run():
+            raise Stuck("the loop waits for a lock whose owner waits")
 
     def __enter__(self) -> bool:
         return self.acquire()
