@@ -41,11 +41,12 @@ def _filler(api: Api, version: int) -> Fill:
     name = api.name.lower()
     asked = getattr(kio_modules.module(name, version, "request"), f"{api.title}Request")
     told = getattr(kio_modules.module(name, version, "response"), f"{api.title}Response")
-    return _of(told, asked)
+    return _of(told, asked, is_whole=True)
 
 
-def _of(told: Any, asked: Any) -> Fill:
-    """A message or item of kio's class `told`, from one of `asked`; `asked` None: from a single value."""
+def _of(told: Any, asked: Any, *, is_whole: bool = False) -> Fill:
+    """A message (`is_whole`) or an item of kio's class `told`, from one of `asked`; `asked` None: from a single value.
+    In an item what may be null has Kafka's default, which is empty."""
     values = fields(told)
     has_error = any(_kafka_type(one) == "error_code" for one in values)
     fixed: dict[str, Any] = {}
@@ -59,7 +60,7 @@ def _of(told: Any, asked: Any) -> Fill:
         if item is not None:
             array = None if has_error or item is object else _array(item, asked)
             if array is None:
-                fixed[one.name] = ()
+                fixed[one.name] = None if is_whole and without_none(one.type)[1] else ()
             else:
                 arrays[one.name] = array
         elif source is not None or (asked is None and not copied):
