@@ -12,15 +12,19 @@ PYTHONS ?= python3.12 python3.13 python3.14
 MATRIX_TESTS ?= tests/proto tests/log tests/replica tests/controller tests/client
 SEEDS ?= 200
 JOBS ?= 2
+# Tests of real processes wait for most of their time: one more at a time than there are jobs keeps the processors busy.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 # Each node that a test or a demo starts would compile all of the package: half of the CPU of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: wheels matrix supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
+.PHONY: check durations wheels matrix supply pins audit fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
 	@echo "make test          the tests, save those that take minutes each"
 	@echo "make test-long     every test"
+	@echo "make check         lint of what differs from main, and the tests that this can reach; CHANGED='FILE...': of these files"
+	@echo "make durations     take over the seconds of each file of tests that make test has just measured"
 	@echo "make matrix        the tests of the parts under every other Python that is supported and there; PYTHONS=python3.13: that one"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
@@ -54,11 +58,20 @@ $(STAMP): pyproject.toml src/strandline/log/_records.c src/strandline/log/_offse
 demo: setup
 	$(BIN)/strandline demo
 
+# By the seconds that each file took in the run that tests/durations.json keeps: quick ones first, slowest ones next.
+BY_TIME := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q $(BY_TIME) --durations-to build/durations.json
+
+durations: setup
+	$(BIN)/python -m lab.durations
+
+check: setup
+	$(BIN)/python -m lab.check $(CHANGED)
 
 test-long: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --long --timeout 900
+	$(BIN)/python -m pytest -q $(BY_TIME) --long --timeout 900
 
 # One environment an interpreter, .venv-<name>; what a machine has not is left out, and said to be.
 matrix:
@@ -69,12 +82,25 @@ matrix:
 	  .venv-$$(basename $$python)/bin/python -m pytest -q -n $(JOBS) --dist loadfile $(MATRIX_TESTS) || exit 1; \
 	done
 
+# Each step on a core of its own; all of them are told of, not the first alone that fails.
+LINTED := src tests bench interop lab docs/*.py
+STEPS := tests/test_citations.py tests/test_docs.py types style tests/test_tidy.py layers
+
 lint: setup
-	$(BIN)/ruff format --check src tests bench interop lab docs/*.py
-	$(BIN)/ruff check src tests bench interop lab docs/*.py
+	@$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target $(addprefix lint/,$(STEPS))
+
+lint/style:
+	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/ruff check $(LINTED)
+
+lint/types:
 	$(BIN)/mypy
+
+lint/layers:
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py tests/test_citations.py
+
+lint/tests/%:
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/$*
 
 docs: setup
 	$(BIN)/python docs/generate.py
@@ -114,7 +140,7 @@ sim: setup
 	$(BIN)/$(if $(BREAK),python -m lab.sim --break $(BREAK),strandline sim) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks
 
 explore: setup
-	for preset in small usual overtaken; do \
+	for preset in small usual overtaken zeroed; do \
 	  $(BIN)/python -m lab.explore quorum --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
 	for preset in small usual crashes late all-crash; do \
 	  $(BIN)/python -m lab.explore partition --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done

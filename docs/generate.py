@@ -22,10 +22,11 @@ sys.path.insert(0, str(DOCS.parent))  # the lab is not installed
 
 def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
+    from lab.durations import slowest_table
     from lab.pages.access import access_table
     from lab.pages.apis import api_table
     from lab.pages.mutants import mutants_table
-    from lab.pages.settings import settings_table, sink_options_table, source_options_table
+    from lab.pages.settings import quotas_table, settings_table, sink_options_table, source_options_table
     from lab.pages.states import group_states, invariants_table, quorum_states, replica_states
 
     yield "../README.md", "heart", heart.heart
@@ -34,7 +35,9 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
     yield "security.md", "access", access_table
+    yield "security.md", "quotas", quotas_table
     yield "mutants.md", "mutants", mutants_table
+    yield "testing.md", "slowest", slowest_table
     yield "tour.md", "walk", walk.walk_table
     yield "design.md", "rooms", measure.rooms_diagram
     yield "states.md", "quorum", quorum_states

@@ -12,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from lab import durations
 from lab.mutants import MUTANTS, without
 from strandline.cluster.node.dev import DevCluster
 
@@ -106,6 +107,8 @@ LONG_TESTS = {
     "acceptance/test_records_at_the_size_bound.py::test_it_is_backed_up_and_restored",
     "acceptance/test_topic_copy.py::test_records_deleted_from_a_half_done_round",
     "chaos/live/test_run.py::test_a_broken_promise_is_found_and_its_evidence_kept",
+    "chaos/test_users.py::test_a_broken_rule_is_caught",
+    "chaos/test_users.py::test_seeds_hold",
     "chaos/live/test_run.py::test_a_rotten_batch_on_the_last_leader_costs_nothing",
     "chaos/plugin/test_examples.py::test_a_consumer_handles_nothing_twice",
     "chaos/test_determinism.py::test_the_cluster_too[8]",
@@ -218,20 +221,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """So are long tests of other files."""
-    if config.getoption("--long"):
-        return
-    named = _named(config)
-    left_out = [item for item in items if item.path not in named and _is_long(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    """So are long tests of other files. What is left runs by what its file took: quick ones first, slowest next."""
+    if not config.getoption("--long"):
+        named = set() if config.getoption("--no-long") else _named(config)
+        left_out = [item for item in items if item.path not in named and _is_long(item)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in set(left_out)]
+    files = durations.in_order(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+    rank = {file: number for number, file in enumerate(files)}
+    items.sort(key=lambda item: rank[item.nodeid.partition("::")[0]])
 
 
 def _is_long(item: pytest.Item) -> bool:
     file = item.path.relative_to(HERE).as_posix()
     test, _, case = item.name.partition("[")
-    if case.startswith("without-") and file in LONG_WITHOUT_THEIR_RULE:
+    if file in LONG or (case.startswith("without-") and file in LONG_WITHOUT_THEIR_RULE):
         return True
     return not LONG_TESTS.isdisjoint((f"{file}::{test}", f"{file}::{item.name}"))
 
@@ -243,11 +248,16 @@ def _named(config: pytest.Config) -> set[Path]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="the files that take minutes too")
+    parser.addoption("--no-long", action="store_true", help="long tests are left out of files that are named, too")
+    parser.addoption("--durations-to", type=Path, metavar="FILE", help="write there what each test file took")
     parser.addoption("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="take this rule out: tests should fail")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The rule is out from before the first test is collected until the session ends."""
+    measured = config.getoption("--durations-to")
+    if measured is not None and not hasattr(config, "workerinput"):  # workers of pytest-xdist report to their parent
+        config.pluginmanager.register(durations.Recorder(measured))
     settings.load_profile("search" if config.getoption("--long") else "repeat")
     applied = without(config.getoption("--mutant"))
     applied.__enter__()

@@ -31,6 +31,12 @@ class QuorumBounds:
         "Calls that nobody carries out cost nothing.",
     )
     snapshots: int = _bound(0, "Snapshots that are taken of what is committed, the log below them being deleted.")
+    zeros: int = _bound(
+        0,
+        "Voters that end and start again, and whose disk does not give back up to two of the batches that it had "
+        "synced last: zeros, or a file that ends where a batch did. One at most: two can destroy every honest copy.",
+        most=1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,11 @@ PRESETS: dict[str, tuple[Preset, ...]] = {
             "overtaken",
             "two epochs, a record, two timers, a call that is given up, doubled or overtaken: minutes",
             QuorumBounds(crashes=0, timeouts=2, network=1),
+        ),
+        Preset(
+            "zeroed",
+            "two epochs, a voter whose disk lost what it had synced, two timers: half a minute",
+            QuorumBounds(records=0, crashes=0, zeros=1, timeouts=2),
         ),
     ),
     "partition": (

@@ -43,8 +43,14 @@ class Outcome(NamedTuple):
     violation: Violation | None
 
 
-_NETWORK, _CRASHES, _RECORDS, _TIMEOUTS, _SNAPSHOTS = 1, 1 << 4, 1 << 8, 1 << 12, 1 << 16
+_NETWORK, _CRASHES, _RECORDS, _TIMEOUTS, _SNAPSHOTS, _ZEROS = 1, 1 << 4, 1 << 8, 1 << 12, 1 << 16, 1 << 20
 """Units of the packed budget, one number: what is left of each, and how many records were written."""
+
+LOST_MAX = 2
+"""Batches that a disk does not give back."""
+
+_ENDS = ("crash", "zeroed")
+"""The process ends and starts again."""
 
 _ANY = 0xF
 _PLENTY = 0xFF0FF
@@ -87,6 +93,7 @@ class QuorumModel:
             + bounds.crashes * _CRASHES
             + bounds.timeouts * _TIMEOUTS
             + bounds.snapshots * _SNAPSHOTS
+            + bounds.zeros * _ZEROS
         )
         return [prelude(self, (_PLENTY, *voters, self.parts.put(History())), self._prelude, _RECORDS, budget)]
 
@@ -115,6 +122,9 @@ class QuorumModel:
         if budget // _CRASHES & _ANY:
             for kept in range(now.unsynced + 1):
                 yield from self._one(state, node, ("crash", kept), _CRASHES)
+        if budget // _ZEROS & _ANY:
+            for lost in range(1, min(len(now.disk), LOST_MAX) + 1):
+                yield from self._one(state, node, ("zeroed", lost), _ZEROS)
         if budget // _SNAPSHOTS & _ANY and now.high_watermark > now.start.offset and not now.unsynced:
             yield from self._one(state, node, ("snapshot",), _SNAPSHOTS)
 
@@ -122,7 +132,7 @@ class QuorumModel:
         """A step of one voter by itself."""
         outcome = self._outcome(state[node], node, event, 0)
         calls = state[FIRST_MESSAGE:]
-        if event[0] == "crash":
+        if event[0] in _ENDS:
             calls = tuple([self.calls.broken(call, node) for call in calls])
         there = (state[0] - cost, *state[FIRST_NODE:FIRST_MESSAGE], *calls)
         yield from self._after((event[0], node, *event[1:]), there, node, outcome)
@@ -275,7 +285,7 @@ class QuorumModel:
             sent = _do(voter, event, call)
         except (AssertionError, FatalError) as error:
             return Outcome(digest, (), {}, False, refused(node, error))
-        violation = rules.judge_step(node, before, look(voter), sent, restarted=event[0] == "crash")
+        violation = rules.judge_step(node, before, look(voter), sent, restarted=event[0] in _ENDS)
         new_role = voter.role_object is not role
         put = self.calls.put
         requests = tuple(put(Call(node, one.to, one.request)) for one in sent if isinstance(one, SendRequest))
@@ -327,7 +337,8 @@ class QuorumModel:
             words = [kind, self._tell_way(what), *(f"late {self._tell_way(one)}" for one in more)]
             return " ".join(words)
         late = [f"late {self._tell_way(one)}" for one in more if isinstance(one, int) and one > 0xFF]
-        words = [kind, str(int(what)), *([f"keeps {more[0]}"] if kind == "crash" else []), *late]
+        how = {"crash": "keeps", "zeroed": "loses"}.get(kind)
+        words = [kind, str(int(what)), *([f"{how} {more[0]}"] if how is not None else []), *late]
         return " ".join(words)
 
     def _tell_way(self, digest: int) -> str:
@@ -355,6 +366,8 @@ def _do(voter: Voter, event: tuple[Any, ...], call: Call | None) -> list[Any]:
         return voter.take_snapshot()
     if kind == "crash":
         return voter.crash(event[1])
+    if kind == "zeroed":
+        return voter.zeroed(event[1])
     assert call is not None
     if kind == "asked":
         return voter.asked(call, call.request)

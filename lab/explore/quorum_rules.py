@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from lab.explore.model import Violation
-from lab.explore.voters import Answered, Voter
+from lab.explore.voters import NOW_MS, Answered, Voter
 from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch, VoteRequest, VoteResponse
 from strandline.controller.raft.ready import ElectionState
@@ -23,7 +23,7 @@ class Look(NamedTuple):
     """What a voter is at one instant, as far as anything is decided or judged by it.
 
     `log` and `disk` begin at `start`. `leads`: the epoch that it leads, 0 for none. `epoch_watermark`: the leader's own
-    high watermark in its epoch.
+    high watermark in its epoch. `in_doubt`: its disk may have lost what it had synced, and it has not caught up since.
     """
 
     role: RoleKind | None
@@ -38,6 +38,7 @@ class Look(NamedTuple):
     leads: int
     epoch_watermark: int
     snapshot: OffsetAndEpoch | None
+    in_doubt: bool = False
 
     @property
     def end(self) -> int:
@@ -63,6 +64,7 @@ def look(voter: Voter) -> Look:
         leads=0 if leading is None else leading.epoch,
         epoch_watermark=known,
         snapshot=voter.snapshot,
+        in_doubt=core is not None and core.node.unproven_until_ms > NOW_MS,
     )
 
 
@@ -175,8 +177,9 @@ def commit(history: History, node: NodeId, after: Look) -> History | Violation:
 
 
 def majority_holds(looks: tuple[Look, ...], committed: tuple[Batch, ...]) -> Violation | None:
-    """MajorityReachedHighWatermark: a majority of the disks holds everything committed; of the dead theirs count."""
-    holders = sum(_lacks(one.start, one.disk, committed) is None for one in looks)
+    """MajorityReachedHighWatermark: a majority of the disks holds everything committed; of the dead theirs count, and
+    what a disk held that did not give it back."""
+    holders = sum(one.in_doubt or _lacks(one.start, one.disk, committed) is None for one in looks)
     if holders >= MAJORITY:
         return None
     return Violation(

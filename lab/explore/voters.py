@@ -183,8 +183,9 @@ class Voter:
 
     # What happens to it
 
-    def start_process(self) -> list[Any]:
-        """The process starts on what the disk holds, and syncs that before anything counts on it."""
+    def start_process(self, *, proven: bool = True) -> list[Any]:
+        """The process starts on what the disk holds, and syncs that before anything counts on it. `proven`: nothing was
+        there that is gone, as far as others may rely on it."""
         epochs: list[tuple[int, int]] = []
         for batch in self.disk:
             if not epochs or batch.epoch > epochs[-1][0]:
@@ -202,15 +203,29 @@ class Voter:
             saved=self.saved,
             now_ms=NOW_MS,
             life=self.life,
+            proven=proven,
         )
         return self._carry_out()
 
     def crash(self, kept: int) -> list[Any]:
-        """The process ends and starts again; of what was not synced the first `kept` writes are there afterwards."""
+        """The process ends and starts again; of what was not synced the first `kept` writes are there afterwards. Who
+        was doubted still is: no stop was clean."""
+        doubted = self._core().node.unproven_until_ms > NOW_MS
         self.disk = _after(self.disk, self.unsynced[:kept])
         self.unsynced = ()
         self.syncing = -1
-        return self.start_process()
+        return self.start_process(proven=not doubted)
+
+    def zeroed(self, lost: int) -> list[Any]:
+        """As `crash`, and the disk does not give back the newest `lost` batches that it had synced.
+
+        Time stands still, so that the end of this log is doubted until it has caught up: the wait of rule A22 is taken
+        to be long enough for the others to be there.
+        """
+        self.disk = self.disk[:-lost]
+        self.unsynced = ()
+        self.syncing = -1
+        return self.start_process(proven=False)
 
     def time_out(self) -> list[Any]:
         """The timer of its role runs out."""

@@ -50,6 +50,7 @@ from lab.mutants import (
     tiering,
     tiers,
     unproven,
+    users,
 )
 from lab.mutants.mutant import Mutant
 from lab.mutants.patching import applied
@@ -77,6 +78,7 @@ MUTANTS: dict[str, Mutant] = {
         belief.TABLE,
         recovery.TABLE,
         unproven.TABLE,
+        users.TABLE,
         rooms.TABLE,
         rot.TABLE,
         security.TABLE,

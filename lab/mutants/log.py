@@ -73,6 +73,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_POWER_CUT}::test_lives_of_a_log_directory",
     ),
     one_change(
+        "directories-as-they-are-named",
+        "A1: the name of a data directory is durable, however the settings write it",
+        part("map(os.path.abspath, split_list(text))", "split_list(text)"),
+        "tests/cluster/node/test_config.py::test_directories_are_absolute",
+    ),
+    one_change(
         "new-partitions-names-not-synced",
         "A1: a new partition's names are durable with its first record",
         part("[directory, self.path]", "[]"),

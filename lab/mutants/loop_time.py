@@ -81,4 +81,22 @@ TABLE: tuple[Mutant, ...] = (
         removed(),
         f"{_TURNS}::test_long_work_of_many_has_a_slice_each",
     ),
+    one_change(
+        "a-long-fetch-is-read-in-one-turn",
+        "A26: the partitions of a fetch are read in turns",
+        value("[results]"),
+        f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
+    one_change(
+        "a-long-fetch-is-parked-in-one-turn",
+        "A26: the partitions of a fetch that waits are watched in turns",
+        value("[just_read]"),
+        f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
+    one_change(
+        "what-comes-between-reading-and-waiting-is-missed",
+        "A26: what rises between the reading of a partition and the wait for it ends the wait",
+        part("self._has_more(result)", "False"),
+        f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
 )

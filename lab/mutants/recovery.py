@@ -57,7 +57,7 @@ ELECTION: tuple[Mutant, ...] = (
     one_change(
         "greatest-log-is-elected-uncleanly",
         "schedule 45: nobody cuts below its high watermark for a member in doubt",
-        value("True"),
+        instead("...\nself._recovering = True"),
         _BRANCH,
     ),
     one_change(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
+from strandline.proto.quotas import QuotaKey
 from strandline.spark.options import OPTIONS
 from strandline.spark.sink_options import SINK_OPTIONS
 
@@ -52,6 +53,12 @@ def typed_settings() -> str:
         )
         chapters.append(f'class {name}({base}, total=False):\n    """Settings of {kind.title}."""\n\n{rows}')
     return "\n\n".join(chapters)
+
+
+def quotas_table() -> str:
+    """What a quota may bound (docs/security.md)."""
+    rows = "".join(f"| `{key}` | {key.bounds} | {key.counted} |\n" for key in QuotaKey)
+    return f"| key | bounds | counted |\n|---|---|---|\n{rows}"
 
 
 def source_options_table() -> str:

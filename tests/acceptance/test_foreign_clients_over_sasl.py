@@ -98,7 +98,7 @@ def test_sasl_needs_tls_and_a_cluster_that_was_made_with_it(tmp_path: Path) -> N
     command = [sys.executable, "-m", "strandline.cli.main", "dev", "--sasl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 2
-    assert "a cluster with --secure" in done.stderr
+    assert "add --secure" in done.stderr
     with DevCluster(tmp_path / "c", nodes=1, secure=True):
         pass
     with pytest.raises(Exception, match="--fresh begins anew"):

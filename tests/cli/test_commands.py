@@ -330,7 +330,7 @@ def test_who_produces(run: Run, cluster: Any, topic: str) -> None:
     ]
     assert len({one["producer_id"] for one in found}) == 3
     first = run("topic", "producers", topic, "-p", "1").stdout.splitlines()
-    assert "1970-01-01 00:33:20 UTC" in first[3]
+    assert "1970-01-01 00:33:20" in first[3]
     assert "has partitions 0 to 1, not 2" in run("topic", "producers", topic, "-p", "2", expect=2).stderr
 
 

@@ -53,6 +53,57 @@ async def read(reader: Consumer, count: int) -> list[ConsumerRecord]:
     return records
 
 
+@pytest.mark.parametrize("way", ["poll", "next_record", "poll_columns"])
+def test_a_call_that_is_cancelled_at_any_await_costs_no_record(way: str) -> None:
+    """Schedule 108: whatever it had taken of what was fetched, it hands out, or the next call does."""
+    offsets: list[int] = []
+
+    async def one(reader: Consumer) -> list[int]:
+        if way == "poll":
+            return [record.offset for record in await reader.poll(0.2, 3)]
+        if way == "next_record":
+            record = await reader.next_record(0.2)
+            return [] if record is None else [record.offset]
+        polled = await reader.poll_columns(0.2, 3)
+        return [int(at) for part in polled.parts for at in memoryview(part.columns.offsets).cast("q")]
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 60, batch_size=100)
+        async with consumer(ports, fetch_max_bytes=500) as reader:
+            reader.assign([WHERE])
+            steps = 0
+            while len(offsets) < 60 and steps < 500:
+                steps += 1
+                task = asyncio.ensure_future(one(reader))
+                for _ in range(steps % 9):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    offsets.extend(task.result())
+                await asyncio.sleep(0.01)
+
+    play(scenario, {"t": 1})
+    assert offsets == list(range(60))
+
+
+def test_what_was_polled_ahead_comes_after_a_pause() -> None:
+    """Schedule 108: an iteration has polled records ahead of the one that it has handed out."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 10)
+        async with consumer(ports) as reader:
+            reader.assign([WHERE])
+            first = await reader.next_record(5.0)
+            assert first is not None
+            reader.pause(WHERE)
+            assert await reader.poll(0.1) == []
+            reader.resume(WHERE)
+            assert [first.offset, *(record.offset for record in await read(reader, 9))] == list(range(10))
+
+    play(scenario, {"t": 1})
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_every_record_once_and_in_order_over_elections(seed: int) -> None:
     """Row S10: leaders move while records are read; nothing is skipped, nothing repeated."""

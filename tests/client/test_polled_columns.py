@@ -111,7 +111,7 @@ def test_polls_of_both_kinds_mix() -> None:
 
 
 def test_columns_follow_a_poll_that_took_everything() -> None:
-    """The last batch of an answer became records, and all were handed out: columns of what comes next, or none."""
+    """Schedule 108: the last batch of an answer became records, and all were handed out: the next columns, or none."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports)

@@ -189,7 +189,7 @@ def test_without_idempotence_nothing_overtakes_across_leaders() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"acks": "0"}, {"delivery_timeout_ms": 500, "request_timeout_ms": 400}])
 def test_a_flush_ends_behind_the_answers_of_its_records(settings: dict[str, Any]) -> None:
-    """Acknowledged, not waited for, or failed: a thread whose flush has ended finds every future before it done."""
+    """Schedule 109: who hears that a flush has ended finds futures done: acknowledged, not waited for, or failed."""
     done: list[bool] = []
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:

@@ -19,7 +19,13 @@ from tests.replica.simulated import decoded
 from tests.schedules.replication.bench import Bench
 
 T0 = 1_700_000_000_000
-CONFIG = TierConfig(url="sim:", task_interval_ms=200, reaper_grace_ms=60_000, fetch_wait_max_ms=500)
+CONFIG = TierConfig(
+    {
+        "remote.log.storage.url": "s3://simulated",
+        "remote.log.manager.task.interval.ms": 200,
+        "remote.log.reaper.grace.ms": 60_000,
+    }
+)
 LOG = LogConfig(
     segment_bytes=400, index_interval_bytes=100, remote_storage=True, retention_ms=-1, local_retention_ms=-1
 )

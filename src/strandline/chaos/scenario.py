@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -36,8 +37,10 @@ from strandline.chaos.services.options import TOMBSTONES_MS
 from strandline.chaos.services.services import Services
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.seeds import split
+from strandline.chaos.sim.threads import threads_of_clients
 from strandline.chaos.sim.world import World
 from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS, segments_to_read, tier_read_ms
+from strandline.chaos.users.users import Users
 from strandline.chaos.workload import Workload
 from strandline.proto import marks
 
@@ -46,6 +49,7 @@ SERVICES = "services"
 SECURED = "secured"
 RESTORER = "restorer"
 NEWCOMERS = "newcomers"
+USERS_MACHINE = "users"
 
 READY_MS = 30_000
 PROGRESS_MS = 60_000
@@ -87,6 +91,10 @@ class ScenarioRun:
             self.world.add_machine(SERVICES)
             self.services = services = Services(bootstrap, self.options.services, self.history, self._now_ms, login)
             self.cluster.tiers.deletable = lambda: services.deletable
+        self.users: Users | None = None
+        if self.options.users is not None:
+            self.world.add_machine(USERS_MACHINE)
+            self.users = Users(bootstrap, self.options.users, self.history, self._now_ms, login)
         self.secured: Secured | None = None
         if asking is not None:
             self.world.add_machine(SECURED)
@@ -139,6 +147,8 @@ class ScenarioRun:
         self.cluster.observe()
         if self.secured is not None:
             self.secured.check()
+        if self.users is not None:
+            self.users.check()
         self._reads.check(self.history.polls)
         self._turns += 1
         if self._turns % 200 == 0:
@@ -165,7 +175,8 @@ class ScenarioRun:
         Raises:
             InvariantViolated
         """
-        self.world.run(self._scenario())
+        with threads_of_clients() if self.users is not None else nullcontext():
+            self.world.run(self._scenario())
         return self._figures()
 
     async def _scenario(self) -> None:
@@ -182,6 +193,10 @@ class ScenarioRun:
             self.world.loop.call_later(self.options.duration_ms / 2000, self._replace_clients)
         if self.options.services is not None and self.options.services.kill:
             self.world.loop.call_later(self.options.duration_ms / 1500, self._replace_services)
+        if self.users is not None:
+            self.nemesis.note(self.users.describe())
+            if self.options.users is not None and self.options.users.kill:
+                self.world.loop.call_later(self.options.duration_ms / 1800, self._replace_users)
         moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
         await self._strike()
@@ -191,6 +206,8 @@ class ScenarioRun:
         self.nemesis.heal()
         if self.services is not None:
             self.services.calm = True
+        if self.users is not None:
+            self.users.be_calm()
         if self.secured is not None:
             self.secured.admin.calm = True
         await self._recover()
@@ -241,6 +258,14 @@ class ScenarioRun:
         self.world.spawn(CLIENT, self.workload.main)
         if self.services is not None and self.world.process(SERVICES) is None:
             self.world.spawn(SERVICES, self.services.main)
+        if self.users is not None and self.world.process(USERS_MACHINE) is None:
+            self.world.spawn(USERS_MACHINE, self.users.main)
+
+    def _replace_users(self) -> None:
+        assert self.users is not None
+        self.nemesis.note("kill the users, start others")
+        self.world.kill(USERS_MACHINE)
+        self.world.spawn(USERS_MACHINE, self.users.main)
 
     def _replace_services(self) -> None:
         assert self.services is not None
@@ -312,6 +337,8 @@ class ScenarioRun:
         main.result()
         if self.services is not None:
             await self._finish_services(self.services)
+        if self.users is not None:
+            await self._finish_users(self.users)
         if self.secured is not None:
             await self._finish_secured(self.secured)
         await self.cluster.wait_in_sync(PROGRESS_MS)
@@ -348,6 +375,19 @@ class ScenarioRun:
         main = self.world.spawn(SERVICES, services.look_at_the_end).main
         assert main is not None
         await self.cluster.wait_for("the services' topics are read", self._reading_ms(), main.done)
+        main.result()
+
+    async def _finish_users(self, users: Users) -> None:
+        """Everybody has read everything, and the group has committed it; then a fresh client looks at everything."""
+        deadline_ms = self.world.now_ms + PROGRESS_MS
+        while not users.settled:
+            if self.world.now_ms > deadline_ms:
+                raise InvariantViolated("Progress", "users do not come to the end", open=users.open[:10])
+            await self.world.sleep_ms(50)
+        self.world.kill(USERS_MACHINE)
+        main = self.world.spawn(USERS_MACHINE, users.look_at_the_end).main
+        assert main is not None
+        await self.cluster.wait_for("the users' topics are read", self._reading_ms(), main.done)
         main.result()
 
     async def _finish_secured(self, secured: Secured) -> None:
@@ -424,6 +464,7 @@ class ScenarioRun:
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
             **({} if self.services is None else {"services": self.services.figures()}),
+            **({} if self.users is None else {"users": self.users.figures()}),
             **({} if self.secured is None else {"secured": self.secured.figures()}),
         }
 

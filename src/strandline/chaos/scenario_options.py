@@ -17,6 +17,7 @@ from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import WorldConfig
 from strandline.chaos.tiered import SERVICES_BESIDE, TIERED_SHARE, TieredOptions
+from strandline.chaos.users.options import BESIDE_USERS, NODE_BESIDE_USERS, USERS_SHARE, UserOptions
 from strandline.chaos.workload import WorkloadOptions
 from strandline.log.config import INT64_MAX
 
@@ -98,6 +99,7 @@ class ScenarioOptions:
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
     services: ServiceOptions | None = None
+    users: UserOptions | None = None
     secured: SecuredOptions | None = None
     tiered: TieredOptions | None = None
     restored: RestoredOptions | None = None
@@ -177,19 +179,33 @@ class ScenarioOptions:
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
+        drawn = drawn._draw_users(split(seed, "users"))
         rng = split(seed, "secured")
         if rng.random() < SECURED_SHARE:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
-            tier = TieredOptions.draw(tier_rng, drawn.workload)
-            drawn = override(drawn, {"tiered": tier, **tier.changes(drawn.faults.kinds)})
-            if drawn.services is not None:
-                drawn.services.tiered = dict(tier.topics)
-            rng = split(seed, "restored")
-            if rng.random() < RESTORED_SHARE and drawn.services is None and drawn.secured is None:
-                drawn.restored = RestoredOptions.draw(rng)
+            drawn = drawn._draw_tiered(tier_rng, split(seed, "restored"))
         return drawn._draw_dates(split(seed, "dates"))
+
+    def _draw_users(self, rng: random.Random) -> ScenarioOptions:
+        if rng.random() >= USERS_SHARE:
+            return self
+        drawn = override(self, {} if self.services is not None else BESIDE_USERS)
+        drawn.users = UserOptions.draw(rng)
+        drawn.node = NODE_BESIDE_USERS | drawn.node
+        return drawn
+
+    def _draw_tiered(self, rng: random.Random, restored_rng: random.Random) -> ScenarioOptions:
+        """Tiered topics, and whether the cluster is lost and restored from their store."""
+        tier = TieredOptions.draw(rng, self.workload)
+        drawn = override(self, {"tiered": tier, **tier.changes(self.faults.kinds)})
+        if drawn.services is not None:
+            drawn.services.tiered = dict(tier.topics)
+        restored = restored_rng.random() < RESTORED_SHARE
+        if restored and drawn.services is None and drawn.secured is None and drawn.users is None:
+            drawn.restored = RestoredOptions.draw(restored_rng)
+        return drawn
 
     def _draw_dates(self, rng: random.Random) -> ScenarioOptions:
         """Whether clocks are set by days, and who stamps."""

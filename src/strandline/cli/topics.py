@@ -359,8 +359,9 @@ def producers(name: str, chosen: tuple[int, ...], output: str, **where: Any) -> 
     """Show who produces: the producers that each partition's leader remembers, the latest first.
 
     A leader remembers an idempotent producer (Kafka's default) by its id, until producer.id.expiration.ms after its
-    last batch; its epoch and sequence are those of that batch. Of others, and of a producer's client.id and address,
-    nothing is kept. A producer that starts anew has another id.
+    last batch; epoch and sequence are those of that batch, and an open transaction is shown by the offset at which it
+    begins. Of others, and of a producer's client.id and address, nothing is kept. A producer that starts anew has
+    another id.
 
     \b
     strandline topic producers orders
@@ -381,11 +382,11 @@ def producers(name: str, chosen: tuple[int, ...], output: str, **where: Any) -> 
     elif not any(latest.values()):
         echo(f"no leader of {name} remembers a producer")
     else:
-        columns = ("partition", "producer id", "epoch", "last sequence", "last record's time", "transaction from")
+        columns = ("partition", "producer id", "epoch", "sequence", "last record (UTC)", "transaction")
         rows = [
             (
                 place.partition, one.producer_id, one.producer_epoch, one.last_sequence,
-                shown_time(one.last_timestamp_ms) if one.last_timestamp_ms >= 0 else "-",
+                shown_time(one.last_timestamp_ms).removesuffix(" UTC") if one.last_timestamp_ms >= 0 else "-",
                 "-" if one.transaction_start_offset is None else one.transaction_start_offset,
             )
             for place, known in latest.items()

@@ -398,7 +398,7 @@ class Accumulator:
         """Send everything queued so far without lingering; call `done` once all of it has its answer."""
         with self.lock:
             self._flush_up_to = self._last_number
-            done_now = not self._incomplete
+            done_now = not self._incomplete  # schedule 109/flush-ends-at-once
             if not done_now:
                 self._flushes.append((self._last_number, done))
         if done_now:

@@ -294,12 +294,8 @@ class ProducerConfig(CommonConfig):
     buffer_memory = size(
         "buffer.memory", 33_554_432, "Bytes of records that may wait or be under way; above it send blocks."
     )
-    max_block_ms = whole(
-        "max.block.ms",
-        60_000,
-        "How long send blocks for metadata and memory, all in all, before it raises.",
-        low=0,
-        unit="ms",
+    max_block_ms = milliseconds(
+        "max.block.ms", 60_000, "How long send blocks for metadata and memory, all in all, before it raises.", low=0
     )
     max_in_flight_requests_per_connection = whole(
         "max.in.flight.requests.per.connection",
@@ -473,12 +469,10 @@ class ConsumerConfig(CommonConfig):
         "Deserializer",
         "(bytes) -> what they mean",
     )
-    default_api_timeout_ms = whole(
+    default_api_timeout_ms = milliseconds(
         "default.api.timeout.ms",
         60_000,
         "How long a call without a limit of its own may take, all in all, before it raises ClientTimeout.",
-        low=1,
-        unit="ms",
     )
 
     def _check_together(self) -> None:
@@ -520,12 +514,8 @@ class AdminConfig(CommonConfig):
 
     title: ClassVar[str] = "an admin client"
 
-    default_api_timeout_ms = whole(
-        "default.api.timeout.ms",
-        60_000,
-        "How long a call may take, all in all, before it raises ClientTimeout.",
-        low=1,
-        unit="ms",
+    default_api_timeout_ms = milliseconds(
+        "default.api.timeout.ms", 60_000, "How long a call may take, all in all, before it raises ClientTimeout."
     )
 
 

@@ -331,6 +331,7 @@ class PartitionState:
         rows = size = 0
         while self.chunks and rows < most and size < PART_BYTES_MAX:
             chunk = self.chunks[0]
+            # schedule 108/columns-of-an-answer-without-batches
             if self._drop_if_empty(chunk):  # `take` had the last of it, and has handed all of that out
                 continue
             header, batch = chunk.batches[0]

@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import address_of
+from strandline.proto.settings import INT32_MAX, INT64_MAX, ConfigType
 
 USER = "user"
 CLIENT_ID = "client-id"
@@ -23,9 +24,6 @@ empty; on the wire the default is null."""
 
 NAME_CHARS_MAX = 255
 """Of a user, a client.id or an ip that has a quota, and of the names by which brokers remember who took what."""
-
-_LONG_MAX = 2**63 - 1
-_INT_MAX = 2**31 - 1
 
 
 class QuotaEntity(NamedTuple):
@@ -53,35 +51,68 @@ class QuotaEntity(NamedTuple):
 
 
 class QuotaKey(StrEnum):
-    """What is bounded, by Kafka's names. Each is a bound of every broker for itself.
+    """What is bounded: a row a key. Each is a bound of every broker for itself.
 
     Attributes:
-        PRODUCER_BYTE_RATE: bytes a second of produce requests.
-        CONSUMER_BYTE_RATE: bytes a second of fetch answers.
-        REQUEST_PERCENTAGE: share of the time of the broker's event loop that requests may take: 100 is all of it.
-        CONTROLLER_MUTATION_RATE: partitions a second that are created or deleted (KIP-599).
-        CONNECTION_CREATION_RATE: new connections a second, of an ip alone (KIP-612).
+        type: Kafka's type of the value, which travels as a double; INT and LONG are whole numbers up to their greatest.
+        of_ip: an address has it, and nobody else; others are of users and client.ids.
+        bounds: what it bounds, for people.
+        counted: what counts, and when.
     """
 
-    PRODUCER_BYTE_RATE = "producer_byte_rate"
-    CONSUMER_BYTE_RATE = "consumer_byte_rate"
-    REQUEST_PERCENTAGE = "request_percentage"
-    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-    CONNECTION_CREATION_RATE = "connection_creation_rate"
+    type: ConfigType
+    of_ip: bool
+    bounds: str
+    counted: str
+
+    def __new__(cls, name: str, type: ConfigType, bounds: str, counted: str, of_ip: bool = False) -> Self:
+        """A row: Kafka's name, and the columns."""
+        key = str.__new__(cls, name)
+        key._value_ = name
+        key.type, key.of_ip, key.bounds, key.counted = type, of_ip, bounds, counted
+        return key
+
+    PRODUCER_BYTE_RATE = (
+        "producer_byte_rate",
+        ConfigType.LONG,
+        "bytes a second of produce requests",
+        "whole requests, when they have come",
+    )
+    CONSUMER_BYTE_RATE = (
+        "consumer_byte_rate",
+        ConfigType.LONG,
+        "bytes a second of fetched records",
+        "the records of an answer, when it leaves",
+    )
+    REQUEST_PERCENTAGE = (
+        "request_percentage",
+        ConfigType.DOUBLE,
+        "percent of the broker's event loop; 100 is all of it",
+        "the time in which a request holds the loop",
+    )
+    CONTROLLER_MUTATION_RATE = (
+        "controller_mutation_rate",
+        ConfigType.DOUBLE,
+        "partitions a second that are created and deleted",
+        "those of CreateTopics, DeleteTopics, CreatePartitions, and of topics made by their first use",
+    )
+    CONNECTION_CREATION_RATE = (
+        "connection_creation_rate",
+        ConfigType.INT,
+        "connections a second of an address, which has this key alone",
+        "when they are accepted, before TLS",
+        True,
+    )
 
 
-IP_KEYS = (QuotaKey.CONNECTION_CREATION_RATE,)
+IP_KEYS = tuple(key for key in QuotaKey if key.of_ip)
 """What an ip may have."""
 
-CLIENT_KEYS = tuple(key for key in QuotaKey if key not in IP_KEYS)
+CLIENT_KEYS = tuple(key for key in QuotaKey if not key.of_ip)
 """What a user, a client.id, or both may have."""
 
-_WHOLE_MAX = {
-    QuotaKey.PRODUCER_BYTE_RATE: ("a LONG", _LONG_MAX),
-    QuotaKey.CONSUMER_BYTE_RATE: ("a LONG", _LONG_MAX),
-    QuotaKey.CONNECTION_CREATION_RATE: ("an INT", _INT_MAX),
-}
-"""Whole numbers alone, up to Kafka's type."""
+_WHOLE_MAX = {ConfigType.LONG: ("a LONG", INT64_MAX), ConfigType.INT: ("an INT", INT32_MAX)}
+"""Types of whole numbers, and their greatest."""
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
@@ -138,9 +169,10 @@ def value_fault(entity: QuotaEntity, key: str, value: float) -> str:
         return f"Invalid configuration key {key[:NAME_CHARS_MAX]}; possible for {whom}: {', '.join(allowed)}"
     if not value > 0 or math.isinf(value):
         return f"Quota {key} must be greater than 0, and a number, not {value:g}"
-    if key not in _WHOLE_MAX:
+    type = next(one.type for one in allowed if one == key)
+    if type not in _WHOLE_MAX:
         return ""
-    kind, most = _WHOLE_MAX[QuotaKey(key)]
+    kind, most = _WHOLE_MAX[type]
     if value > most:
         return f"Proposed value for {key} is too large for {kind}."
     return f"{key} cannot be a fractional value." if abs(value % 1.0) > 1e-6 else ""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, overload
 
 from strandline.proto.errors import ConfigError
@@ -22,6 +23,7 @@ from strandline.proto.secrets import is_secret, shown
 from strandline.proto.words import no_effect
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Settings")
 
 Reader = Callable[[str, Any], T]
 """(name, value) -> what it means, or ConfigError. A value is text, or what a program gave to a client as it is."""
@@ -129,6 +131,12 @@ class Setting(Generic[T]):
         """What holds where nothing is given. Raises ConfigError where something must be."""
         if self.required:
             raise ConfigError(self.name, "", f"it must be given. {self.sentence}")
+        return self._default if self.live else self.read(self.name, self.default)
+
+    @cached_property
+    def _default(self) -> T:
+        """Read once, for a broker asks for it of each partition that it has; what a node's file means may depend on
+        where it is read (log.dirs)."""
         return self.read(self.name, self.default)
 
     def stored(self, value: str) -> T:
@@ -145,18 +153,37 @@ class Setting(Generic[T]):
         return replace(self, name=self.broker, broker="", scope=Scope.BROKER)
 
 
+class Part(Generic[S]):
+    """A table within another one, for a part that may not see the whole: the outer one has its rows, and a view of it
+    is an attribute of the outer view."""
+
+    def __init__(self, table: type[S]) -> None:
+        self.table = table
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Part[S]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> S: ...
+
+    def __get__(self, instance: object | None, owner: Any) -> Part[S] | S:
+        """The part: views stand in the `__dict__` of the outer one, which Python asks first."""
+        return self
+
+
 class Settings:
     """A table of settings, and what an instance has read for each: subclasses name the rows.
 
     Attributes:
         scope: of the rows that the class itself has.
         attributes: the rows, inherited ones first, by the name of the attribute.
-        rows: the same by Kafka's name.
+        parts: tables within this one, by the name of the attribute.
+        rows: its own and those of its parts, by Kafka's name.
     """
 
     scope: ClassVar[Scope] = Scope.NODE
     attributes: ClassVar[Mapping[str, Setting[Any]]] = {}
-    rows: ClassVar[Mapping[str, Setting[Any]]] = {}
+    parts: ClassVar[Mapping[str, type[Settings]]] = {}
+    rows: ClassVar[dict[str, Setting[Any]]] = {}
 
     def __init_subclass__(cls, scope: Scope | None = None) -> None:
         super().__init_subclass__()
@@ -164,13 +191,12 @@ class Settings:
         for attribute, row in list(vars(cls).items()):
             if isinstance(row, Setting):
                 setattr(cls, attribute, replace(row, scope=cls.scope))
-        cls.attributes = {
-            attribute: row
-            for base in reversed(cls.__mro__)
-            for attribute, row in vars(base).items()
-            if isinstance(row, Setting)
-        }
+        members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
+        cls.attributes = {name: member for name, member in members.items() if isinstance(member, Setting)}
+        cls.parts = {name: member.table for name, member in members.items() if isinstance(member, Part)}
         cls.rows = {row.name: row for row in cls.attributes.values()}
+        for part in cls.parts.values():
+            cls.rows |= part.rows
 
     def __init__(self, given: Mapping[str, object]) -> None:
         """Read what is given, by Kafka's names, and the defaults of all else. Raises ConfigError."""
@@ -178,7 +204,7 @@ class Settings:
             attribute: row.read(row.name, given[row.name]) if row.name in given else row.default_value()
             for attribute, row in self.attributes.items()
         }
-        self.__dict__.update(values)
+        self.__dict__.update(values, **{name: part(given) for name, part in self.parts.items()})
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.attributes:

@@ -3,43 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.secrets import resolved
+from strandline.proto.settings import (
+    INT64_MAX,
+    ConfigType,
+    Scope,
+    Settings,
+    milliseconds,
+    parsed,
+    size,
+    split_list,
+    whole,
+)
+
+STORE_URL = "remote.log.storage.url"
+STORE_OPTIONS = "remote.log.storage.options"
+STORE_ENABLE = "remote.log.storage.system.enable"
+
+_SCHEMES = ("s3", "gs", "az", "file")
 
 
-@dataclass(frozen=True, slots=True)
-class TierConfig:
-    """Settings of tiered storage on one broker.
+_URLS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory, or empty for none"
+_SWITCH = f"true, false, or empty: true where {STORE_URL} is set"
 
-    Attributes:
-        url: of the object store, with the prefix of the cluster's objects; empty: there is none.
-        options: of the store's client, by its own names. They may hold secrets, and are in no repr.
-        task_interval_ms: Kafka's remote.log.manager.task.interval.ms: how often is looked for segments to copy, and for
-            those in the tier that retention takes.
-        copies_max: segments that are copied at once.
-        copy_bytes_per_second: the most that copying takes of disk and network, altogether.
-        reads_max: reads of objects at once.
-        fetch_wait_max_ms: Kafka's remote.fetch.max.wait.ms: how long a fetch waits for the object store before it is
-            answered with what there is.
-        index_cache_bytes: memory for indexes of objects.
-        cache_bytes: memory for chunks of objects.
-        timeout_ms: how long one request to the store may take.
-        reaper_interval_ms: how often is looked for objects that no metadata name.
-        reaper_grace_ms: how long a broker must have found such an object before it deletes it.
-    """
 
-    url: str = ""
-    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    task_interval_ms: int = 30_000
-    copies_max: int = 2
-    copy_bytes_per_second: int = (1 << 63) - 1
-    reads_max: int = 10
-    fetch_wait_max_ms: int = 500
-    index_cache_bytes: int = 64 << 20
-    cache_bytes: int = 64 << 20
-    timeout_ms: int = 30_000
-    reaper_interval_ms: int = 3_600_000
-    reaper_grace_ms: int = 86_400_000
+def _url(name: str, text: str) -> str:
+    if not text:
+        return ""
+    parts = urlsplit(text)
+    if parts.scheme not in _SCHEMES or not (parts.path.strip("/") if parts.scheme == "file" else parts.netloc):
+        raise ConfigError(name, text, _URLS)
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(name, parts.scheme + "://...", f"{_URLS}; what else the client needs goes to {STORE_OPTIONS}")
+    return text.rstrip("/")
+
+
+def _store_options(name: str, text: str) -> Mapping[str, str]:
+    options: dict[str, str] = {}
+    for place, part in enumerate(split_list(text), 1):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key:
+            raise ConfigError(name, text, f"KEY=VALUE,...; part {place} is not so")
+        if key in options:
+            raise ConfigError(name, text, f"each key once; {key} stands there twice")
+        try:
+            options[key] = resolved(value)
+        except ValueError as error:
+            raise ConfigError(name, text, f"KEY=VALUE,...; {key} is {error}") from None
+    return MappingProxyType(options)
+
+
+def _switch(name: str, text: str) -> bool | None:
+    if text.lower() not in ("", "true", "false"):
+        raise ConfigError(name, text, _SWITCH)
+    return None if not text else text.lower() == "true"
+
+
+class TierConfig(Settings, scope=Scope.NODE):
+    """What a node's file says of tiered storage: where the object store is, and what it may take."""
+
+    store_url = parsed(
+        STORE_URL,
+        _url,
+        None,
+        "The object store for old segments of topics with remote.storage.enable: s3://bucket/prefix, "
+        "gs://bucket/prefix, az://container/prefix, or file:///directory that all nodes have mounted. Give every node "
+        "the same, controllers too. Empty: no tiered storage.",
+        _URLS,
+    )
+    options = parsed(
+        STORE_OPTIONS,
+        _store_options,
+        None,
+        "What the client of the object store needs beside, as KEY=VALUE,... with the names of object_store (region, "
+        "endpoint, access_key_id, ...). A value may be ${env:NAME}, ${file:/path/file.properties:key} or "
+        "${dir:/path:file}. Never shown. What is not given is taken from the environment or the machine's own role, "
+        "as that client does it.",
+        "KEY=VALUE,...",
+        type=ConfigType.PASSWORD,
+    )
+    store_enable = parsed(
+        STORE_ENABLE,
+        _switch,
+        None,
+        f"Whether this node uses the object store. Empty: where {STORE_URL} is set.",
+        _SWITCH,
+        type=ConfigType.BOOLEAN,
+    )
+    task_interval_ms = milliseconds(
+        "remote.log.manager.task.interval.ms",
+        30_000,
+        "How often is looked for segments to copy, and for copied ones that retention takes.",
+        type=ConfigType.LONG,
+    )
+    copies_max = whole(
+        "remote.log.manager.copier.thread.pool.size",
+        2,
+        "Segments that are copied at once (Kafka: 10; two keep a network busy, and each takes from what clients read).",
+        low=1,
+        high=1000,
+    )
+    copy_bytes_per_second = whole(
+        "remote.log.manager.copy.max.bytes.per.second",
+        INT64_MAX,
+        "The most that copying reads and sends in a second, altogether.",
+        low=1,
+        high=INT64_MAX,
+        unit="bytes/s",
+    )
+    fetch_wait_max_ms = milliseconds(
+        "remote.fetch.max.wait.ms",
+        500,
+        "How long a fetch waits for the object store; then it is answered with what there is, and what comes late is "
+        "kept for the next one.",
+    )
+    index_cache_bytes = size(
+        "remote.log.index.file.cache.total.size.bytes",
+        64 << 20,
+        "Memory for indexes of objects (Kafka: 1 GiB of files; here they are in memory, a few kilobytes a segment).",
+        low=1 << 20,
+    )
+    cache_bytes = size(
+        "remote.log.reader.cache.bytes",
+        64 << 20,
+        "Memory for chunks of objects that consumers are reading (Kafka knows nothing like it).",
+        low=8 << 20,
+    )
+    reads_max = whole("remote.log.reader.threads", 10, "Reads of objects at once; further ones wait.", low=1, high=1000)
+    timeout_ms = milliseconds(
+        "remote.log.storage.timeout.ms",
+        30_000,
+        "How long one request to the object store may take, before it is tried again.",
+    )
+    reaper_interval_ms = milliseconds(
+        "remote.log.reaper.interval.ms",
+        3_600_000,
+        "How often is looked for objects that no metadata name: of deleted topics, of copies that failed.",
+    )
+    reaper_grace_ms = milliseconds(
+        "remote.log.reaper.grace.ms",
+        86_400_000,
+        "How long a broker finds an object that no metadata name before it deletes it; objects of deleted topics go at "
+        "once. A copy that takes half as long is given up.",
+        low=60_000,
+    )
+
+    @property
+    def url(self) -> str:
+        """Of the object store, with the prefix of the cluster's objects; empty: there is none, or it is off."""
+        return "" if self.store_enable is False else self.store_url
 
     @property
     def enabled(self) -> bool:

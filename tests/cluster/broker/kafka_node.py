@@ -22,7 +22,7 @@ from strandline.cluster.broker.request import Action, AllowAll, Authorizer, Requ
 from strandline.cluster.broker.sasl import SaslDoor
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.groups.config import GroupConfig
-from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.broker_role import static_settings
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.settings import DERIVED_SETTINGS
@@ -254,11 +254,14 @@ class KafkaNode:
         )
         self.controller.replicas = self.replicas
         self.groups = self.controller.groups = GroupCoordinator(
-            CoordinatorConfig(
-                groups=GroupConfig(min_session_timeout_ms=100, initial_rebalance_delay_ms=0),
-                topic_partitions=4,
-                settle_ms=0,
+            GroupConfig(
+                {
+                    "group.min.session.timeout.ms": 100,
+                    "group.initial.rebalance.delay.ms": 0,
+                    "offsets.topic.num.partitions": 4,
+                }
             ),
+            settle_ms=0,
             image=lambda: self.controller.image,
             replicas=self.replicas,
             controller=self.controller,

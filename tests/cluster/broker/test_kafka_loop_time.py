@@ -22,13 +22,17 @@ from test_kafka_produce import batch
 from test_kafka_tls import ca, listener, trusting  # noqa: F401 - a fixture
 
 from strandline.cluster.broker.handlers import fetch as fetch_handler
+from strandline.cluster.broker.handlers.fetch import FetchHandler
 from strandline.cluster.broker.loop_time import STRANGERS_MS, TURN_MS
+from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition
+from strandline.cluster.broker.request import Peer
 from strandline.cluster.broker.sasl import REQUESTS_BEFORE_MAX
 from strandline.cluster.security.dev_certificates import DevCa
 from strandline.cluster.security.sasl import SaslSettings
 from strandline.cluster.security.tls_transport import TlsConnection
 from strandline.proto import steps
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka import fetch as fetch_messages
 from strandline.proto.kafka.fetch import FetchPartition
 
@@ -211,6 +215,66 @@ def test_a_fetch_of_many_partitions_is_answered_in_turns(tmp_path: Path, monkeyp
                     at_once = await reader.receive_frame()
                     assert node.broker.loop_time.waits - waits <= 2
                 assert in_turns[4:] == at_once[4:]
+
+    asyncio.run(main())
+
+
+def test_many_readable_partitions_are_read_and_watched_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed in a partition between its reading and the wait for it ends the wait. So does what is committed
+    later, and of many that wake at once all are read, in turns."""
+    monkeypatch.setattr(steps, "ITEMS", 5)
+    count = 40
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t", count)
+            where = [TopicPartition("t", number) for number in range(count)]
+            await until(lambda: all(node.replicas.partition(tp) is not None for tp in where))
+            shared = node.broker.handlers.of(FetchHandler)._shared
+
+            def begin(min_bytes: int, offsets: dict[int, int]) -> tuple[Fetch, asyncio.Future[dict[int, int]]]:
+                wanted = [FetchPartition("t", None, number, offsets.get(number, 0), 1000) for number in range(count)]
+                request = fetch_messages.FetchRequest(60_000, min_bytes, 1 << 20, wanted, rack="")
+                results = [FetchedPartition(one) for one in wanted]
+                for result, tp in zip(results, where, strict=True):
+                    result.tp = tp
+                done: asyncio.Future[dict[int, int]] = asyncio.get_running_loop().create_future()
+
+                def sizes(found: list[FetchedPartition]) -> None:
+                    done.set_result({one.wanted.partition: one.size for one in found if one.size})
+
+                return Fetch(shared, Peer("PLAINTEXT", "127.0.0.1"), request, results, sizes), done
+
+            fetch, done = begin(1, {})
+            reading = fetch.begin()
+            for _ in range(5):
+                next(reading)
+            append(node, "t", 3, batch(b"v"))
+            await committed(node, "t", 3, 1)
+            assert len(list(reading)) == 2 * count // 5 - 5, "a step for every five partitions, twice"
+            async with asyncio.timeout(10):
+                assert list(await done) == [3]
+
+            fetch, done = begin(500, {3: 1})
+            assert len(list(fetch.begin())) == 2 * count // 5
+            waits = shared.loop_time.waits
+            stepped(node)
+            for tp in where:
+                append(node, "t", tp.partition, batch(b"v" * 20))
+            async with asyncio.timeout(10):
+                assert len(await done) >= 5
+            assert shared.loop_time.waits > waits
+
+            fetch, done = begin(1, dict.fromkeys(range(count), 1) | {3: 2})
+            reading = fetch.begin()
+            for _ in range(12):
+                next(reading)
+            fetch.cancel()
+            assert not list(reading)
+            assert shared.kept.used_bytes == 0
+            await until(lambda: not any(node.replicas.partition(tp).watchers._calls for tp in where))
 
     asyncio.run(main())
 

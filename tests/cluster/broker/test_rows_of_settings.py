@@ -12,7 +12,7 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
 from lab.pages.configuration import configuration_page
-from lab.pages.settings import settings_table, typed_settings
+from lab.pages.settings import quotas_table, settings_table, typed_settings
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import environment_name
@@ -21,10 +21,12 @@ from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, TopicSettings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
+from strandline.proto.quotas import QuotaEntity, QuotaKey, value_fault
 from strandline.proto.secrets import HIDDEN
 from strandline.proto.settings import (
     INT32_MAX,
     ConfigType,
+    Part,
     Scope,
     Setting,
     Settings,
@@ -106,6 +108,19 @@ def test_attributes_of_clients_are_kafkas_names() -> None:
     for kind in (ProducerConfig, ConsumerConfig, AdminConfig):
         for attribute, row in kind.attributes.items():
             assert attribute == row.name.replace(".", "_")
+
+
+@pytest.mark.parametrize("key", QuotaKey)
+def test_every_column_of_every_quota(key: QuotaKey) -> None:
+    """A whole number where Kafka's type is one, of addresses or of clients, with words for docs/security.md."""
+    entity, other = QuotaEntity(ip="10.0.0.7"), QuotaEntity(user="alice")
+    whose, nobody = (entity, other) if key.of_ip else (other, entity)
+    assert not value_fault(whose, key, 7.0)
+    assert value_fault(nobody, key, 7.0).startswith(f"Invalid configuration key {key}; possible for ")
+    assert value_fault(whose, key, 0.0) == f"Quota {key} must be greater than 0, and a number, not 0"
+    assert bool(value_fault(whose, key, 1.5)) is (key.type is not ConfigType.DOUBLE)
+    assert bool(value_fault(whose, key, 2.0**64)) is (key.type is not ConfigType.DOUBLE)
+    assert f"| `{key}` | {key.bounds} | {key.counted} |" in quotas_table()
 
 
 def add(monkeypatch: pytest.MonkeyPatch, table: type[Settings], attribute: str, row: Setting[Any]) -> None:
@@ -255,6 +270,23 @@ def test_what_was_stored_out_of_bounds_counts_as_the_bound() -> None:
     assert [row.stored(text) for text in ("1", "5", str(2**40))] == [2, 5, INT32_MAX]
     with pytest.raises(ConfigError):
         of(Scope.TOPIC, word("x", "a", ".", "a")).stored("b")
+
+
+def test_a_part_has_rows_of_the_whole_and_a_view_of_its_own() -> None:
+    """A room that may not see the node goes by its part of the node's settings."""
+
+    class Inner(Settings, scope=Scope.NODE):
+        lasts_ms = milliseconds("made.up.ms", 5, "How long a made-up thing lasts.")
+
+    class Outer(Settings, scope=Scope.NODE):
+        other = whole("made.up", 1, "Something else.")
+        inner = Part(Inner)
+
+    assert list(Outer.rows) == ["made.up", "made.up.ms"]
+    outer = Outer({"made.up.ms": "7"})
+    assert (outer.other, outer.inner.lasts_ms) == (1, 7)
+    with pytest.raises(ConfigError, match=r"made\.up\.ms = '0' is not allowed: a whole number from 1"):
+        Outer({"made.up.ms": "0"})
 
 
 def test_a_view_is_read_once_and_shows_no_secret() -> None:

@@ -64,7 +64,8 @@ class Driver:
         made: Mapping[str, int] | None = None,
         **config_values: Any,
     ) -> None:
-        self.config = config or GroupConfig(**{"initial_rebalance_delay_ms": 0, **config_values})
+        values = {"initial_rebalance_delay_ms": 0, **config_values}
+        self.config = config or GroupConfig({GroupConfig.attributes[name].name: values[name] for name in values})
         self.rng = random.Random(7)
         self.topics = {"t": 6} if topics is None else topics
         self.made: Counter[str] = Counter(made or {})

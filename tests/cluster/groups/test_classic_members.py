@@ -125,7 +125,7 @@ def test_who_may_commit() -> None:
 
 def test_topics_that_grow() -> None:
     """The heartbeat of a classic member is enough to see it; no member of the other kind has to be there."""
-    driver = Driver(consumer_migration_policy=MigrationPolicy.UPGRADE)
+    driver = Driver(consumer_migration_policy=MigrationPolicy.UPGRADE.value)
     one, two, member = mixed(driver)
     member.leave()
     turn(one, two)

@@ -315,7 +315,7 @@ def test_assignors() -> None:
     settle(one, two, three)
     assert described(driver).assignor == "range"
     assert all(client.numbers("a") == client.numbers("b") for client in (one, two, three))
-    driver = Driver(consumer_assignors=("range",))
+    driver = Driver(consumer_assignors="range")
     assert ConsumerMember(driver, "m").refused(assignor="uniform") is ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
@@ -442,9 +442,7 @@ def test_operators_see_such_groups() -> None:
 
 def test_old_offsets_and_groups_are_forgotten() -> None:
     """Offsets of topics that nobody reads, by the time of their commit; then a group without members."""
-    driver = Driver(
-        offsets_retention_ms=100_000, offsets_retention_check_ms=10_000, consumer_session_timeout_ms=500_000
-    )
+    driver = Driver(offsets_retention_minutes=1, offsets_retention_check_ms=10_000, consumer_session_timeout_ms=500_000)
     (member,) = members(driver, 1)
     member.beat()
     driver.get_commit(7, member_id="m0", generation=1)
@@ -460,7 +458,7 @@ def test_old_offsets_and_groups_are_forgotten() -> None:
 
 def test_an_empty_group_changes_its_protocol() -> None:
     """Both ways, whatever the policy; offsets stay. With members it may be that it does not (`test_moves`)."""
-    driver = Driver(consumer_migration_policy=MigrationPolicy.DISABLED)
+    driver = Driver(consumer_migration_policy=MigrationPolicy.DISABLED.value)
     classic = driver.stable(1)
     driver.synced(driver.sync(classic[0]))
     driver.get_commit(5, member_id=classic[0].member_id, generation=classic[0].generation)

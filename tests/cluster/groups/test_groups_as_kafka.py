@@ -42,14 +42,18 @@ def test_a_group_that_has_become_too_large_is_rebalanced_when_it_is_loaded() -> 
     """testOnLoadedExceedGroupMaxSizeTriggersRebalance, testLastJoiningMembersAreKickedOut...: who joins first stays."""
     driver = Driver()
     members = driver.stable(3, **LONG)
-    smaller = Driver(GroupConfig(initial_rebalance_delay_ms=0, max_size=2), driver.log, driver.now_ms)
+    smaller = Driver(
+        GroupConfig({"group.initial.rebalance.delay.ms": 0, "group.max.size": 2}), driver.log, driver.now_ms
+    )
     assert smaller.group().state is GroupState.PREPARING_REBALANCE
     assert [smaller.beat(one) for one in members] == [ErrorCode.REBALANCE_IN_PROGRESS] * 3
     first, second, late = (smaller.join(one.member_id, **LONG) for one in members)
     assert smaller.answer(late) == JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
     assert {smaller.joined(one).generation for one in (first, second)} == {members[0].generation + 1}
     assert len(smaller.group().members) == 2
-    as_large = Driver(GroupConfig(initial_rebalance_delay_ms=0, max_size=3), driver.log, driver.now_ms)
+    as_large = Driver(
+        GroupConfig({"group.initial.rebalance.delay.ms": 0, "group.max.size": 3}), driver.log, driver.now_ms
+    )
     assert as_large.group().state is GroupState.STABLE
 
 

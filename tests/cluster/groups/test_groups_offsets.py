@@ -162,7 +162,7 @@ def test_100_a_clock_set_ahead_drops_no_offset() -> None:
 
 def test_offsets_of_topics_that_nobody_reads_any_more_expire() -> None:
     """A stable group's offsets of other topics go by the time of the commit."""
-    driver = Driver(offsets_retention_ms=3_600_000)
+    driver = Driver(offsets_retention_minutes=60)
     (joined,) = driver.stable(session_timeout_ms=1_800_000)
     driver.answer(driver.commit(5, joined))
     driver.answer(driver.commit(5, joined, topic="old"))

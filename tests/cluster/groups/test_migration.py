@@ -134,7 +134,7 @@ def test_up_while_the_leader_assigns() -> None:
 @pytest.mark.parametrize("policy", list(MigrationPolicy))
 def test_the_policy_of_moving_up(policy: MigrationPolicy) -> None:
     """group.consumer.migration.policy; GROUP_ID_NOT_FOUND as Kafka has it."""
-    driver = Driver(consumer_migration_policy=policy)
+    driver = Driver(consumer_migration_policy=policy.value)
     classic_group(driver)
     member = ConsumerMember(driver, "m")
     if policy in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL):
@@ -301,7 +301,7 @@ def test_a_group_that_came_down_keeps_what_each_has() -> None:
 @pytest.mark.parametrize("policy", list(MigrationPolicy))
 def test_the_policy_of_moving_down(policy: MigrationPolicy) -> None:
     """A group that may not move down is one of the consumer protocol with classic members alone, and works."""
-    driver = Driver(consumer_migration_policy=policy)
+    driver = Driver(consumer_migration_policy=policy.value)
     member = ConsumerMember(driver, "m")
     member.beat()
     classic = ClassicClient(driver, "c")

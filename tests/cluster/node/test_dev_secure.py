@@ -135,10 +135,9 @@ def test_what_lets_everybody_in_is_nobodys_mistake(tmp_path: Path, settings: dic
     DevCluster(tmp_path / "c", nodes=1, settings=ASKS | settings)._prepare()
 
 
-@pytest.mark.parametrize("sasl", [True, False])
-def test_what_it_prints_is_true_where_brokers_ask(tmp_path: Path, sasl: bool) -> None:
+def test_what_it_prints_is_true_where_brokers_ask(tmp_path: Path) -> None:
     """The printed user makes topics and ACLs; what it gives to others are ACLs."""
-    flags = ["--secure", *(["--sasl"] if sasl else []), "-X", f"authorizer.class.name={STANDARD_AUTHORIZER}"]
+    flags = ["--secure", "--sasl", "-X", f"authorizer.class.name={STANDARD_AUTHORIZER}"]
     command = [*STRANDLINE, "dev", *flags, "--nodes", "1", "--port-base", "0", "--data-dir", str(tmp_path / "c")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as dev:
         assert dev.stdout is not None

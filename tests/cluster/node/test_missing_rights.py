@@ -47,7 +47,7 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.delete_topics(["t"]), "User:alice may not DELETE topic t"),
     (lambda a: a.create_partitions({"t": 2}), "User:alice may not ALTER topic t"),
     (lambda a: a.elect_leaders(None, unclean=False), f"{MINE} may not ALTER the cluster"),
-    (lambda a: a.elect_leaders([PLACE], unclean=False), "User:alice may not ALTER the cluster"),
+    (lambda a: a.elect_leaders([PLACE], unclean=False), f"{MINE} may not ALTER the cluster"),
     (lambda a: a.describe_topics(["t"]), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.list_offsets({PLACE: -1}), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.delete_records({PLACE: 0}), f"{MINE} may not DESCRIBE topic t"),

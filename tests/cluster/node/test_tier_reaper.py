@@ -72,7 +72,7 @@ class Site:
             cluster_id="c",
             image=lambda: self.image,
             clock=self.clock,
-            config=TierConfig(reaper_grace_ms=GRACE_MS),
+            config=TierConfig({"remote.log.reaper.grace.ms": GRACE_MS}),
             in_session=lambda: True,
             reaped=self.reaped,
         )

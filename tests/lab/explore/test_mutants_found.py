@@ -10,6 +10,7 @@ from lab.explore.bounds import PartitionBounds, QuorumBounds
 ONE_EPOCH = QuorumBounds(epochs=1, timeouts=2)
 ELECTION = QuorumBounds(epochs=1, records=0, crashes=0)
 TWO_EPOCHS = QuorumBounds()
+ZEROED = QuorumBounds(records=0, crashes=0, timeouts=2, zeros=1)
 SNAPSHOT = QuorumBounds(crashes=0, timeouts=2, snapshots=1)
 
 SLOW = PartitionBounds()
@@ -38,6 +39,7 @@ RUINED = PartitionBounds(records=1, crashes=2, delays=0, rots=1, lags=0, leader_
         ("fetch-before-flush", QuorumBounds(epochs=1, crashes=0, timeouts=1), "MajorityReachedHighWatermark"),
         ("count-before-sync", ONE_EPOCH, "MajorityReachedHighWatermark"),
         ("a-flush-covers-what-came-later", ONE_EPOCH, "MajorityReachedHighWatermark"),
+        ("unproven-votes-count-in-full", ZEROED, "LeaderHasAllCommittedValues"),
     ],
 )
 def test_a_rule_of_the_quorum(mutant: str, bounds: Bounds, invariant: str) -> None:

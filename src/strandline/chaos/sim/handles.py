@@ -10,10 +10,20 @@ from typing import Any, Protocol
 from strandline.chaos.sim.clock import SimClock
 
 
+class Preempted(Protocol):
+    """Threads beside the loop of a process (`strandline.chaos.sim.threads.Threads`), as the loop uses them."""
+
+    def run_callback(self, run: Callable[[], object]) -> None: ...
+    def within_a_call(self) -> None: ...
+
+
 class Owner(Protocol):
     """A process incarnation (`strandline.chaos.sim.process.Process`), as the loop uses it."""
 
     wakeups: int
+
+    @property
+    def threads(self) -> Preempted | None: ...
 
     @property
     def clock(self) -> SimClock: ...
@@ -22,6 +32,10 @@ class Owner(Protocol):
 
 OWNER: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("simulated process", default=None)
 """The process incarnation in whose name the current callback runs; None is the world itself (network, scenario)."""
+
+
+THREAD: contextvars.ContextVar[object | None] = contextvars.ContextVar("simulated thread", default=None)
+"""The blocking client on whose thread the current callback would run (`strandline.chaos.sim.threads`)."""
 
 
 class ProcessKilled(BaseException):
@@ -92,6 +106,7 @@ class SimTask(asyncio.Task[Any]):
     Attributes:
         owner: the process incarnation that it belongs to. Its error may be reported in the name of another: when the
             garbage collector finds the task.
+        thread: the blocking client that it belongs to.
     """
 
     def __init__(
@@ -105,6 +120,7 @@ class SimTask(asyncio.Task[Any]):
     ) -> None:
         self._number = number
         self.owner: Owner | None = OWNER.get() if context is None else context.get(OWNER)
+        self.thread: object | None = THREAD.get() if context is None else context.get(THREAD)
         super().__init__(coro, loop=loop, context=context, **keywords)
 
     def __hash__(self) -> int:

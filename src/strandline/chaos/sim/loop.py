@@ -16,6 +16,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimFuture, SimHandle, SimTask
@@ -104,7 +105,18 @@ class SimLoop(asyncio.BaseEventLoop):
         self._queue.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        """A function of asyncio's in Python, in which a thread that calls it may be interrupted, before and behind."""
+        owner = OWNER.get()
+        threads = None if owner is None else owner.threads
+        if threads is not None:
+            threads.within_a_call()
+        handle = self.call_soon(callback, *args, context=context)
+        if threads is not None:
+            threads.within_a_call()
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -189,7 +201,11 @@ class SimLoop(asyncio.BaseEventLoop):
         if self.trace_sink is not None:
             self.trace_sink(f"{self.now_us} run {handle.number} {owner} {_name(handle)}")
         try:
-            handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
+            if owner is None or owner.threads is None:
+                handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
+            else:
+                run = partial(handle._context.run, handle._callback, *handle._args)  # type: ignore[arg-type]
+                owner.threads.run_callback(run)
         except (SystemExit, KeyboardInterrupt):
             raise
         except ProcessKilled:

@@ -70,6 +70,8 @@ class Process:
         self.context = contextvars.Context()
         self.context.run(OWNER.set, self)
         self.main: asyncio.Task[Any] | None = None
+        self.threads: Any = None
+        """Beside its loop, where its program has any (`strandline.chaos.sim.threads.Threads`)."""
         self.on_death: list[Callable[[], None]] = []
         self._loop = loop
         self.blocked = False

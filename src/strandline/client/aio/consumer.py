@@ -184,7 +184,7 @@ class Consumer(Reader):
         if self._deserializing.wanted:
             name = "key.deserializer" if self._config.key_deserializer is not None else "value.deserializer"
             raise ConfigError(name, "a function", "none with poll_columns, which gives bytes; poll calls it")
-        self._refetch_decoded()
+        self._refetch_decoded()  # schedule 108/columns-begin-behind-what-was-decoded
         self._finish()
         polled = await self._next_records(timeout_s, max_records, self._take_columns)
         if self._group is not None:

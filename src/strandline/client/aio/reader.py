@@ -131,7 +131,7 @@ class Reader:
             held = self._first_ready(state.partition)
             if held is not None:  # what iteration polled ahead comes again after `resume`
                 self._drop_ready(state.partition)
-                state.seek(held)
+                state.seek(held)  # schedule 108/paused-partition-skips-what-was-polled-ahead
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`."""
@@ -162,7 +162,7 @@ class Reader:
                 fetcher.replaced = False
                 await self._begin_anew()
             records = take(most if await look(until_ms) else 0)
-            fetcher.wake()
+            fetcher.wake()  # schedule 108/cancelled-poll-keeps-what-it-took
             if records:
                 return records
             tell_again_ms = fetcher.raise_error()

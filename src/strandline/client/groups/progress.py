@@ -73,7 +73,7 @@ class Progress:
     def hand_behind(self, behind: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Everything before these offsets goes to the caller now."""
         self._settle()
-        self._handed.update(behind)
+        self._handed.update(behind)  # schedule 64/handed-out-counts-as-done
 
     def finish(self) -> None:
         """The caller is done with everything that was handed out."""

@@ -2,6 +2,7 @@
 
 A parked fetch is not a task: it is woken by the high watermarks of its partitions, reads on from where its last read
 ended, and keeps what it has (those bytes are committed, so they cannot change). A shared deadline wheel ends its wait.
+Thousands of partitions are looked at in many turns of the loop, by a task.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.fetch import FetchPartition, FetchRequest, PartitionData
+from strandline.proto.steps import Steps, parts
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReadOutcome
@@ -106,7 +108,6 @@ class Fetch:
 
     __slots__ = (
         "_charged",
-        "_cold_task",
         "_done",
         "_ended",
         "_is_short",
@@ -118,6 +119,7 @@ class Fetch:
         "_request",
         "_shared",
         "_size",
+        "_task",
         "_ticket",
         "_wakes",
         "_woken",
@@ -144,12 +146,12 @@ class Fetch:
         self._wakes: list[_Wake] = []
         self._woken: dict[_Wake, None] = {}
         self._ticket: Ticket | None = None
-        self._cold_task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self.results = results
 
-    def start(self) -> None:
+    def begin(self) -> Steps[None]:
         """Read what there is."""
-        self._read(self.results)
+        return self._read(self.results)
 
     def woken(self, wake: _Wake) -> None:
         """A partition has more, or will never have: look at all that woke in this loop turn together."""
@@ -166,8 +168,8 @@ class Fetch:
         """The client has gone: forget it."""
         if not self._ended:
             self._release()
-            if self._cold_task is not None:
-                self._cold_task.cancel()
+            if self._task is not None:
+                self._task.cancel()
 
     def _go_on(self, work: Callable[[], None]) -> None:
         """Many may have waited for the same records, or for the same time: each when its client has its turn."""
@@ -182,25 +184,36 @@ class Fetch:
         if self._ended:
             return
         self._wakes = [wake for wake in self._wakes if wake not in woken]
+        steps = self._read([wake.result for wake in woken])
         try:
-            self._read([wake.result for wake in woken])
+            for _ in steps:
+                self._task = spawn(self._shared.loop_time.in_turns(self._peer, steps), self._give_up)
+                return
         except Exception as error:
             self._give_up(error)
 
-    def _read(self, results: list[FetchedPartition]) -> None:
+    def _read(self, results: list[FetchedPartition]) -> Steps[None]:
         """Read what there is, then answer or wait; cold bytes are read by a task first."""
-        cold = []
-        for result in results:
-            if result.error is ErrorCode.NONE and result.diverging is None and result.preferred_replica < 0:
-                outcome = self._shared.replicas.read(*self._place(result), **self._limits(result))
-                if outcome is None:
-                    cold.append(result)
-                else:
-                    self._take(result, outcome)
+        cold: list[FetchedPartition] = []
+        for part in parts(results):  # rule A26/a-long-fetch-is-read-in-one-turn
+            if part is not results:
+                yield
+                if self._ended:
+                    return
+            cold += [result for result in part if not self._read_warm(result)]
         if cold:
-            self._cold_task = spawn(self._read_cold(cold, results), self._give_up)
+            self._task = spawn(self._read_cold(cold, results), self._give_up)
         else:
-            self._answer_or_wait(results)
+            yield from self._answer_or_wait(results)
+
+    def _read_warm(self, result: FetchedPartition) -> bool:
+        """False: the bytes have to be waited for."""
+        if result.error is not ErrorCode.NONE or result.diverging is not None or result.preferred_replica >= 0:
+            return True
+        outcome = self._shared.replicas.read(*self._place(result), **self._limits(result))
+        if outcome is not None:
+            self._take(result, outcome)
+        return outcome is not None
 
     def _give_up(self, error: BaseException) -> None:
         """An internal error, where nobody above would see it: log it, and answer."""
@@ -212,8 +225,9 @@ class Fetch:
     async def _read_cold(self, cold: list[FetchedPartition], results: list[FetchedPartition]) -> None:
         await self._read_cold_ones(cold)
         if not self._ended:
-            self._cold_task = None
-            self._answer_or_wait(results)
+            steps = self._answer_or_wait(results)
+            for _ in steps:
+                await self._shared.loop_time.in_turns(self._peer, steps)
 
     async def _read_cold_ones(self, cold: list[FetchedPartition]) -> None:
         for result in cold:
@@ -263,7 +277,7 @@ class Fetch:
             result.next_offset = outcome.next_offset
             self._size += len(data)
 
-    def _answer_or_wait(self, just_read: list[FetchedPartition]) -> None:
+    def _answer_or_wait(self, just_read: list[FetchedPartition]) -> Steps[None]:
         # rule A27/any-number-of-fetches-wait
         if (
             self._size >= self._min_bytes
@@ -275,15 +289,32 @@ class Fetch:
         ):
             self._end()
             return
-        for result in just_read:
-            wake = _Wake(self, result)
-            assert result.tp is not None  # without an error it was found
-            wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake)
-            self._wakes.append(wake)
+        for part in parts(just_read):  # rule A26/a-long-fetch-is-parked-in-one-turn
+            if part is not just_read:
+                yield
+                if self._ended:
+                    return
+            for result in part:
+                # rule A26/what-comes-between-reading-and-waiting-is-missed
+                self._watch(result, has_changed=part is not just_read and self._has_more(result))
         self._charge(Account.PARKED, self._size - self._charged)
         self._charged = self._size
         if self._ticket is None:
             self._ticket = self._shared.deadlines.add(self._request.max_wait_ms, self)
+
+    def _watch(self, result: FetchedPartition, *, has_changed: bool) -> None:
+        wake = _Wake(self, result)
+        assert result.tp is not None  # without an error it was found
+        if has_changed:
+            self.woken(wake)
+            return
+        wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake)
+        self._wakes.append(wake)
+
+    def _has_more(self, result: FetchedPartition) -> bool:
+        """Since it was read, some turns ago, its high watermark has risen, or it is hosted no more."""
+        partition = None if result.tp is None else self._shared.replicas.partition(result.tp)
+        return partition is None or partition.high_watermark > result.high_watermark
 
     def _may_wait(self) -> bool:
         """There is room to remember the request while it waits; else it is answered at once, with what there is."""
@@ -308,15 +339,25 @@ class Fetch:
         self._ended = True
         if self._ticket is not None:
             self._ticket.cancel()
-        for wake in self._wakes:
-            if wake.withdraw is not None:
-                wake.withdraw()
-        self._wakes.clear()
+        steps = _withdraw(self._wakes)
+        self._wakes = []
+        for _ in steps:
+            spawn(self._shared.loop_time.in_turns(self._peer, steps), self._give_up)
+            break
         self._charge(Account.PARKED, -self._charged)
         self._charged = 0
         if self._kept:
             self._shared.kept.release(self._principal, self._kept)
             self._kept = 0
+
+
+def _withdraw(wakes: list[_Wake]) -> Steps[None]:
+    for part in parts(wakes):
+        if part is not wakes:
+            yield
+        for wake in part:
+            if wake.withdraw is not None:
+                wake.withdraw()
 
 
 def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:

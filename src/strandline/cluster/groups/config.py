@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from strandline.cluster.groups.consumer_protocol.assignors import ASSIGNORS
+from strandline.proto.errors import ConfigError
+from strandline.proto.settings import (
+    INT32_MAX,
+    ConfigType,
+    Scope,
+    Settings,
+    milliseconds,
+    parsed,
+    size,
+    whole,
+    words,
+)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """A new member that has joined and hears nothing is given up after so long: it does not send heartbeats yet, and its
@@ -36,32 +49,131 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
-    """Attributes:
-    min_session_timeout_ms, max_session_timeout_ms: what a member may ask for (`group.{min,max}.session.timeout.ms`).
-    initial_rebalance_delay_ms: how long an empty group waits for more members (`group.initial.rebalance.delay.ms`).
-    max_size: most members of a group (`group.max.size`).
-    offset_metadata_max_bytes: most bytes of text beside a committed offset (`offset.metadata.max.bytes`).
-    offsets_retention_ms: offsets of a group without members are forgotten after so long
-        (`offsets.retention.minutes`).
-    offsets_retention_check_ms: how often that is looked at (`offsets.retention.check.interval.ms`).
-    consumer_session_timeout_ms, consumer_heartbeat_interval_ms: of members of the consumer protocol, which do not
-        choose their own (`group.consumer.session.timeout.ms`, `group.consumer.heartbeat.interval.ms`).
-    consumer_max_size: most members of such a group (`group.consumer.max.size`).
-    consumer_assignors: names, the first is the default (`group.consumer.assignors`).
-    consumer_migration_policy: `group.consumer.migration.policy`.
-    """
+_POLICIES = "one of " + ", ".join(policy.value for policy in MigrationPolicy)
 
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 10_000
-    offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
-    offsets_retention_check_ms: int = 600_000
-    consumer_session_timeout_ms: int = 45_000
-    consumer_heartbeat_interval_ms: int = 5_000
-    consumer_max_size: int = 10_000
-    consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+
+def _policy(name: str, text: str) -> MigrationPolicy:
+    try:
+        return MigrationPolicy(text)
+    except ValueError:
+        raise ConfigError(name, text, _POLICIES) from None
+
+
+class GroupConfig(Settings, scope=Scope.NODE):
+    """What a node's file says of groups: who may be a member, how long what is remembered."""
+
+    min_session_timeout_ms = milliseconds(
+        "group.min.session.timeout.ms",
+        6_000,
+        "The shortest session.timeout.ms that a member may ask for; a shorter one is refused.",
+    )
+    max_session_timeout_ms = milliseconds(
+        "group.max.session.timeout.ms", 1_800_000, "The longest session.timeout.ms that a member may ask for."
+    )
+    initial_rebalance_delay_ms = milliseconds(
+        "group.initial.rebalance.delay.ms",
+        3_000,
+        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 150: "
+        "consumers start nearly at once, and kafka-python's still meet no race of theirs.",
+        low=0,
+    )
+    max_size = whole(
+        "group.max.size",
+        10_000,
+        "The most members of one group; further ones are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_session_timeout_ms = milliseconds(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "A member of a group of the consumer protocol (KIP-848) that says nothing for so long is given up. They do "
+        "not choose their own.",
+        low=1_000,
+    )
+    consumer_heartbeat_interval_ms = milliseconds(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        "How often members of the consumer protocol are told to send a heartbeat: a rebalance takes some of these.",
+        low=10,
+    )
+    consumer_max_size = whole(
+        "group.consumer.max.size",
+        10_000,
+        "The most members of one group of the consumer protocol; further ones are refused with GROUP_MAX_SIZE_REACHED "
+        "(Kafka: no limit).",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_assignors = words(
+        "group.consumer.assignors",
+        "uniform,range",
+        "The assignors that members of the consumer protocol may choose from; the first is for those that do not care. "
+        "uniform: all partitions spread evenly, moving few. range: each topic in ranges, topics of one size alike.",
+        *ASSIGNORS,
+    )
+    consumer_migration_policy = parsed(
+        "group.consumer.migration.policy",
+        _policy,
+        MigrationPolicy.BIDIRECTIONAL.value,
+        "Which way a group with members may move while they read: upgrade (a group of the classic protocol becomes "
+        "one of the consumer protocol with the first member that joins by that), downgrade (and a classic one again "
+        "when the last of these has gone), bidirectional, or disabled. Groups without members move both ways.",
+        _POLICIES,
+    )
+    offset_metadata_max_bytes = whole(
+        "offset.metadata.max.bytes",
+        4096,
+        "The most bytes of text that a client may store beside a committed offset.",
+        low=0,
+        high=INT32_MAX,
+        unit="bytes",
+    )
+    offsets_retention_minutes = whole(
+        "offsets.retention.minutes",
+        10_080,
+        "Committed offsets of a group without members, and of topics that nobody in the group reads, are forgotten "
+        "after so long (a week).",
+        low=1,
+        high=INT32_MAX,
+        unit="min",
+    )
+    offsets_retention_check_ms = milliseconds(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "How often is looked for offsets that may be forgotten.",
+        type=ConfigType.LONG,
+    )
+    commit_timeout_ms = milliseconds(
+        "offsets.commit.timeout.ms",
+        5_000,
+        "How long a commit waits until every in-sync replica has it, before the client is told to try again.",
+    )
+    topic_partitions = whole(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of __consumer_offsets when it is created, at the first use of a group. Not to be changed after.",
+        low=1,
+        high=10_000,
+    )
+    topic_replication_factor = whole(
+        "offsets.topic.replication.factor",
+        3,
+        "Copies of each partition of __consumer_offsets when it is created; where fewer brokers are registered, as "
+        "many as there are, with a warning in the log.",
+        low=1,
+        high=32_767,
+        type=ConfigType.SHORT,
+    )
+    topic_segment_bytes = size(
+        "offsets.topic.segment.bytes",
+        100 * 1024**2,
+        "segment.bytes of __consumer_offsets when it is created.",
+        low=1024,
+        high=INT32_MAX,
+    )
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """`offsets.retention.minutes` in milliseconds."""
+        return self.offsets_retention_minutes * 60_000

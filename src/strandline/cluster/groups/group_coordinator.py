@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.cluster.groups.commands import ForgetTopics
@@ -40,36 +39,19 @@ NAMED_MS_MAX = 1_000.0
 client looks for the coordinator again."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
-    """Attributes:
-    groups: limits and times of groups.
-    topic_partitions, topic_replication_factor, topic_segment_bytes: of `__consumer_offsets`, when it is created
-        (`offsets.topic.num.partitions`, `offsets.topic.replication.factor`, `offsets.topic.segment.bytes`).
-    commit_timeout_ms: how long a write may wait for the in-sync replicas (`offsets.commit.timeout.ms`).
-    settle_ms: how long after its start this broker waits for others before it creates the topic with fewer copies.
-    """
-
-    groups: GroupConfig = field(default_factory=GroupConfig)
-    topic_partitions: int = 50
-    topic_replication_factor: int = 3
-    topic_segment_bytes: int = 100 * 1024 * 1024
-    commit_timeout_ms: int = 5_000
-    settle_ms: float = SETTLE_MS
-
-
 class GroupCoordinator:
     """Commands of groups to the shard that has them. Subscribe `on_metadata` behind the replicas."""
 
     def __init__(
         self,
-        config: CoordinatorConfig,
+        config: GroupConfig,
         *,
         image: Callable[[], MetadataImage],
         replicas: ReplicaManager,
         controller: ControllerChannel,
         clock: Clock,
         rng: Rng,
+        settle_ms: float = SETTLE_MS,
     ) -> None:
         self.config = config
         self.counters = GroupCounters()
@@ -79,7 +61,7 @@ class GroupCoordinator:
             OFFSETS_TOPIC,
             replicas=replicas,
             clock=clock,
-            make_shard=lambda: GroupShard(config.groups, rng, self.counters, image),
+            make_shard=lambda: GroupShard(config, rng, self.counters, image),
             write_timeout_ms=config.commit_timeout_ms,
         )
         self._topic = InternalTopic(
@@ -97,7 +79,7 @@ class GroupCoordinator:
             controller=controller,
             clock=clock,
             timeout_ms=CREATE_TIMEOUT_MS,
-            settle_ms=config.settle_ms,
+            settle_ms=settle_ms,
         )
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: C
         InternalTopicConfig(
             AUDIT_TOPIC,
             partitions=0,
-            replication_factor=config.offsets_topic_replication_factor,
+            replication_factor=config.groups.topic_replication_factor,
             configs={
                 "cleanup.policy": "delete",
                 "retention.ms": str(RETENTION_MS),

@@ -11,8 +11,7 @@ from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.broker import Broker, BrokerParts
 from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
-from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
-from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
 from strandline.cluster.node.authorization import authorizer_of
 from strandline.cluster.node.config import NodeConfig
@@ -86,7 +85,7 @@ class BrokerRole:
             tier=None if self.tier is None else self.tier.parts,
         )
         self.groups = GroupCoordinator(
-            _coordinator_config(config),
+            config.groups,
             image=lambda: node.publisher.image,
             replicas=self.replicas,
             controller=self.channel,
@@ -330,30 +329,6 @@ def _broker_config(config: NodeConfig) -> BrokerConfig:
         connections_per_ip=config.max_connections_per_ip_overrides,
         quota_windows=config.quota_window_num,
         quota_window_ms=config.quota_window_size_seconds * 1000,
-    )
-
-
-def _coordinator_config(config: NodeConfig) -> CoordinatorConfig:
-    """For the coordinator of groups."""
-    return CoordinatorConfig(
-        groups=GroupConfig(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_size=config.group_max_size,
-            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-            consumer_max_size=config.group_consumer_max_size,
-            consumer_assignors=config.group_consumer_assignors,
-            consumer_migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
-            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-            offsets_retention_check_ms=config.offsets_retention_check_interval_ms,
-        ),
-        topic_partitions=config.offsets_topic_num_partitions,
-        topic_replication_factor=config.offsets_topic_replication_factor,
-        topic_segment_bytes=config.offsets_topic_segment_bytes,
-        commit_timeout_ms=config.offsets_commit_timeout_ms,
     )
 
 

@@ -41,7 +41,6 @@ from strandline.controller.metadata.settings import BROKER_SETTINGS, CLEANER_HAS
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
-from strandline.replica.tier_config import TierConfig
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
@@ -163,24 +162,6 @@ class NodeConfig(NodeSettings):
             log_segment_bytes=self.metadata_log_segment_bytes,
         )
 
-    @property
-    def tier(self) -> TierConfig:
-        """These settings, for whoever copies and reads."""
-        return TierConfig(
-            url="" if self.remote_storage_enable is False else self.remote_storage_url,
-            options=self.remote_storage_options,
-            task_interval_ms=self.remote_task_interval_ms,
-            copies_max=self.remote_copies_max,
-            copy_bytes_per_second=self.remote_copy_bytes_per_second,
-            reads_max=self.remote_reads_max,
-            fetch_wait_max_ms=self.remote_fetch_wait_max_ms,
-            index_cache_bytes=self.remote_index_cache_bytes,
-            cache_bytes=self.remote_cache_bytes,
-            timeout_ms=self.remote_storage_timeout_ms,
-            reaper_interval_ms=self.remote_reaper_interval_ms,
-            reaper_grace_ms=self.remote_reaper_grace_ms,
-        )
-
     def _listener(self, name: str) -> Listener:
         return next(listener for listener in self.listeners if listener.name == name)
 
@@ -196,7 +177,7 @@ class NodeConfig(NodeSettings):
         for advertised in self.advertised_listeners:
             if advertised.name not in names:
                 raise ConfigError("advertised.listeners", advertised.name, "one of " + ", ".join(names))
-        check_tier(self.remote_storage_url, self.remote_storage_enable)
+        check_tier(self.tier)
         check_listeners(self.given, self.security_protocol_map, self.listeners)
         for listener in self.listeners:
             mechanisms = self.of_listener(listener.name)[ENABLED]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from strandline.cluster.node.settings import STORE_ENABLE, STORE_OPTIONS, STORE_URL
 from strandline.proto.errors import ConfigError
+from strandline.replica.tier_config import STORE_ENABLE, STORE_OPTIONS, STORE_URL, TierConfig
 
 
-def check_tier(url: str, enabled: bool | None) -> None:
+def check_tier(tier: TierConfig) -> None:
     """The settings of the object store together. Raises ConfigError."""
-    if enabled and not url:
+    if tier.store_enable and not tier.store_url:
         raise ConfigError(
             STORE_ENABLE, "true", f"false or empty without {STORE_URL}, which says where the object store is"
         )

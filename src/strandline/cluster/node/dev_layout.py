@@ -111,9 +111,7 @@ class Layout:
             ConfigError: the file is damaged, the ports cannot be, or a cluster without users shall have one.
         """
         if sasl and not secure:
-            raise ConfigError(
-                "--sasl", True, "a cluster with --secure: passwords and records are for nobody else to read"
-            )
+            raise ConfigError("--sasl", True, "add --secure: passwords and records are for nobody else to read")
         if port_base and port_base not in PORT_BASES:
             raise ConfigError("--port-base", port_base, f"0 or a port from {PORT_BASES[0]} to {PORT_BASES[-1]}")
         self.root = root

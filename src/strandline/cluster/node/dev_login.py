@@ -37,7 +37,7 @@ class DevLogin:
         if self._file.exists():
             return
         if not is_new:
-            raise ConfigError("--sasl", True, "a cluster that was made with it: --fresh begins anew")
+            raise ConfigError("--sasl", True, "these data are of a cluster without logins: --fresh begins anew")
         write_secret(self._file, secrets.token_urlsafe(24) + "\n")
 
     def as_formatted(self) -> tuple[str, ...]:

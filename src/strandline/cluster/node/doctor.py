@@ -12,9 +12,9 @@ from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.settings import STORE_URL
 from strandline.controller.metadata.settings import BROKER_SETTINGS, settings_without_effect
 from strandline.log.compiled import CONSEQUENCE, REMEDY
+from strandline.replica.tier_config import STORE_URL
 
 PARTITIONS_A_BROKER_MAX = 2000
 """Above this, recovery and failover of one broker take seconds (row S19): measured with replication 3 on two cores."""

@@ -9,21 +9,17 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from urllib.parse import urlsplit
 
 from strandline.cluster.broker.config import DerivedSetting
-from strandline.cluster.groups.config import MigrationPolicy
-from strandline.cluster.groups.consumer_protocol.assignors import ASSIGNORS
+from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_listeners, parse_voters
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.sasl import MECHANISMS
 from strandline.proto.errors import ConfigError
-from strandline.proto.secrets import resolved
 from strandline.proto.settings import (
     INT32_MAX,
-    INT64_MAX,
     ConfigType,
+    Part,
     Scope,
     Settings,
     boolean,
@@ -35,9 +31,9 @@ from strandline.proto.settings import (
     string,
     whole,
     word,
-    words,
 )
 from strandline.proto.tls import CLIENT_AUTH, HOW_TO_MAKE_PEM, PEM
+from strandline.replica.tier_config import TierConfig
 
 INTERNAL = "INTERNAL"
 HTTP = "HTTP"
@@ -85,7 +81,8 @@ def _overrides(name: str, text: str) -> Mapping[str, int]:
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
-    directories = tuple(map(os.path.abspath, split_list(text)))  # what syncs one's name takes the directory above
+    # What syncs one's name takes the directory above.
+    directories = tuple(map(os.path.abspath, split_list(text)))  # rule A1/directories-as-they-are-named
     if not directories or len(set(directories)) != len(directories):
         raise ConfigError(name, text, _DIRECTORIES)
     return directories
@@ -179,49 +176,6 @@ def _mechanisms(name: str, text: str) -> str:
     if not mechanisms or not set(mechanisms) <= set(MECHANISMS) or len(set(mechanisms)) != len(mechanisms):
         raise ConfigError(name, text, _MECHANISMS)
     return ",".join(mechanisms)
-
-
-STORE_URL = "remote.log.storage.url"
-STORE_OPTIONS = "remote.log.storage.options"
-STORE_ENABLE = "remote.log.storage.system.enable"
-
-_SCHEMES = ("s3", "gs", "az", "file")
-
-
-_URLS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory, or empty for none"
-_SWITCH = f"true, false, or empty: true where {STORE_URL} is set"
-
-
-def _url(name: str, text: str) -> str:
-    if not text:
-        return ""
-    parts = urlsplit(text)
-    if parts.scheme not in _SCHEMES or not (parts.path.strip("/") if parts.scheme == "file" else parts.netloc):
-        raise ConfigError(name, text, _URLS)
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ConfigError(name, parts.scheme + "://...", f"{_URLS}; what else the client needs goes to {STORE_OPTIONS}")
-    return text.rstrip("/")
-
-
-def _store_options(name: str, text: str) -> Mapping[str, str]:
-    options: dict[str, str] = {}
-    for place, part in enumerate(split_list(text), 1):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key:
-            raise ConfigError(name, text, f"KEY=VALUE,...; part {place} is not so")
-        if key in options:
-            raise ConfigError(name, text, f"each key once; {key} stands there twice")
-        try:
-            options[key] = resolved(value)
-        except ValueError as error:
-            raise ConfigError(name, text, f"KEY=VALUE,...; {key} is {error}") from None
-    return MappingProxyType(options)
-
-
-def _switch(name: str, text: str) -> bool | None:
-    if text.lower() not in ("", "true", "false"):
-        raise ConfigError(name, text, _SWITCH)
-    return None if not text else text.lower() == "true"
 
 
 class Identity(Settings, scope=Scope.NODE):
@@ -717,212 +671,6 @@ class Limits(Settings, scope=Scope.NODE):
     )
 
 
-class Tiered(Settings, scope=Scope.NODE):
-    """The object store, and what it may take."""
-
-    remote_storage_url = parsed(
-        STORE_URL,
-        _url,
-        None,
-        "The object store for old segments of topics with remote.storage.enable: s3://bucket/prefix, "
-        "gs://bucket/prefix, az://container/prefix, or file:///directory that all nodes have mounted. Give every node "
-        "the same, controllers too. Empty: no tiered storage.",
-        _URLS,
-    )
-    remote_storage_options = parsed(
-        STORE_OPTIONS,
-        _store_options,
-        None,
-        "What the client of the object store needs beside, as KEY=VALUE,... with the names of object_store (region, "
-        "endpoint, access_key_id, ...). A value may be ${env:NAME}, ${file:/path/file.properties:key} or "
-        "${dir:/path:file}. Never shown. What is not given is taken from the environment or the machine's own role, "
-        "as that client does it.",
-        "KEY=VALUE,...",
-        type=ConfigType.PASSWORD,
-    )
-    remote_storage_enable = parsed(
-        STORE_ENABLE,
-        _switch,
-        None,
-        f"Whether this node uses the object store. Empty: where {STORE_URL} is set.",
-        _SWITCH,
-        type=ConfigType.BOOLEAN,
-    )
-    remote_task_interval_ms = milliseconds(
-        "remote.log.manager.task.interval.ms",
-        30_000,
-        "How often is looked for segments to copy, and for copied ones that retention takes.",
-        type=ConfigType.LONG,
-    )
-    remote_copies_max = whole(
-        "remote.log.manager.copier.thread.pool.size",
-        2,
-        "Segments that are copied at once (Kafka: 10; two keep a network busy, and each takes from what clients read).",
-        low=1,
-        high=1000,
-    )
-    remote_copy_bytes_per_second = whole(
-        "remote.log.manager.copy.max.bytes.per.second",
-        INT64_MAX,
-        "The most that copying reads and sends in a second, altogether.",
-        low=1,
-        high=INT64_MAX,
-        unit="bytes/s",
-    )
-    remote_fetch_wait_max_ms = milliseconds(
-        "remote.fetch.max.wait.ms",
-        500,
-        "How long a fetch waits for the object store; then it is answered with what there is, and what comes late is "
-        "kept for the next one.",
-    )
-    remote_index_cache_bytes = size(
-        "remote.log.index.file.cache.total.size.bytes",
-        64 << 20,
-        "Memory for indexes of objects (Kafka: 1 GiB of files; here they are in memory, a few kilobytes a segment).",
-        low=1 << 20,
-    )
-    remote_cache_bytes = size(
-        "remote.log.reader.cache.bytes",
-        64 << 20,
-        "Memory for chunks of objects that consumers are reading (Kafka knows nothing like it).",
-        low=8 << 20,
-    )
-    remote_reads_max = whole(
-        "remote.log.reader.threads", 10, "Reads of objects at once; further ones wait.", low=1, high=1000
-    )
-    remote_storage_timeout_ms = milliseconds(
-        "remote.log.storage.timeout.ms",
-        30_000,
-        "How long one request to the object store may take, before it is tried again.",
-    )
-    remote_reaper_interval_ms = milliseconds(
-        "remote.log.reaper.interval.ms",
-        3_600_000,
-        "How often is looked for objects that no metadata name: of deleted topics, of copies that failed.",
-    )
-    remote_reaper_grace_ms = milliseconds(
-        "remote.log.reaper.grace.ms",
-        86_400_000,
-        "How long a broker finds an object that no metadata name before it deletes it; objects of deleted topics go at "
-        "once. A copy that takes half as long is given up.",
-        low=60_000,
-    )
-
-
-class Groups(Settings, scope=Scope.NODE):
-    """Who may be a member, how long what is remembered."""
-
-    group_min_session_timeout_ms = milliseconds(
-        "group.min.session.timeout.ms",
-        6_000,
-        "The shortest session.timeout.ms that a member may ask for; a shorter one is refused.",
-    )
-    group_max_session_timeout_ms = milliseconds(
-        "group.max.session.timeout.ms", 1_800_000, "The longest session.timeout.ms that a member may ask for."
-    )
-    group_initial_rebalance_delay_ms = milliseconds(
-        "group.initial.rebalance.delay.ms",
-        3_000,
-        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 150: "
-        "consumers start nearly at once, and kafka-python's still meet no race of theirs.",
-        low=0,
-    )
-    group_max_size = whole(
-        "group.max.size",
-        10_000,
-        "The most members of one group; further ones are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
-        low=1,
-        high=INT32_MAX,
-    )
-    group_consumer_session_timeout_ms = milliseconds(
-        "group.consumer.session.timeout.ms",
-        45_000,
-        "A member of a group of the consumer protocol (KIP-848) that says nothing for so long is given up. They do "
-        "not choose their own.",
-        low=1_000,
-    )
-    group_consumer_heartbeat_interval_ms = milliseconds(
-        "group.consumer.heartbeat.interval.ms",
-        5_000,
-        "How often members of the consumer protocol are told to send a heartbeat: a rebalance takes some of these.",
-        low=10,
-    )
-    group_consumer_max_size = whole(
-        "group.consumer.max.size",
-        10_000,
-        "The most members of one group of the consumer protocol; further ones are refused with GROUP_MAX_SIZE_REACHED "
-        "(Kafka: no limit).",
-        low=1,
-        high=INT32_MAX,
-    )
-    group_consumer_assignors = words(
-        "group.consumer.assignors",
-        "uniform,range",
-        "The assignors that members of the consumer protocol may choose from; the first is for those that do not care. "
-        "uniform: all partitions spread evenly, moving few. range: each topic in ranges, topics of one size alike.",
-        *ASSIGNORS,
-    )
-    group_consumer_migration_policy = word(
-        "group.consumer.migration.policy",
-        MigrationPolicy.BIDIRECTIONAL.value,
-        "Which way a group with members may move while they read: upgrade (a group of the classic protocol becomes "
-        "one of the consumer protocol with the first member that joins by that), downgrade (and a classic one again "
-        "when the last of these has gone), bidirectional, or disabled. Groups without members move both ways.",
-        *(policy.value for policy in MigrationPolicy),
-    )
-    offset_metadata_max_bytes = whole(
-        "offset.metadata.max.bytes",
-        4096,
-        "The most bytes of text that a client may store beside a committed offset.",
-        low=0,
-        high=INT32_MAX,
-        unit="bytes",
-    )
-    offsets_retention_minutes = whole(
-        "offsets.retention.minutes",
-        10_080,
-        "Committed offsets of a group without members, and of topics that nobody in the group reads, are forgotten "
-        "after so long (a week).",
-        low=1,
-        high=INT32_MAX,
-        unit="min",
-    )
-    offsets_retention_check_interval_ms = milliseconds(
-        "offsets.retention.check.interval.ms",
-        600_000,
-        "How often is looked for offsets that may be forgotten.",
-        type=ConfigType.LONG,
-    )
-    offsets_commit_timeout_ms = milliseconds(
-        "offsets.commit.timeout.ms",
-        5_000,
-        "How long a commit waits until every in-sync replica has it, before the client is told to try again.",
-    )
-    offsets_topic_num_partitions = whole(
-        "offsets.topic.num.partitions",
-        50,
-        "Partitions of __consumer_offsets when it is created, at the first use of a group. Not to be changed after.",
-        low=1,
-        high=10_000,
-    )
-    offsets_topic_replication_factor = whole(
-        "offsets.topic.replication.factor",
-        3,
-        "Copies of each partition of __consumer_offsets when it is created; where fewer brokers are registered, as "
-        "many as there are, with a warning in the log.",
-        low=1,
-        high=32_767,
-        type=ConfigType.SHORT,
-    )
-    offsets_topic_segment_bytes = size(
-        "offsets.topic.segment.bytes",
-        100 * 1024**2,
-        "segment.bytes of __consumer_offsets when it is created.",
-        low=1024,
-        high=INT32_MAX,
-    )
-
-
 PLAIN_USERS = string(
     PLAIN_JAAS,
     None,
@@ -932,8 +680,11 @@ PLAIN_USERS = string(
 )
 
 
-class NodeSettings(Identity, Security, Sasl, Limits, Tiered, Groups):
+class NodeSettings(Identity, Security, Sasl, Limits):
     """Everything that may stand in a node's file and holds until it restarts."""
+
+    groups = Part(GroupConfig)
+    tier = Part(TierConfig)
 
 
 def _longer(unit_ms: int) -> Callable[[str], str]:

@@ -171,14 +171,13 @@ class PartitionChange:
         self._mark(leader, rule)
         if leader != old.leader and (leader in self._elr or rule is Rule.GREATEST):
             # Alone at min ISR 1 it raises the high watermark on its own: then no other replica stays eligible.
-            self._isr = (leader,)
+            self._isr = (leader,)  # schedule 45/greatest-log-is-elected-uncleanly
             # rule B11/eligible-leader-leaves-the-others-eligible-at-min-isr-1
             self._elr = () if self._min_isr <= 1 else tuple(node for node in self._elr if node != leader)
-        elif rule in (Rule.LAST_KNOWN, Rule.UNCLEAN):
+        elif rule.unclean:
             self._isr = (leader,)  # rule B10/unclean-leader-keeps-the-isr
             self._elr = ()  # rule B10/unclean-leader-keeps-the-eligible
-            # rule B10/unclean-leader-does-not-recover, schedule 45/greatest-log-is-elected-uncleanly
-            self._recovering = self._recovering or rule.unclean
+            self._recovering = True  # rule B10/unclean-leader-does-not-recover
         last_known = self._next_in_doubt(rule) if self._synced else self._next_last_known_leader(leader)
         record = PartitionChangeRecord(
             topic_id=self._topic_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -67,6 +67,9 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
+Layers = tuple[tuple[ConfigSource, Mapping[str, str]], ...]
+
+
 def stored_codec(name: str, levels: Mapping[str, int]) -> StoredCodec | None:
     """What a value of `compression.type` and the level that belongs to it mean."""
     if name == "producer":
@@ -104,36 +107,17 @@ class ConfigResolver:
         self._static = dict(static)
         self._node_id = node_id
 
-    def synonyms(self, image: MetadataImage, row: Setting[Any], own: Mapping[str, str]) -> list[ConfigValue]:
-        """Every value set for a setting of topics or brokers, the one that holds first, the default last; `own` are the
-        topic's."""
-        found: list[ConfigValue] = []
-        if row.name in own:
-            found.append(ConfigValue(row.name, own[row.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        name = _broker_name(row)
-        for source, values in self._sources(image, row) if name else ():
-            if name in values:
-                found.append(ConfigValue(name, values[name], source))
-        found.append(ConfigValue(name or row.name, row.default, ConfigSource.DEFAULT_CONFIG))
-        return found
-
-    def _sources(self, image: MetadataImage, row: Setting[Any]) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
+    def _layers(self, image: MetadataImage) -> Layers:
         """What is set on brokers, the first to count first."""
-        if self._node_id is not None:
-            yield ConfigSource.DYNAMIC_BROKER_CONFIG, image.config(broker_resource(self._node_id))
-        yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.config(CLUSTER_DEFAULT)
-        if not row.agreed:
-            yield ConfigSource.STATIC_BROKER_CONFIG, self._static
+        all_brokers = (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.config(CLUSTER_DEFAULT))
+        file = (ConfigSource.STATIC_BROKER_CONFIG, self._static)
+        if self._node_id is None:
+            return all_brokers, file
+        return (ConfigSource.DYNAMIC_BROKER_CONFIG, image.config(broker_resource(self._node_id))), all_brokers, file
 
     def in_force(self, image: MetadataImage, row: Setting[T], own: Mapping[str, str]) -> T:
         """The value that holds of a setting of topics or brokers; `own` are the topic's."""
-        if row.name in own:
-            return row.stored(own[row.name])
-        name = _broker_name(row)
-        for _, values in self._sources(image, row) if name else ():
-            if name in values:
-                return row.stored(values[name])
-        return row.default_value()
+        return _in_force(row, own, self._layers(image))
 
     def topic_value(self, image: MetadataImage, topic: str, row: Setting[T]) -> T:
         """The value that holds for `topic` (which need not exist)."""
@@ -148,11 +132,13 @@ class ConfigResolver:
     ) -> list[ConfigEntry]:
         """All configs of a topic, sorted by name; `own` stands in for what is set on it (a topic to be created)."""
         values = image.config(topic_resource(topic)) if own is None else own
-        return [self._entry(image, row, values) for _, row in sorted(TOPIC_SETTINGS.items())]
+        layers = self._layers(image)
+        return [_entry(row, values, layers) for _, row in sorted(TOPIC_SETTINGS.items())]
 
     def broker_entries(self, image: MetadataImage) -> list[ConfigEntry]:
         """The dynamic configs of this broker, sorted by name."""
-        return [self._entry(image, row, {}) for _, row in sorted(BROKER_SETTINGS.items())]
+        layers = self._layers(image)
+        return [_entry(row, {}, layers) for _, row in sorted(BROKER_SETTINGS.items())]
 
     def cluster_default_entries(self, image: MetadataImage) -> list[ConfigEntry]:
         """What is set as the default of all brokers, sorted by name (Kafka lists only what is set)."""
@@ -193,10 +179,10 @@ class ConfigResolver:
 
     def log_config(self, image: MetadataImage, topic: str) -> LogConfig:
         """What the logs of a topic's partitions go by on this node."""
-        own = image.config(topic_resource(topic))
+        own, layers = image.config(topic_resource(topic)), self._layers(image)
 
         def value(row: Setting[T]) -> T:
-            return self.in_force(image, row, own)
+            return _in_force(row, own, layers)
 
         of = TopicSettings
         policy = value(of.cleanup_policy)
@@ -234,9 +220,33 @@ class ConfigResolver:
             file_delete_delay_ms=value(of.file_delete_delay_ms),
         )
 
-    def _entry(self, image: MetadataImage, row: Setting[Any], own: Mapping[str, str]) -> ConfigEntry:
-        synonyms = self.synonyms(image, row, own)
-        return ConfigEntry(row, synonyms[0].value, synonyms[0].source, tuple(synonyms))
+
+def _entry(row: Setting[Any], own: Mapping[str, str], layers: Layers) -> ConfigEntry:
+    """Every value set for a setting, the one that holds first, the default last; `own` are the topic's."""
+    found: list[ConfigValue] = []
+    if row.name in own:
+        found.append(ConfigValue(row.name, own[row.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    name = _broker_name(row)
+    for source, values in layers:
+        if name in values and _counts(source, row):
+            found.append(ConfigValue(name, values[name], source))
+    found.append(ConfigValue(name or row.name, row.default, ConfigSource.DEFAULT_CONFIG))
+    return ConfigEntry(row, found[0].value, found[0].source, tuple(found))
+
+
+def _in_force(row: Setting[T], own: Mapping[str, str], layers: Layers) -> T:
+    if row.name in own:
+        return row.stored(own[row.name])
+    name = _broker_name(row)
+    for source, values in layers:
+        if name in values and _counts(source, row):
+            return row.stored(values[name])
+    return row.default_value()
+
+
+def _counts(source: ConfigSource, row: Setting[Any]) -> bool:
+    """What all nodes must agree on does not come from one node's file."""
+    return not (row.agreed and source is ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def _broker_name(row: Setting[Any]) -> str:

@@ -364,7 +364,7 @@ class FetchHandler:
             exchange.drop_connection(str(error))
 
     def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
-        """Everything before the first read, and that."""
+        """Everything up to the first read, and that."""
         context = exchange.context
         message = yield from read_request_in_steps(body, context.version)
         asked = self._authorizer.generation
@@ -397,9 +397,8 @@ class FetchHandler:
                 lambda: self._go_on(exchange, self._respond(exchange, message, opened, results, asked))
             ),
         )
-        fetch.start()
-        if not exchange.ready:
-            exchange.when_gone = fetch.cancel
+        exchange.when_gone = fetch.cancel
+        yield from fetch.begin()
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
         """Every partition has this error, or the whole answer where it is one of sessions."""

@@ -77,7 +77,7 @@ class GroupMembersHandler:
                 an assignor; INVALID_REQUEST for subscriptions that no record could hold.
         """
         self._check_member_may(context, command.group_id)
-        config = self._groups.config.groups
+        config = self._groups.config
         if not config.min_session_timeout_ms <= command.session_timeout_ms <= config.max_session_timeout_ms:
             raise KafkaError(
                 ErrorCode.INVALID_SESSION_TIMEOUT,

@@ -1,0 +1,173 @@
+"""How a user makes a call: as a coroutine that may be cancelled at any await; `chaos.sim.threads` has the other way.
+
+A user's acts are written once, as coroutines. What differs between our two kinds of clients is in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from inspect import isawaitable, iscoroutine
+from typing import Any, Protocol, TypeVar
+
+from strandline.chaos.sim.threads import Threads
+from strandline.chaos.workload import Ports
+from strandline.client import Consumer as BlockingConsumer
+from strandline.client import Producer as BlockingProducer
+from strandline.client.aio import Consumer, Producer
+
+T = TypeVar("T")
+
+_STEPS_MAX = 12
+"""A call that is cut in the midst of a turn of the loop has had up to so many steps of others."""
+_AFTER_S = 0.3
+
+
+class CutShort(Exception):
+    """The call was cancelled, or interrupted: what it was to do may be done or not."""
+
+
+class Exited(Exception):
+    """What the call called has called `sys.exit`."""
+
+
+class Hands(Protocol):
+    """Makes clients of one kind, and their calls."""
+
+    rng: random.Random
+    unsure: bool
+    """Of a `send` that was cut short nobody knows whether the record was queued."""
+
+    def producer(self, settings: Mapping[str, Any]) -> Any:
+        """A producer."""
+
+    def consumer(self, settings: Mapping[str, Any]) -> Any:
+        """A consumer."""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
+        """What the client's method returns, in the end. `cut`: it may be cut short.
+
+        Raises:
+            CutShort, Exited; whatever the method raises.
+        """
+
+    async def sleep(self, duration_s: float) -> None:
+        """Let time pass."""
+
+
+class Coroutines:
+    """Calls of the clients of `strandline.client.aio`."""
+
+    unsure = False
+
+    def __init__(self, ports: Ports, bootstrap: str, share: Callable[[], float], cut: Counter[str]) -> None:
+        """`share` of the calls is cut short; `cut` counts them, by the names of the methods."""
+        self.rng: random.Random = ports.rng
+        self._ports = ports
+        self._bootstrap = bootstrap
+        self._share = share
+        self._cut = cut
+
+    def producer(self, settings: Mapping[str, Any]) -> Producer:
+        """See Hands."""
+        return Producer(self._bootstrap, clock=self._ports.clock, rng=self._ports.rng, **settings)
+
+    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+        """See Hands."""
+        return Consumer(self._bootstrap, clock=self._ports.clock, rng=self._ports.rng, **settings)
+
+    async def sleep(self, duration_s: float) -> None:
+        """See Hands."""
+        await asyncio.sleep(duration_s)
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
+        """See Hands."""
+        try:
+            begun = function(*arguments, **named)
+            if not isawaitable(begun):
+                return begun
+            if not cut or self.rng.random() >= self._share():
+                return await begun
+        except SystemExit as exit_:
+            raise Exited from exit_
+        return await self._cut_short(function.__name__, begun)
+
+    async def _cut_short(self, name: str, begun: Awaitable[Any]) -> Any:
+        """Cancel it after a few steps, or after a while, unless it ends before."""
+        task = asyncio.ensure_future(_guarded(begun))
+        if self.rng.random() < 0.5:
+            for _ in range(self.rng.randint(0, _STEPS_MAX)):
+                await asyncio.sleep(0)
+        else:
+            await asyncio.wait([task], timeout=self.rng.uniform(0, _AFTER_S))
+        task.cancel()
+        await asyncio.wait([task])
+        if task.cancelled():
+            if iscoroutine(begun):
+                begun.close()  # it may never have begun
+            self._cut[name] += 1
+            raise CutShort(name)
+        return task.result()
+
+
+class Callers:
+    """Calls of the blocking clients, made by a thread (`chaos.sim.threads`), which may be interrupted."""
+
+    unsure = True
+
+    def __init__(self, threads: Threads, bootstrap: str, share: Callable[[], float], cut: Counter[str]) -> None:
+        """As of Coroutines."""
+        self.rng = threads.rng
+        self._threads = threads
+        self._bootstrap = bootstrap
+        self._share = share
+        self._cut = cut
+
+    def producer(self, settings: Mapping[str, Any]) -> BlockingProducer:
+        """See Hands."""
+        return BlockingProducer(self._bootstrap, **settings)
+
+    def consumer(self, settings: Mapping[str, Any]) -> BlockingConsumer:
+        """See Hands."""
+        return BlockingConsumer(self._bootstrap, clock=self._threads.clock, rng=self.rng, **settings)  # type: ignore[call-arg]
+
+    async def sleep(self, duration_s: float) -> None:
+        """See Hands."""
+        assert self._threads.current is not None
+        self._threads.current.sleep(duration_s)
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
+        """See Hands."""
+        caller = self._threads.current
+        assert caller is not None
+        if cut and self.rng.random() < self._share():
+            points = self.rng.choice((None, self.rng.randint(1, 40), self.rng.randint(1, 400)))
+            caller.arm(points, self.rng.uniform(0, _AFTER_S))
+        try:
+            return function(*arguments, **named)
+        except KeyboardInterrupt:
+            self._cut[f"{function.__name__} by a thread"] += 1
+            raise CutShort(function.__name__) from None
+        except SystemExit as exit_:
+            raise Exited from exit_
+        finally:
+            caller.disarm()
+
+
+def by_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a user's acts, none of which waits by the loop: those of `Callers`."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError(f"{work} waits by the loop")
+
+
+async def _guarded(begun: Awaitable[Any]) -> Any:
+    """An exit would end the loop, from a task."""
+    try:
+        return await begun
+    except SystemExit as exit_:
+        raise Exited from exit_
