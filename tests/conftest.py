@@ -79,6 +79,7 @@ LONG = {
     "spark/test_broker_faults.py",
     "spark/test_capture.py",
     "spark/test_checkpoints.py",
+    "spark/test_drawn_faults.py",
     "spark/test_driver_killed.py",
     "spark/test_executors_lost.py",
     "spark/test_lake.py",

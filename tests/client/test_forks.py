@@ -130,7 +130,7 @@ def test_a_fork(cluster: DevCluster, where: str, how: str) -> None:
     with Admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 3)])
     words = [sys.executable, "-c", PROGRAM, cluster.bootstrap, topic, where, how]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=40, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert done.stdout.endswith("done\n"), said

@@ -188,7 +188,8 @@ def test_a_handler_at_each_instant_of_a_send_that_opens_a_batch(
     inner: list[tuple[bytes, Future[Ack]]] = []
     partition = None if way == "partitioner" else 0
     settings: dict[str, Any] = {"partitioner": chooses} if way == "partitioner" else {}
-    with Producer(cluster.bootstrap, batch_size=16, linger_ms=0, **settings) as producer:
+    producer = Producer(cluster.bootstrap, batch_size=16, linger_ms=0, **settings)
+    try:
         producer.send(topic, b"first", partition=0).result(20)
 
         def act() -> None:
@@ -218,6 +219,8 @@ def test_a_handler_at_each_instant_of_a_send_that_opens_a_batch(
         assert running is not None
         assert running.core.accumulator.memory.used == 0
         assert not running.core.accumulator._incomplete
+    finally:
+        producer.close(5)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert number > 40
     there = values_of(cluster, topic)
