@@ -18,6 +18,8 @@ from strandline.proto.ids import TopicPartition
 _BUSY_ACTS = 60
 """After so many of one consumer it rests between two: the schedules are what counts."""
 _REST_S = 1.0
+_CALM_REST_S = 0.1
+"""While what is left is read: within a minute."""
 _AGAIN_SHARE = 0.01
 """Of the acts: after so many the consumer is closed, and another one begins."""
 _TIMES_MS = 6_000
@@ -111,7 +113,8 @@ class Reader:
                 self.shared.failed(error)
                 await hands.sleep(0.05)
             self.shared.acts[act.__name__.strip("_")] += 1
-            await hands.sleep(hands.rng.uniform(0, _REST_S if done > _BUSY_ACTS else 0.02))
+            rest_s = _CALM_REST_S if self.shared.calm else _REST_S
+            await hands.sleep(hands.rng.uniform(0, rest_s if done > _BUSY_ACTS else 0.02))
 
     async def calm_down(self, consumer: Any, hands: Hands) -> None:
         """Everything is to be read."""
@@ -176,7 +179,7 @@ class Reader:
         where = Partition(failure.topic, failure.partition)
         self.stand.told(where, failure.offset)
         self.shared.acts["fails"] += 1
-        if hands.rng.random() < 0.5:
+        if self.shared.calm or hands.rng.random() < 0.5:
             await self._seek_to(consumer, hands, where, failure.offset + 1)
 
     # --- where to read ---
