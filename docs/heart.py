@@ -1,4 +1,4 @@
-"""The heart of Strandline: the files to read in an afternoon, in this order. The README lists them."""
+"""The heart of Strandline: the files to read first, in this order. The README lists them."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def heart() -> str:
     """The list, for the README: files, and their lines together, to the next hundred."""
     lines = sum(len((SOURCE / path).read_text().splitlines()) for path, _ in HEART)
     listed = [f"{number}. [`{path}`](src/strandline/{path}): {what}" for number, (path, what) in enumerate(HEART, 1)]
-    head = f"The heart is {len(HEART)} files and about {round(lines, -2):,} lines: an afternoon. Read it in this order:"
+    head = f"The heart is {len(HEART)} files and about {round(lines, -2):,} lines: a day of reading. In this order:"
     return "\n".join([head, "", *listed])
