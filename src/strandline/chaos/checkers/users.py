@@ -150,9 +150,7 @@ class Stand:
         """Checks where the consumer begins what it was given by a group. Raises InvariantViolated."""
         self._ledger = ledger
         self._at_least: dict[Partition, int] = {}
-        self._asked_time: dict[Partition, tuple[int, int]] = {}
-        """The time, and the end of what was acknowledged then: what came later may be passed over, where the leader
-        knew no record of that time first, and is asked for the end next."""
+        self._asked_time: dict[Partition, int] = {}
 
     def hold(self, partitions: Iterable[Partition]) -> None:
         """These are assigned, and begin where the consumer finds out."""
@@ -183,7 +181,7 @@ class Stand:
         """To the first record of that time or later."""
         self.generation += 1
         self._move(partition, None)
-        self._asked_time[partition] = timestamp_ms, self._ledger.end(partition)
+        self._asked_time[partition] = timestamp_ms
 
     def _move(self, partition: Partition, offset: int | None) -> None:
         self.next[partition] = offset
@@ -221,10 +219,10 @@ class Stand:
         acked_end = self._at_least.pop(partition, None)
         if acked_end is not None:
             self._ledger.check_end(self.who, partition, offset, acked_end)
-        asked = self._asked_time.pop(partition, None)
-        if asked is not None:
-            self._ledger.lookups.append((partition, asked[0], min(offset, asked[1])))
-        if acked_end is None and asked is None:
+        timestamp_ms = self._asked_time.pop(partition, None)
+        if timestamp_ms is not None:
+            self._ledger.lookups.append((partition, timestamp_ms, offset))
+        if acked_end is None and timestamp_ms is None:
             self.begins(partition, offset)
 
 
