@@ -103,10 +103,11 @@ class Lookups:
     async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         """Offset and epoch for each time; the end of the log where no record is that new."""
         timeout_ms = self._config.default_api_timeout_ms
+        # The ends first: a record that comes between two questions in the other order would be passed over.
+        times = {item: LATEST for item, time in wanted.items() if time >= 0}
+        ends = await self._leaders.list_offsets(times, timeout_ms, read_committed=self._read_committed) if times else {}
         found = await self._leaders.list_offsets(wanted, timeout_ms, read_committed=self._read_committed)
-        missing = {item: LATEST for item, answer in found.items() if answer.offset < 0}
-        if missing:
-            found |= await self._leaders.list_offsets(missing, timeout_ms, read_committed=self._read_committed)
+        found |= {item: ends[item] for item, answer in found.items() if answer.offset < 0}
         return {item: (answer.offset, answer.leader_epoch) for item, answer in found.items()}
 
     async def _settle_out_of_range(self, state: PartitionState, generation: int) -> None:
