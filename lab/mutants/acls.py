@@ -194,6 +194,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_AUDIT}::test_no_change_without_its_line",
     ),
     one_change(
+        "unnamed-changes-are-unseen",
+        "A28: a change has its line where the answer has no place for an error",
+        instead("pass"),
+        f"{_AUDIT}::test_a_client_that_leaves_is_seen_whatever_its_answer_has_room_for",
+    ),
+    one_change(
         "failures-without-number",
         "A28: changes that failed have lines at a bounded rate",
         part("may_be_made(name)", "True"),

@@ -83,7 +83,12 @@ class OneVoter:
         return QuorumDescription(ME, 1, 7, [ReplicaDescription(ME, UUID(int=5), 8, 1000, 1000)], [])
 
 
-GATED = (operations.CREATE_TOPICS, operations.DELETE_TOPICS, operations.ALLOCATE_PRODUCER_IDS)
+GATED = (
+    operations.CREATE_TOPICS,
+    operations.DELETE_TOPICS,
+    operations.ELECT_LEADERS,
+    operations.ALLOCATE_PRODUCER_IDS,
+)
 
 
 class MachineController:

@@ -146,6 +146,40 @@ def test_a_client_that_leaves_at_once_is_not_unseen(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+@pytest.mark.parametrize(
+    ("version", "named", "what"),
+    [
+        (0, None, "all that the request asks for"),
+        (2, None, "leaders"),
+        (2, [{"topic": "t", "partitions": [0]}], "leader of t-0"),
+    ],
+)
+def test_a_client_that_leaves_is_seen_whatever_its_answer_has_room_for(
+    tmp_path: Path, version: int, named: list[dict[str, object]] | None, what: str
+) -> None:
+    """ElectLeaders: the answer to version 0 has no place for an error of the whole, and that of later ones names
+    nothing beside it."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        asked, going = asyncio.Event(), asyncio.Event()
+
+        async def gate() -> None:
+            asked.set()
+            await going.wait()
+
+        node.controller.gate = gate
+        async with connect(node.listener.endpoint) as hasty:
+            kind = {"election_type": 0} if version else {}
+            hasty.send("elect_leaders", version, topic_partitions=named, timeout=1000, **kind)
+            await asked.wait()
+        await until(lambda: lines)
+        assert lines == [("ElectLeaders", what, "UNKNOWN")]
+        going.set()
+
+    run(tmp_path, main)
+
+
 def test_what_changes_nothing_has_no_line(tmp_path: Path) -> None:
     """A rehearsal; and what is denied, of which the authorizer has its line."""
 

@@ -39,6 +39,9 @@ that there are not."""
 NAME_CHARS_MAX = 256
 """Of a client.id that a line shows: clients choose it."""
 
+ALL_ASKED = "all that the request asks for"
+"""What was to be changed, where the answer names nothing and has no place for an error: ElectLeaders 0 of all."""
+
 NO_LINE = "internal error: a change has no line in the audit"
 
 DENIED = frozenset(
@@ -106,7 +109,9 @@ class Audit:
                 ended = _Watched(exchange, lambda answer: self._note(row, context, asked, answer, UNKNOWN))
                 ended.answers = False
                 try:
-                    served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT)
+                    if not served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT):
+                        # rule A28/unnamed-changes-are-unseen
+                        self._write(context, "change", Line(ALL_ASKED, UNKNOWN, {}))
                 except Exception:  # the end of a connection must go on to its end
                     log.exception(NO_LINE, api=context.api, version=context.version)
 

@@ -105,7 +105,10 @@ def _candidate(one: Candidate) -> str:
 def _leaders_elected(request: Any, answer: Any) -> Iterator[Change]:
     whole = getattr(answer, "error_code", ErrorCode.NONE)
     if whole is not ErrorCode.NONE:
-        yield "leaders", whole
+        named = [
+            f"leader of {one.topic}-{number}" for one in request.topic_partitions or () for number in one.partitions
+        ]
+        yield from ((what, whole) for what in named or ["leaders"])
         return
     for topic in answer.replica_election_results:
         for one in topic.partition_result:

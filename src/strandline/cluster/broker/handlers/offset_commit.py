@@ -206,7 +206,9 @@ def _committed(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
 
 def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
     if answer.error_code is not ErrorCode.NONE:
-        yield f"group {request.group_id}", answer.error_code
+        for topic in request.topics:
+            for one in topic.partitions:
+                yield f"group {request.group_id}: offset of {topic.name}-{one.partition_index}", answer.error_code
     for topic in answer.topics:
         for one in topic.partitions:
             yield f"group {request.group_id}: offset of {topic.name}-{one.partition_index}", one.error_code
