@@ -97,4 +97,10 @@ TABLE: tuple[Mutant, ...] = (
         removed(),
         "tests/spark/test_worker.py::test_a_topic_made_anew_between_two_tasks_is_read_as_it_was_planned",
     ),
+    one_change(
+        "streams-pass-over-a-cut",
+        "B39: a stream whose log was cut before its checkpoint, and has grown again, says so",
+        never(),
+        f"{_PLANS}::test_a_log_that_was_cut_and_has_grown_again_is_a_loss",
+    ),
 )
