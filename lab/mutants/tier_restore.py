@@ -119,4 +119,10 @@ TABLE: tuple[Mutant, ...] = (
         never(),
         "tests/acceptance/test_tiered_restore.py::test_readers_that_had_read_more_than_was_stored_are_told",
     ),
+    one_change(
+        "copies-pass-over-a-cut",
+        "B39: a copy that has read more than its source's log kept, and which has grown again, ends",
+        never(),
+        "tests/tools/test_copy_simulated.py::test_a_source_that_was_cut_is_told",
+    ),
 )
