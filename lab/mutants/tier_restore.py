@@ -125,4 +125,10 @@ TABLE: tuple[Mutant, ...] = (
         never(),
         "tests/tools/test_copy_simulated.py::test_a_source_that_was_cut_is_told",
     ),
+    one_change(
+        "commits-pass-over-a-cut",
+        "B39: a consumer that begins at a committed offset asks a newer leader whether its log has what was read",
+        value("2**31"),
+        "tests/client/test_groups_simulated.py::test_a_committed_offset_behind_a_cut_is_noticed_at_the_start",
+    ),
 )

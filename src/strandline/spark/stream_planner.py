@@ -97,7 +97,7 @@ class StreamPlanner:
         now = self._ends()
         parted = self._parted(start, now)
         begins = self._begins(start, now, parted)
-        self.newest = StreamOffset(dict(now.offsets), now.ids)
+        self.newest = replace(now, offsets=dict(now.offsets), epochs=dict(now.epochs))
         self.lag = {partition: last - begins[partition] for partition, last in now.offsets.items()}
         ends = dict(now.offsets)
         if self._target is not None:
