@@ -42,6 +42,7 @@ class Admin:
     remove_voter = waiting(AsyncAdmin.remove_voter)
     add_voter = waiting(AsyncAdmin.add_voter)
     list_offsets = waiting(AsyncAdmin.list_offsets)
+    epoch_ends = waiting(AsyncAdmin.epoch_ends)
     describe_configs = waiting(AsyncAdmin.describe_configs)
     alter_configs = waiting(AsyncAdmin.alter_configs)
     delete_records = waiting(AsyncAdmin.delete_records)
