@@ -105,6 +105,7 @@ LONG_TESTS = {
     "acceptance/test_foreign_clients_over_tls.py::test_who_does_not_belong_stays_out",
     "acceptance/test_lost_metadata_logs.py::test_too_few_are_left_and_one_votes_by_force",
     "acceptance/test_records_at_the_size_bound.py::test_it_is_backed_up_and_restored",
+    "acceptance/test_tiered_restore.py::test_readers_that_had_read_more_than_was_stored_are_told",
     "acceptance/test_topic_copy.py::test_records_deleted_from_a_half_done_round",
     "chaos/live/test_run.py::test_a_broken_promise_is_found_and_its_evidence_kept",
     "chaos/test_users.py::test_a_broken_rule_is_caught",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, dropped, never, one_change, part, removed
+from lab.mutants.mutant import Mutant, always, dropped, never, one_change, part, removed, value
 
 _BATCH = "tests/spark/test_repeated_batch.py"
 _REPEATS = "tests/spark/test_repeats.py"
@@ -96,5 +96,17 @@ TABLE: tuple[Mutant, ...] = (
         "schedule 63: a reader that outlives a topic asks again before it says that another one has its name",
         removed(),
         "tests/spark/test_worker.py::test_a_topic_made_anew_between_two_tasks_is_read_as_it_was_planned",
+    ),
+    one_change(
+        "streams-pass-over-a-cut",
+        "B39: a stream whose log was cut before its checkpoint, and has grown again, says so",
+        never(),
+        f"{_PLANS}::test_a_log_that_was_cut_and_has_grown_again_is_a_loss",
+    ),
+    one_change(
+        "ledger-knows-topics-by-name",
+        "schedule 63: where an attempt's topic ended says nothing of another one that has its name since",
+        value("noted"),
+        f"{_ATTEMPTS}::test_63_a_topic_made_anew_under_an_attempt_gets_each_row_once",
     ),
 )

@@ -1,4 +1,5 @@
-"""Mutants of rules B25, B27 and B36: what a topic that is restored from the object store begins with."""
+"""Mutants of rules B25, B27, B36 and B39: what a topic that is restored from the object store begins with, and who has
+read more of it."""
 
 from __future__ import annotations
 
@@ -111,5 +112,23 @@ TABLE: tuple[Mutant, ...] = (
         "B36: the first leader epoch lies above all that the lost cluster can have reached",
         part("EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1", "1"),
         f"{_ADOPTION}::test_110_leader_epochs_begin_far_above_those_that_were_stored",
+    ),
+    one_change(
+        "exports-pass-over-a-cut",
+        "B39: an export into a lake that has more than was stored, of a log that has grown again, is refused",
+        never(),
+        "tests/acceptance/test_tiered_restore.py::test_readers_that_had_read_more_than_was_stored_are_told",
+    ),
+    one_change(
+        "copies-pass-over-a-cut",
+        "B39: a copy that has read more than its source's log kept, and which has grown again, ends",
+        never(),
+        "tests/tools/test_copy_simulated.py::test_a_source_that_was_cut_is_told",
+    ),
+    one_change(
+        "commits-pass-over-a-cut",
+        "B39: a consumer that begins at a committed offset asks a newer leader whether its log has what was read",
+        value("2**31"),
+        "tests/client/test_groups_simulated.py::test_a_committed_offset_behind_a_cut_is_noticed_at_the_start",
     ),
 )

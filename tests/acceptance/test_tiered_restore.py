@@ -18,7 +18,9 @@ import pytest
 
 from strandline.client import EARLIEST, LATEST, LATEST_TIERED, Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
+from strandline.proto.system import SystemClock
 from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, wait_isr
+from tests.lake.stage import lake
 from tests.log.tier.stores import served_s3
 
 pytestmark = pytest.mark.timeout(240)
@@ -308,8 +310,8 @@ def test_under_the_lost_clusters_id_objects_stay_where_they_are(
 
 
 def test_92_what_is_acknowledged_after_a_restore_is_written(tmp_path: Path) -> None:
-    """Schedule 92: a new cluster gives the ids out that the lost one's producers had, the first of which wrote the
-    first batches here too. One producer has its id from before the restore, another from after it."""
+    """Schedule 92: a new cluster gave the ids out that the lost one's producers had, the first of which wrote the first
+    batches here too. It has ids of its own. One producer has its id from before the restore, another from after it."""
     store = tmp_path / "store"
 
     def fill(producer: Producer, label: bytes) -> None:
@@ -345,7 +347,7 @@ def test_92_what_is_acknowledged_after_a_restore_is_written(tmp_path: Path) -> N
         make_topic(cluster, "other", 1, replication=1)
         with Producer(cluster.bootstrap) as early:
             early.send("other", b"an id is given out").result(30)
-            assert early.producer_id() == first_id
+            assert early.producer_id() != first_id
             restore(cluster.bootstrap, store, "-r", "1")
             fill(early, b"new")
             with Producer(cluster.bootstrap) as late:
@@ -353,3 +355,52 @@ def test_92_what_is_acknowledged_after_a_restore_is_written(tmp_path: Path) -> N
                 assert late.producer_id() > early.producer_id()
         written = [b"%b%d" % (label, number) for label in (b"new", b"end") for number in range(3)]
         assert values(cluster.bootstrap) == [b"old0", b"old1", *written]
+
+
+def test_readers_that_had_read_more_than_was_stored_are_told(tmp_path: Path) -> None:
+    """Rule B39: the topic ends beyond their positions again, under its old id, by the time that they come back. They
+    keep their positions outside of the cluster: a lake (which refuses), and the checkpoint of a Spark query."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[lake]'")
+    from strandline.spark.lookup import ClusterOffsets
+    from strandline.spark.options import parse_options
+    from strandline.spark.planner import DataLossError
+    from strandline.spark.stream_offsets import StreamOffset
+    from strandline.spark.stream_planner import StreamPlanner
+
+    store, place = tmp_path / "store", tmp_path / "lake"
+
+    def fill(bootstrap: str) -> None:
+        with Producer(bootstrap) as producer:
+            for _ in range(3):
+                producer.send(TOPIC, b"." * 30_000, partition=0).result(30)
+
+    def export(bootstrap: str, *words: str, expect: int = 0) -> str:
+        return lake(bootstrap, "export", TOPIC, "--to", str(place), *words, expect=expect).output
+
+    def next_end(bootstrap: str, start: StreamOffset | None) -> StreamOffset:
+        given = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
+        with ClusterOffsets(bootstrap, {}) as lookup:
+            planner = StreamPlanner(parse_options(given, streaming=True), lookup, SystemClock())
+            return planner.next_end(start or planner.initial(), unlimited=True)
+
+    with DevCluster(nodes=1, settings=settings(store)) as cluster:
+        make_topic(
+            cluster, TOPIC, 1, replication=1, remote_storage_enable="true", segment_bytes="50000",
+            local_retention_ms="300", file_delete_delay_ms="0",
+        )  # fmt: skip
+        fill(cluster.bootstrap)
+        export(cluster.bootstrap)
+        checkpoint = next_end(cluster.bootstrap, None)
+        with Admin(cluster.bootstrap) as admin:
+            eventually(lambda: admin.list_offsets({(TOPIC, 0): LATEST_TIERED})[TOPIC, 0].offset == 1)
+    with DevCluster(nodes=1, settings=settings(store)) as cluster:
+        restore(cluster.bootstrap, store, "-r", "1")
+        fill(cluster.bootstrap)
+        before = [path.name for path in (place / "commits").iterdir()]
+        for words in ((), ("--dry-run",)):
+            told = export(cluster.bootstrap, *words, expect=1)
+            assert f"{TOPIC}-0 was read up to offset 3, but its log was cut at offset 2 since" in told
+        assert [path.name for path in (place / "commits").iterdir()] == before
+        saved = StreamOffset.from_json(json.loads(json.dumps(checkpoint.to_json())))
+        with pytest.raises(DataLossError, match="up to offset 3, but the log was cut at offset 2"):
+            next_end(cluster.bootstrap, saved)

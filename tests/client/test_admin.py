@@ -134,6 +134,8 @@ def test_offsets_are_listed(bootstrap: str, make_topic: MakeTopic) -> None:
         assert admin.list_offsets({first: MAX_TIMESTAMP})[first].timestamp_ms == 9_000
         told = admin.list_offsets({first: LATEST, empty: LATEST})
         assert {where: listed.offset for where, listed in told.items()} == {first: 3, empty: 0}
+        ended = admin.epoch_ends({where: listed.leader_epoch for where, listed in told.items()})
+        assert {where: end.end_offset for where, end in ended.items()} == {first: 3, empty: 0}
         with pytest.raises(KafkaError, match="has partitions 0 to 1"):
             admin.list_offsets({(name, 7): LATEST})
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from strandline.chaos.testing.env import Env
-from strandline.client.aio import Consumer
-from strandline.client.types import ConsumerRecord
+from strandline.client.aio import Admin, Consumer
+from strandline.client.errors import LogTruncated
+from strandline.client.types import LATEST, ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.tools.handling import handle_async
@@ -254,5 +255,39 @@ def test_partitions_by_name_begin_at_the_committed_offset() -> None:
             consumer.assign([("t", 0)])
             consumer.seek(("t", 0), 9)
             assert [record.offset for record in await consumer.poll(5.0)] == [9]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("policy", ["none", "earliest"])
+def test_a_committed_offset_behind_a_cut_is_noticed_at_the_start(policy: str) -> None:
+    """Rule B39: a group had read three records more than the log kept, and there are more again when it comes back. The
+    epoch beside the commit tells (KIP-320): it fails, or reads on from the cut, and passes over nothing."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        await fill(env, "t", 10, 1)
+        where = TopicPartition("t", 0)
+        async with Admin(env.bootstrap) as admin:
+            [told] = (await admin.list_offsets({where: LATEST})).values()
+            await admin.alter_group_offsets("g", {where: OffsetAndMetadata(told.offset + 3, "", told.leader_epoch)})
+        env.faults.kill(await env.wait_leader("t"))
+        await env.wait_leader("t")
+        await fill(env, "t", 9, 1)
+        async with Consumer(env.bootstrap, group_id="g", auto_offset_reset=policy) as consumer:
+            consumer.subscribe("t")
+            found: list[ConsumerRecord] = []
+            if policy == "none":
+                with pytest.raises(LogTruncated) as caught:
+                    await read_on(consumer, found)
+                assert caught.value.args == LogTruncated(*where, 13, 10).args
+            else:
+                await read_on(consumer, found)
+            assert [record.offset for record in found] == ([] if policy == "none" else list(range(10, 19)))
+
+    async def read_on(consumer: Consumer, found: list[ConsumerRecord]) -> None:
+        async with asyncio.timeout(60):
+            while not found or found[-1].offset < 18:
+                found += await consumer.poll(1.0)
 
     simulate(main)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.lake import commits
-from strandline.lake.commits import Commit, Lake, LakeDamaged, LakeTaken
+from strandline.lake.commits import Commit, Lake, LakeDamaged, LakeTaken, State
 from strandline.lake.stores import ObjectStore, open_store
 from strandline.proto.errors import ConfigError
 from tests.lake.conftest import BUCKET, s3_environment
@@ -38,6 +38,25 @@ def test_a_lake_knows_how_far_it_is(place: str) -> None:
     assert again.ends == {("t", 0): 25}
     assert (again.rows, again.covered, again.lost, again.empty) == (22, 25, 2, 1)
     assert again.topic_ids == {"t": "one"}
+
+
+def test_a_lake_knows_the_leader_epochs_of_its_ends(tmp_path: Path) -> None:
+    """Rule B39. An older release's commit says nothing of them, and no epoch of an earlier end is taken for that of a
+    later one; nor one of a topic for that of another under its name."""
+    lake = Lake(tmp_path)
+    state = lake.state()
+    lake.commit(span(0, 10, epochs={"t": {0: 3}}), state)
+    lake.commit(span(0, 10, "u", epochs={"u": {0: 4}}), state)
+    assert Lake(tmp_path).state().epochs == {("t", 0): 3, ("u", 0): 4}
+    assert State.from_json(state.to_json()) == state
+    lake.commit(span(10, 20), state)
+    assert Lake(tmp_path).state().epochs == {("u", 0): 4}
+    lake.commit(Commit(-1, {}, {}, new_topics=("u",)), state)
+    assert Lake(tmp_path).state().epochs == {}
+    for old in (Commit.from_json, State.from_json):
+        document = json.loads(span(0, 10).to_json() if old == Commit.from_json else state.to_json())
+        del document["epochs"]
+        assert not old(json.dumps(document).encode()).epochs
 
 
 def test_a_name_is_taken_once(place: str) -> None:

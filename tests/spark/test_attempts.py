@@ -12,6 +12,7 @@ import pytest
 
 from strandline.client import Admin, Producer
 from strandline.cluster.node.dev import DevCluster
+from strandline.proto.ids import TopicPartition
 from tests.acceptance.helpers import eventually
 from tests.acceptance.topics import create, drain
 
@@ -111,6 +112,55 @@ def test_an_attempt_that_has_failed_is_not_waited_for(cluster: DevCluster, monke
         write_rows(options, key, failing(), feed=feed)
     assert write_rows(options, key, iter([arrow(ROWS)]), feed=feed).found == 10
     assert written(cluster, "attempts-failed") == Counter(ROWS)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_63_a_topic_made_anew_under_an_attempt_gets_each_row_once(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    """The attempt noted where the old topic ended. What it wrote into the new one lies before that, and was not found:
+    the task failed after 45 s, each time that it was run again. Nothing of the old topic counts as written."""
+    monkeypatch.setattr("strandline.spark.ledger._COMMIT_MS", 5_000)
+    topic = f"attempts-anew-{goes_on}"
+    options, key, feed = sink_options(cluster, topic), TaskKey(topic, 0, 0), Feed("one")
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(200):
+            producer.send(topic, b"old", partition=number % 2)
+
+    def failing() -> Iterator[Any]:
+        yield arrow(ROWS[:10])
+        eventually(lambda: sum(written(cluster, topic).values()) == 210)
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_topics([topic])
+        create(cluster.bootstrap, topic, 2, 3)
+        if goes_on:
+            yield arrow(ROWS[10:20])
+            eventually(lambda: written(cluster, topic) == Counter(ROWS[10:20]))
+        raise RuntimeError("a row cannot be made")
+
+    with pytest.raises(RuntimeError, match="cannot be made"):
+        write_rows(options, key, failing(), feed=feed)
+    report = write_rows(options, key, iter([arrow(ROWS)]), feed=feed)
+    assert (report.found, report.sent) == ((10, 30) if goes_on else (0, 40))
+    assert written(cluster, topic) == Counter(ROWS)
+
+
+def test_an_entry_of_an_older_release_is_read(cluster: DevCluster) -> None:
+    """It has no topic ids, and counts as it did."""
+    topic = "attempts-older-release"
+    options, key = sink_options(cluster, topic), TaskKey(topic, 0, 0)
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        ledger = Ledger(LEDGER_TOPIC, cluster.bootstrap, {}, admin)
+        ledger.ensure()
+        ends = dict.fromkeys((TopicPartition(topic, 0), TopicPartition(topic, 1)), 0)
+        ledger.begin(producer, key, Attempt("older", "", 0, None), ends)
+        ledger.close()
+        for number in range(10):
+            producer.send(topic, ROWS[number], partition=0)
+    [entry] = begun(cluster, topic)
+    assert (entry.starts, entry.ids) == (ends, {})
+    assert write_rows(options, key, iter([arrow(ROWS)])).found == 10
+    assert written(cluster, topic) == Counter(ROWS)
 
 
 def test_an_attempt_that_says_nothing_is_waited_for_and_stops_when_it_wakes(

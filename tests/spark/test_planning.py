@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.client.leaders import EpochEnd
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.options import OPTIONS, SourceOptions, parse_options
-from strandline.spark.planner import DataLossError, OffsetRange, TopicShape, plan, split
+from strandline.spark.planner import DataLossError, LogEnd, OffsetRange, TopicShape, plan, split
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -38,6 +39,12 @@ class FixedOffsets:
             p: max(time, self.earliest_offsets[p]) if time < self.latest_offsets[p] else None
             for p, time in timestamps_ms.items()
         }
+
+    def ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        return {p: LogEnd(self.latest_offsets[p], -1) for p in partitions}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        return dict.fromkeys(epochs, EpochEnd(-1, -1))
 
     def settled_end(self, partition: TopicPartition, at_least: int) -> int:
         return self.latest_offsets[partition]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.client.leaders import EpochEnd
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.spark import stream_planner
 from strandline.spark.options import SourceOptions, parse_options
-from strandline.spark.planner import DataLossError, OffsetRange, TopicShape
+from strandline.spark.planner import DataLossError, LogEnd, OffsetRange, TopicShape
 from strandline.spark.sink_options import LEDGER_TOPIC
 from strandline.spark.stream_offsets import VERSION, StreamOffset
 from strandline.spark.stream_planner import StreamPlanner
@@ -29,6 +31,8 @@ class Log:
     bounds: dict[TopicPartition, tuple[int, int]]
     ids: dict[str, str] = field(default_factory=lambda: {"a": "id-a", "b": "id-b"})
     settled: dict[TopicPartition, int] = field(default_factory=dict)
+    epochs: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
+    """(leader epoch, its first offset); without any it is not known, as of an old broker."""
 
     def topics(self) -> Mapping[str, TopicShape]:
         names = sorted({partition.topic for partition in self.bounds})
@@ -40,6 +44,19 @@ class Log:
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self.bounds[partition][1] for partition in partitions}
+
+    def ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        told = {partition: self.epochs.get(partition, [(-1, 0)])[-1][0] for partition in partitions}
+        return {partition: LogEnd(end, told[partition]) for partition, end in self.latest(partitions).items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        found = {}
+        for partition, asked in epochs.items():
+            later = [first for epoch, first in self.epochs[partition] if epoch > asked]
+            known = [epoch for epoch, _ in self.epochs[partition] if epoch <= asked]
+            end = later[0] if later else self.bounds[partition][1]
+            found[partition] = EpochEnd(max(known, default=asked), end)
+        return found
 
     def settled_end(self, partition: TopicPartition, at_least: int) -> int:
         return self.settled.get(partition, self.bounds[partition][1])
@@ -211,6 +228,54 @@ def test_a_log_that_ends_before_the_checkpoint_is_a_loss_but_a_new_leader_may_be
     assert lenient.ranges(start, shorter) == []
     log.bounds[A0] = (0, 95)
     assert lenient.ranges(shorter, lenient.next_end(shorter, unlimited=True)) == [OffsetRange(A0, 90, 95, "id-a")]
+
+
+def cut_log(log: Log, at: int, end: int) -> None:
+    """As a restore that has lost its newest leaves it (rule B36), once it has grown again."""
+    log.bounds[A0] = (0, end)
+    log.epochs[A0].append((log.epochs[A0][-1][0] + 65_536, at))
+
+
+@pytest.mark.parametrize("regrown", [80, 95, 100, 130])
+def test_a_log_that_was_cut_and_has_grown_again_is_a_loss(regrown: int) -> None:
+    """It ends beyond the checkpoint, under the same topic id: the records from the cut on were passed over in silence.
+    The epoch of the checkpoint tells (KIP-320). With failOnDataLoss=false they are read, each once."""
+    log = two()
+    log.epochs = {A0: [(3, 0)], A1: [(5, 0)]}
+    plan = planner(log)
+    start = through_json(plan.next_end(plan.initial(), unlimited=True))
+    assert start.epochs == {A0: 3, A1: 5}
+    cut_log(log, 80, regrown)
+    for one in (plan, planner(log)):
+        with pytest.raises(
+            DataLossError, match=r"a-0: .* up to offset 100, but the log was cut at offset 80"
+        ) as caught:
+            one.next_end(start, unlimited=True)
+        assert pickle.loads(pickle.dumps(caught.value)).parted == 80
+    lenient = planner(log, failOnDataLoss="false")
+    end = through_json(lenient.next_end(start, unlimited=True))
+    assert lenient.ranges(start, end) == ([OffsetRange(A0, 80, regrown, "id-a")] if regrown > 80 else [])
+    assert planner(log, failOnDataLoss="false").ranges(start, end) == lenient.ranges(start, end)
+    log.bounds[A0] = (0, 140)
+    later = lenient.next_end(end, unlimited=True)
+    assert lenient.ranges(end, later) == [OffsetRange(A0, regrown, 140, "id-a")]
+
+
+def test_a_new_leader_with_all_that_was_read_is_no_loss() -> None:
+    """Also where its log seems to end before the checkpoint. A checkpoint without epochs is read as before."""
+    log = two()
+    log.epochs = {A0: [(3, 0)], A1: [(5, 0)]}
+    plan = planner(log)
+    start = through_json(plan.next_end(plan.initial(), unlimited=True))
+    log.epochs[A0].append((4, 110))
+    log.bounds[A0], log.settled = (0, 90), {A0: 120}
+    end = through_json(plan.next_end(start, unlimited=True))
+    assert (end.offsets[A0], end.epochs) == (120, {A1: 5})
+    log.bounds[A0] = (0, 130)
+    assert plan.ranges(end, plan.next_end(end, unlimited=True)) == [OffsetRange(A0, 120, 130, "id-a")]
+    cut_log(log, 80, 130)
+    old = StreamOffset.from_json({"a": {"0": 100, "1": 50}})
+    assert plan.ranges(old, plan.next_end(old, unlimited=True)) == [OffsetRange(A0, 100, 130, "id-a")]
 
 
 def test_available_now_stops_at_what_was_there_at_its_start() -> None:

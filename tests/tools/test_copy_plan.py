@@ -18,6 +18,7 @@ from strandline.tools.copy.errors import (
     CopyTakenOver,
     ForeignRecords,
     RecordsDeleted,
+    SourceCut,
 )
 from strandline.tools.copy.plan import (
     FIRST_ROUND_OFFSETS,
@@ -90,6 +91,7 @@ def rounds(draw: st.DrawFn) -> Round:
         0,
         str(UUID(int=1)),
         str(UUID(int=2)),
+        {number: number + 7 for number in sorted(starts) if draw(st.booleans())},
     )
 
 
@@ -112,7 +114,7 @@ def test_a_note_that_was_changed_is_refused(planned: Round, data: st.DataObject)
     """Offsets that were reset lose the note; those of a deleted topic are gone; a mixture of two rounds is none."""
     notes = to_notes("orders", "orders2", planned)
     place = data.draw(st.sampled_from(sorted(notes)))
-    other = to_notes("orders", "orders2", planned.after(planned.ends, planned.ranges))
+    other = to_notes("orders", "orders2", planned.after(planned.ends, planned.ranges, {}))
     changed: list[dict[TopicPartition, OffsetAndMetadata]] = [
         notes | {place: OffsetAndMetadata(0)},
         notes | {place: OffsetAndMetadata(0, "by hand")},
@@ -135,7 +137,7 @@ def test_a_note_that_was_changed_is_refused(planned: Round, data: st.DataObject)
 def test_sequences_count_what_was_written(planned: Round, written: list[int]) -> None:
     """The next round's sequences are those that come next, beyond 2^31 too."""
     ends = tuple(end + count for end, count in zip(planned.ends, written, strict=False))
-    following = planned.after(ends, {0: (5, 5)})
+    following = planned.after(ends, {0: (5, 5)}, {})
     assert following.number == planned.number + 1
     assert following.ends == ends
     for before, after, count in zip(planned.sequences, following.sequences, written, strict=False):
@@ -154,7 +156,8 @@ def test_errors_travel() -> None:
     """They pickle, and say what to do."""
     place = TopicPartition("orders2", 3)
     for error in (
-        RecordsDeleted(place, 5, 9), ForeignRecords(place, 7, "g"), CopyChanged(place, 7, "g"), CopyTakenOver("g"),
+        RecordsDeleted(place, 5, 9), SourceCut(place, 9, 5, "t", "g"),
+        ForeignRecords(place, 7, "g"), CopyChanged(place, 7, "g"), CopyTakenOver("g"),
     ):  # fmt: skip
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again)) == (type(error), str(error))

@@ -18,7 +18,7 @@ from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.ids import TopicPartition
 from strandline.tools.copy import plan, target
 from strandline.tools.copy.engine import Engine
-from strandline.tools.copy.errors import CopyTakenOver
+from strandline.tools.copy.errors import CopyTakenOver, SourceCut
 from strandline.tools.copy.target import Wish
 
 RECORDS = 400
@@ -147,5 +147,33 @@ def test_s17_a_copy_that_nothing_befalls() -> None:
         tally = await copier(env, 1).wait()
         assert (sum(tally.read.values()), tally.written, tally.already) == (0, 0, 0)
         await assert_copied(env)
+
+    Simulation(1, settings=SETTINGS).run(main)
+
+
+def test_a_source_that_was_cut_is_told() -> None:
+    """Rule B39. The notes are those of a copy that had read three records more than the log kept, at its end, in the
+    epoch before: it went on behind them once there were more again, and passed over what was written between."""
+
+    async def main(env: Env) -> None:
+        await fill(env)
+        place = TopicPartition("orders", 1)
+        await copier(env, 0).wait()
+        async with Admin(env.bootstrap) as admin:
+            end = (await admin.list_offsets({place: LATEST}))[place].offset
+            env.faults.kill(await env.wait_leader("orders", 1))
+            await env.wait_leader("orders", 1)
+            await assert_copied(env)
+            await copier(env, 1).wait()  # a new leader alone is no cut
+            noted = await admin.list_group_offsets(GROUP)
+            assert noted[place].leader_epoch >= 0
+            text = noted[place].metadata.replace(f'"end":{end}', f'"end":{end + 3}')
+            beyond = noted[place]._replace(offset=end + 3, metadata=text)
+            await admin.alter_group_offsets(GROUP, noted | {place: beyond})
+            async with Producer(env.bootstrap) as producer:
+                for _ in range(9):
+                    await producer.send("orders", b"more", partition=1)
+        with pytest.raises(SourceCut, match=f"orders-1: it was read up to offset {end + 3}, .* cut at offset {end}"):
+            await copier(env, 2).wait()
 
     Simulation(1, settings=SETTINGS).run(main)

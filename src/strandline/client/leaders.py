@@ -33,6 +33,11 @@ class EpochEnd(NamedTuple):
     leader_epoch: int
     end_offset: int
 
+    def is_before(self, position: int) -> bool:
+        """Whether the leader's log parts from what a reader at `position` has read (KIP-320). One that knows no end of
+        that epoch tells nothing."""
+        return self.leader_epoch >= 0 and 0 <= self.end_offset < position
+
 
 class Leaders:
     """Asks leaders. Runs on one event loop."""

@@ -156,9 +156,8 @@ class Lookups:
             self._found()
 
     def judge(self, state: PartitionState, end: EpochEnd) -> None:
-        """Go on where the leader's log parts from what was read. One that knows no end of that epoch tells nothing."""
-        known = end.leader_epoch >= 0 and end.end_offset >= 0
-        if known and end.end_offset < state.fetch_offset:
+        """Go on where the leader's log parts from what was read."""
+        if end.is_before(state.fetch_offset):
             self._truncated(state, end.end_offset)
 
     def _truncated(self, state: PartitionState, diverged_at: int) -> None:

@@ -85,6 +85,9 @@ class Commit:
     """Parts of the ranges that no file has."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Topic -> the id that it has; none where the writer did not know it."""
+    epochs: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Topic -> partition -> leader epoch in which the log reached the end of the range (rule B39); none where it is not
+    known."""
     new_topics: tuple[str, ...] = ()
     """Topics that are others than before under the same name: their ranges begin anew."""
     writer: str = field(default_factory=lambda: uuid4().hex)
@@ -106,6 +109,10 @@ class Commit:
             topic: {int(number): tuple((span[0], span[1]) for span in spans) for number, spans in parts.items()}
             for topic, parts in document.get("lost", {}).items()
         }
+        document["epochs"] = {
+            topic: {int(number): epoch for number, epoch in parts.items()}
+            for topic, parts in document.get("epochs", {}).items()
+        }
         for name in ("remove", "new_topics"):
             document[name] = tuple(document.get(name, ()))
         return cls(**{"writer": "", **document})
@@ -118,6 +125,8 @@ class State:
     next_number: int = 0
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     """(topic, partition) -> the first offset that the lake does not have."""
+    epochs: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(topic, partition) -> leader epoch in which its log reached that offset, where it is known."""
     files: dict[str, int] = field(default_factory=dict)
     """File -> rows, of the files that count."""
     bad: dict[str, int] = field(default_factory=dict)
@@ -185,10 +194,16 @@ class State:
         self.next_number += 1
         for key in [key for key in self.ends if key[0] in commit.new_topics]:
             del self.ends[key]
+            self.epochs.pop(key, None)
         self.topic_ids.update(commit.topic_ids)
         for topic, partitions in commit.ranges.items():
             for partition, (start, end) in partitions.items():
                 self.ends[topic, partition] = end
+                epoch = commit.epochs.get(topic, {}).get(partition, -1)
+                if epoch >= 0:
+                    self.epochs[topic, partition] = epoch
+                else:
+                    self.epochs.pop((topic, partition), None)  # an older one says nothing of the new end
                 self.covered += end - start
         self.lost += sum(
             end - start for parts in commit.lost.values() for spans in parts.values() for start, end in spans
@@ -201,13 +216,16 @@ class State:
     def to_json(self) -> bytes:
         """As a state file has it."""
         ends = [[topic, number, end] for (topic, number), end in self.ends.items()]
-        return json.dumps({**vars(self), "ends": ends}).encode()
+        epochs = [[topic, number, epoch] for (topic, number), epoch in self.epochs.items()]
+        return json.dumps({**vars(self), "ends": ends, "epochs": epochs}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """As it was written."""
         document = read_json(data)
-        return cls(**{**document, "ends": {(topic, number): end for topic, number, end in document["ends"]}})
+        ends = {(topic, number): end for topic, number, end in document["ends"]}
+        epochs = {(topic, number): epoch for topic, number, epoch in document.get("epochs", ())}
+        return cls(**{**document, "ends": ends, "epochs": epochs})
 
 
 class Lake:

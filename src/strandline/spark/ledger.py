@@ -5,6 +5,9 @@ epoch, and the ranges that feed the task, or else its number), the id of its pro
 topic end. An attempt that finds entries of earlier ones at the same rows reads from those places on, takes the records
 of those producers, and leaves out the rows that are there.
 
+An entry has the topic's id too (schedule 63; those of older releases have none): of a topic that was deleted and made
+anew under its name the records count from its beginning on, wherever the old one ended.
+
 The ledger names ranges, not task numbers (schedule 66): a batch that is repeated may number its tasks otherwise. Where
 no range is known (a shuffle, another source) there is the number alone, and `strandline.spark.repeats` holds the rows
 of the earlier runs against those of this one.
@@ -24,6 +27,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from strandline.client import Admin, NewTopic, Producer
@@ -81,6 +85,8 @@ class Attempt:
     producers: set[int] = field(default_factory=set)
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     """Where the partitions of its topics ended before its first record to each."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """The ids of the topics that ended there; none from an older release, or from brokers older than Kafka 2.8."""
     ended: bool = False
     """Whether it has said that it writes no more, as attempts do that fail."""
 
@@ -145,8 +151,18 @@ class Ledger:
         end = max(self.end(), offset)
         return [entry for _, entry in self._entries(query, offset, end)], end
 
-    def begin(self, producer: Producer, key: TaskKey, attempt: Attempt, ends: Mapping[TopicPartition, int]) -> int:
+    def begin(
+        self,
+        producer: Producer,
+        key: TaskKey,
+        attempt: Attempt,
+        ends: Mapping[TopicPartition, int],
+        ids: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:
         """Say, before the first record to a topic, who writes and from where on. Returns once it is committed.
+
+        Args:
+            ids: of the topics that end there, as far as they are known.
 
         Returns:
             Where the ledger ends behind the entry; 0 where the broker does not say.
@@ -155,6 +171,8 @@ class Ledger:
         for partition, offset in ends.items():
             starts.setdefault(partition.topic, {})[str(partition.partition)] = offset
         told = {"run": attempt.run, "attempt": attempt.name, "producer": producer.producer_id(), "starts": starts}
+        if ids:
+            told["ids"] = dict(ids)
         if attempt.fed is not None:
             told |= {"ranges": attempt.fed.ranges, "shift": attempt.fed.shift}
         return self._append(producer, {**key._asdict(), **told})
@@ -210,6 +228,7 @@ def _attempts_of(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Attem
             for number, start in offsets.items():
                 partition = TopicPartition(topic, int(number))
                 attempt.starts[partition] = min(start, attempt.starts.get(partition, start))
+        attempt.ids.update(entry.get("ids", {}))
     return list(found.values())
 
 
@@ -267,12 +286,17 @@ def records_of(
         ClientTimeout: a record of theirs lies in a leader's log, and was not committed for `_COMMIT_MS`.
     """
     producers = {producer for attempt in attempts for producer in attempt.producers}
+    known = {partition.topic for attempt in attempts for partition in attempt.starts}
+    described = admin.describe_topics(sorted(known & set(admin.list_topics())))
+    present = {topic.name: str(topic.topic_id) for topic in described if topic.topic_id is not None}
     starts: dict[TopicPartition, int] = {}
     for attempt in attempts:
-        for partition, start in attempt.starts.items():
+        for partition, noted in attempt.starts.items():
+            topic_id = present.get(partition.topic)
+            is_same = topic_id is None or attempt.ids.get(partition.topic, topic_id) == topic_id
+            start = noted if is_same else 0  # schedule 63/ledger-knows-topics-by-name
             starts[partition] = min(start, starts.get(partition, start))
-    known = {partition.topic for partition in starts}
-    for topic in admin.describe_topics(sorted(known & set(admin.list_topics()))):
+    for topic in described:
         for index in range(len(topic.partitions)):
             starts.setdefault(TopicPartition(topic.name, index), 0)  # a partition added since
     if not starts:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 from strandline.client import Admin
 from strandline.client.config import CommonConfig
 from strandline.client.errors import OffsetOutOfRange, UnknownTopic
-from strandline.client.types import EARLIEST, LATEST
+from strandline.client.leaders import EpochEnd
+from strandline.client.types import EARLIEST, LATEST, ListedOffset
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
-from strandline.spark.planner import TopicShape
+from strandline.spark.planner import LogEnd, TopicShape
+
+T = TypeVar("T")
 
 _SAMPLE_BYTES = 64 * 1024
 
@@ -66,6 +69,15 @@ class ClusterOffsets:
         """High watermarks; with isolation.level=read_committed the last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
+    def ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        """As `latest`, each with the leader epoch that told it."""
+        found = self._listed(dict.fromkeys(partitions, LATEST))
+        return {partition: LogEnd(listed.offset, listed.leader_epoch) for partition, listed in found.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        """Where the logs end these leader epochs (KIP-320)."""
+        return self._of_those_there(epochs, self._admin.epoch_ends)
+
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """The first offset at or after the time; None where no record is as late."""
         found = self._offsets(timestamps_ms)
@@ -104,11 +116,23 @@ class ClusterOffsets:
         return sizes
 
     def _offsets(self, questions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        left = dict(questions)
+        return {partition: listed.offset for partition, listed in self._listed(questions).items()}
+
+    def _listed(self, questions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ListedOffset]:
+        def ask(left: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ListedOffset]:
+            return self._admin.list_offsets(dict(left.items()), read_committed=self._read_committed)
+
+        return self._of_those_there(questions, ask)
+
+    def _of_those_there(
+        self,
+        questions: Mapping[TopicPartition, int],
+        ask: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, T]],
+    ) -> Mapping[TopicPartition, T]:
+        left = questions
         while left:
-            asked: dict[TopicPartition | tuple[str, int], int] = dict(left.items())
             try:
-                answers = self._admin.list_offsets(asked, read_committed=self._read_committed)
+                return ask(left)
             except KafkaError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
@@ -123,6 +147,4 @@ class ClusterOffsets:
                 if len(there) == len(left):
                     raise  # all are there: the answer contradicts itself
                 left = there
-            else:
-                return {partition: listed.offset for partition, listed in answers.items()}
         return {}

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
+from strandline.client.leaders import EpochEnd
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.offsets import (
@@ -39,34 +40,50 @@ _log = logging.getLogger("strandline.spark")
 class DataLossError(StrandlineError):
     """Records that the read asked for no longer exist. `failOnDataLoss=false` reads what is left instead.
 
-    `earliest` and `latest` are what the partition holds; both 0 where it is gone.
+    `earliest` and `latest` are what the partition holds; both 0 where it is gone. `parted`: from this offset on the
+    log has other records than those that were read.
     """
 
-    def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+    def __init__(
+        self, partition: TopicPartition, wanted: int, earliest: int, latest: int, parted: int | None = None
+    ) -> None:
         self.partition = partition
         self.wanted = wanted
         self.earliest = earliest
         self.latest = latest
-        holds = f"the partition holds [{earliest}, {latest})" if latest else "the partition is empty, or gone"
-        self.loss = (
-            f"{partition}: offset {wanted} was asked for, but {holds}. Records have been deleted, the topic was "
-            f"deleted or created anew, or the options name it no longer."
-        )
+        self.parted = parted
+        if parted is not None:
+            self.loss = (
+                f"{partition}: the query has read up to offset {wanted}, but the log was cut at offset {parted} since, "
+                f"and has other records from there on: by an unclean election, or a restore that lost its newest."
+            )
+        else:
+            holds = f"the partition holds [{earliest}, {latest})" if latest else "the partition is empty, or gone"
+            self.loss = (
+                f"{partition}: offset {wanted} was asked for, but {holds}. Records have been deleted, the topic was "
+                f"deleted or created anew, or the options name it no longer."
+            )
         super().__init__(f"{self.loss} Set failOnDataLoss=false to read what is left.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.partition, self.wanted, self.earliest, self.latest))
+        return (type(self), (self.partition, self.wanted, self.earliest, self.latest, self.parted))
 
 
 def report_loss(
-    options: SourceOptions, partition: TopicPartition, wanted: int, earliest: int = 0, latest: int = 0
+    options: SourceOptions,
+    partition: TopicPartition,
+    wanted: int,
+    earliest: int = 0,
+    latest: int = 0,
+    *,
+    parted: int | None = None,
 ) -> None:
     """Say that records are gone: as an error, or where the options accept it as a warning.
 
     Raises:
         DataLossError: with failOnDataLoss.
     """
-    loss = DataLossError(partition, wanted, earliest, latest)
+    loss = DataLossError(partition, wanted, earliest, latest, parted)
     if options.fail_on_data_loss:
         raise loss
     _log.warning("%s The read goes on with what is left: failOnDataLoss=false", loss.loss)
@@ -104,6 +121,13 @@ class TopicShape(NamedTuple):
     """Read where it is named, but matched by no pattern, as in Spark's own source: `__consumer_offsets`."""
 
 
+class LogEnd(NamedTuple):
+    """Where a log ends, and the leader epoch in which it did; -1 where brokers do not tell."""
+
+    offset: int
+    leader_epoch: int
+
+
 @dataclass(frozen=True)
 class Narrowing:
     """What filters leave of a batch read; None: everything."""
@@ -127,6 +151,12 @@ class OffsetLookup(Protocol):
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """High watermarks; with read_committed the last stable offsets."""
+
+    def ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        """As `latest`, each with the leader epoch that told it."""
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        """Where the logs end these leader epochs (KIP-320)."""
 
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """The first offset at or after the time; None where no record is as late."""

@@ -1,10 +1,13 @@
 """How far a streaming query has come: the JSON that Spark keeps in the query's checkpoint.
 
-    {"version": 1, "topics": {"orders": {"id": "6f1c...", "offsets": {"0": 23, "1": 17}}}}
+    {"version": 1, "topics": {"orders": {"id": "6f1c...", "offsets": {"0": 23, "1": 17}, "epochs": {"0": 4, "1": 4}}}}
 
 `id` is the topic's id: a topic that was deleted and created anew has another one, however many records it holds.
-`since` stands in the first offsets of a query alone and is where its first range begins, so that a first batch that is
-repeated after a restart begins where it did before, and not at a new "latest".
+`epochs` are the leader epochs in which the log reached these offsets: a log that was cut since, and has grown beyond
+them again, is known by them (rule B36, KIP-320). Older releases leave them out, and read over them.
+`since` is where the range that ends here begins, if not at the offset before: in the first offsets of a query, so that
+a first batch that is repeated after a restart begins where it did before, and not at a new "latest"; and behind a log
+that was cut, where failOnDataLoss=false accepts it.
 `tasks` stands in the offset that ends a batch: how its offsets were cut into tasks, and into how many. A batch that is
 repeated is cut the same way, whatever the options say by then: the sink knows rows by the range that they came from.
 
@@ -55,6 +58,8 @@ class StreamOffset:
     """Where the range that ends here begins; None where it begins at the offset before."""
     tasks: Tasks | None = None
     """How the batch that ends here is cut; None where the options say it: in an older checkpoint."""
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    """The leader epochs in which the logs reached these offsets, where they are known."""
 
     def same_place(self, other: StreamOffset) -> bool:
         """Whether both are at the same offsets of the same topics."""
@@ -99,6 +104,8 @@ def _topics_to_json(offset: StreamOffset) -> dict[str, Any]:
     for partition in sorted(offset.offsets):
         topic = topics.setdefault(partition.topic, {"offsets": {}})
         topic["offsets"][str(partition.partition)] = offset.offsets[partition]
+        if partition in offset.epochs:
+            topic.setdefault("epochs", {})[str(partition.partition)] = offset.epochs[partition]
     for name, topic in topics.items():
         if name in offset.ids:
             topic["id"] = offset.ids[name]
@@ -107,6 +114,7 @@ def _topics_to_json(offset: StreamOffset) -> dict[str, Any]:
 
 def _topics_from_json(topics: object, since: StreamOffset | None, document: Mapping[str, Any]) -> StreamOffset:
     offsets: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, int] = {}
     ids: dict[str, str] = {}
     try:
         if not isinstance(topics, dict):
@@ -116,11 +124,15 @@ def _topics_from_json(topics: object, since: StreamOffset | None, document: Mapp
                 if type(offset) is not int or offset < 0:
                     raise ValueError(offset)
                 offsets[TopicPartition(name, int(partition))] = offset
+            for partition, epoch in topic.get("epochs", {}).items():
+                if type(epoch) is not int or epoch < 0:
+                    raise ValueError(epoch)
+                epochs[TopicPartition(name, int(partition))] = epoch
             if "id" in topic:
                 ids[name] = str(topic["id"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError("checkpoint", json.dumps(document), _ADVICE) from None
-    return StreamOffset(offsets, ids, since)
+    return StreamOffset(offsets, ids, since, epochs=epochs)
 
 
 def _tasks_from_json(document: Mapping[str, Any]) -> Tasks | None:

@@ -18,6 +18,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 from strandline.spark.options import SourceOptions
 from strandline.spark.planner import (
+    LogEnd,
     OffsetLookup,
     OffsetRange,
     TopicShape,
@@ -65,7 +66,8 @@ class StreamPlanner:
         partitions = select_partitions(self._options, topics)
         check_named(self._options, partitions)
         earliest = self._lookup.earliest(partitions)
-        latest = self._lookup.latest(partitions)
+        told = self._lookup.ends(partitions)
+        latest = {partition: end.offset for partition, end in told.items()}
         there = still_there(self._options, partitions, earliest, latest)
         found = resolve_start(self._options, there, earliest, latest, self._lookup)
         starts = {partition: found[partition] for partition in still_there(self._options, there, found)}
@@ -73,7 +75,7 @@ class StreamPlanner:
             if not earliest[partition] <= start <= latest[partition]:
                 self._lost(partition, start, earliest[partition], latest[partition])
                 starts[partition] = min(max(start, earliest[partition]), latest[partition])
-        first = StreamOffset(starts, _ids(topics, starts))
+        first = StreamOffset(starts, _ids(topics, starts), epochs=_epochs(told, starts))
         return replace(first, since=first)
 
     def stop_at_present(self) -> None:
@@ -89,11 +91,13 @@ class StreamPlanner:
             unlimited: the trigger wants all there is (Trigger.Once), whatever the limits.
 
         Raises:
-            DataLossError: with failOnDataLoss, a topic is gone or another one, or its log ends before `start`.
+            DataLossError: with failOnDataLoss, a topic is gone or another one, or its log ends before `start`, or was
+                cut there and has grown since.
         """
         now = self._ends()
-        begins = self._begins(start, now)
-        self.newest = StreamOffset(dict(now.offsets), now.ids)
+        parted = self._parted(start, now)
+        begins = self._begins(start, now, parted)
+        self.newest = replace(now, offsets=dict(now.offsets), epochs=dict(now.epochs))
         self.lag = {partition: last - begins[partition] for partition, last in now.offsets.items()}
         ends = dict(now.offsets)
         if self._target is not None:
@@ -109,8 +113,12 @@ class StreamPlanner:
             ends = self._limited(begins, ends)
         # A query's first offset says where it began; so does the end of its first range.
         since = start.since if start.since is not None and start.same_place(start.since) else None
-        end = StreamOffset(ends, {name: now.ids[name] for name in _names(ends) if name in now.ids}, since)
-        if end.same_place(start):
+        if parted:  # what lies behind the cut was never read
+            since = replace(start, offsets={**start.offsets, **parted}, since=None, tasks=None)
+        ids = {name: now.ids[name] for name in _names(ends) if name in now.ids}
+        epochs = {partition: epoch for partition, epoch in now.epochs.items() if partition in ends}
+        end = StreamOffset(ends, ids, since, epochs=epochs)
+        if end.same_place(start) and not parted:
             return start
         options = self._options
         tasks = Tasks(0, options.min_partitions, options.max_records_per_partition)
@@ -166,10 +174,32 @@ class StreamPlanner:
 
     def _ends(self) -> StreamOffset:
         topics = self._lookup.topics()
-        latest = self._lookup.latest(select_partitions(self._options, topics, missing_ok=True))
-        return StreamOffset(dict(latest), _ids(topics, latest))
+        told = self._lookup.ends(select_partitions(self._options, topics, missing_ok=True))
+        latest = {partition: end.offset for partition, end in told.items()}
+        return StreamOffset(latest, _ids(topics, latest), epochs=_epochs(told, latest))
 
-    def _begins(self, start: StreamOffset, now: StreamOffset) -> dict[TopicPartition, int]:
+    def _parted(self, start: StreamOffset, now: StreamOffset) -> dict[TopicPartition, int]:
+        """Where logs part from what the query has read before `start`. It is asked of leaders that are new since.
+
+        Raises:
+            DataLossError: one does, with failOnDataLoss.
+        """
+        asked = {
+            partition: epoch
+            for partition, epoch in start.epochs.items()
+            if epoch < now.epochs.get(partition, -1) and self._same_topic(partition, start, now)
+        }
+        found: dict[TopicPartition, int] = {}
+        for partition, end in (self._lookup.epoch_ends(asked) if asked else {}).items():
+            offset = start.offsets.get(partition, 0)
+            if end.is_before(offset):  # rule B39/streams-pass-over-a-cut
+                found[partition] = end.end_offset
+                report_loss(self._options, partition, offset, latest=now.offsets[partition], parted=end.end_offset)
+        return found
+
+    def _begins(
+        self, start: StreamOffset, now: StreamOffset, parted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """Where each partition's range begins, which puts the ends in `now` right; fails where that cannot be unless
         loss is accepted."""
         ends = now.offsets
@@ -178,10 +208,15 @@ class StreamPlanner:
             if partition not in ends or not self._same_topic(partition, start, now):
                 self._lost(partition, offset, 0, ends.get(partition, 0))
                 continue
+            if partition in parted:
+                begins[partition] = parted[partition]
+                ends[partition] = max(ends[partition], parted[partition])
+                continue
             end: int | None = ends[partition]
             if ends[partition] < offset:
                 # A new leader learns its high watermark after its election; what was committed cannot be missing.
                 end = self._lookup.settled_end(partition, offset)
+                now.epochs.pop(partition, None)  # another leader may have told this end
             if end is None:
                 self._lost(partition, offset)
                 del ends[partition], begins[partition]
@@ -257,6 +292,10 @@ class StreamPlanner:
 
 def _share(part: float) -> int:
     return max(1, math.floor(part))
+
+
+def _epochs(told: Mapping[TopicPartition, LogEnd], offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {partition: told[partition].leader_epoch for partition in offsets if told[partition].leader_epoch >= 0}
 
 
 def _names(offsets: Mapping[TopicPartition, int]) -> list[str]:

@@ -192,7 +192,8 @@ class _TaskRun:
             TopicPartition(topic.name, index) for topic in described for index in range(len(topic.partitions))
         ]
         ends = {item: listed.offset for item, listed in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()}
-        end = self._ledger.begin(self._producer, self._key, self._attempt, ends)
+        ids = {topic.name: str(topic.topic_id) for topic in described if topic.topic_id is not None}
+        end = self._ledger.begin(self._producer, self._key, self._attempt, ends, ids)
         self._begun.update(new)
         return end
 

@@ -16,11 +16,13 @@ from strandline.client.descriptions import (
     new_topic,
     topic_error,
 )
+from strandline.client.leaders import EpochEnd
 from strandline.client.limits import limited
 from strandline.client.metadata import topic_view
 from strandline.client.rights import answered
 from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
@@ -220,6 +222,24 @@ class TopicAdmin(AdminBase):
         asked = {TopicPartition(*item): timestamp for item, timestamp in wanted.items()}
         timeout_ms = self.config.default_api_timeout_ms
         return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
+
+    @limited
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where each partition's log ends a leader epoch, asked of its leader (KIP-320): for who keeps a position of
+        its own beside the epoch that `list_offsets` told with it. Brokers that are too old for it tell nothing: -1, -1.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+        asked = {TopicPartition(*item): epoch for item, epoch in epochs.items()}
+        try:
+            return await self._leaders.epoch_ends(asked, self.config.default_api_timeout_ms)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return dict.fromkeys(asked, EpochEnd(-1, -1))
 
     @limited
     async def delete_records(

@@ -111,7 +111,8 @@ class Beginnings:
         if offset is not None and state.position is None and state.reset_to is None:
             state.seek(offset.offset, offset.leader_epoch)
             state.topic_id = offset.topic_id
-            state.checked_epoch = offset.leader_epoch  # a newer leader is asked whether it has what was read (KIP-320)
+            # A newer leader is asked whether it has what was read (KIP-320).
+            state.checked_epoch = offset.leader_epoch  # rule B39/commits-pass-over-a-cut
 
     def _topics_came(self) -> None:
         if self._asked:

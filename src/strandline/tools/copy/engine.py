@@ -25,12 +25,13 @@ from strandline.tools.copy.errors import (
     CopyRefused,
     CopyTakenOver,
     ForeignRecords,
+    SourceCut,
     anew_words,
 )
 from strandline.tools.copy.lease import Lease, LeaseLost
 from strandline.tools.copy.plan import Round, from_notes, next_ranges, round_offsets, to_notes
 from strandline.tools.copy.source import Source, Tally, Transform
-from strandline.tools.copy.target import Target, Wish, bounds, find_target, prepare_target
+from strandline.tools.copy.target import Target, Wish, bounds, find_target, listed, prepare_target
 from strandline.tools.copy.writer import OutOfTurn, Writer, Written, partition_for
 
 FETCH_BYTES = 4 << 20
@@ -96,6 +97,8 @@ class Engine:
         self._clock = clock or SystemClock()
         self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        """Of each source partition, where known: the leader epoch in which its goal was told."""
         producer = ProducerConfig(settings)
         if producer.partitioner is not None:
             raise ConfigError("partitioner", producer.partitioner, "a copy goes by the key, as clients do without one")
@@ -123,7 +126,7 @@ class Engine:
         """
         try:
             [self._described] = await self._admin.describe_topics([self._source.topic])
-            self._goals = await self._source_bounds(LATEST)
+            await self._set_goals()
             await self._lease.take()
             await self._see_it_through()
         finally:
@@ -137,7 +140,7 @@ class Engine:
         """
         try:
             [self._described] = await self._admin.describe_topics([self._source.topic])
-            self._goals = await self._source_bounds(LATEST)
+            await self._set_goals()
             noted = from_notes(self._group, self._source.topic, self._target, await self._lease.notes())
             target = await find_target(self._admin, self._described, self._target, self._wish, begun=noted is not None)
             if isinstance(target, NewTopic):
@@ -148,6 +151,7 @@ class Engine:
             positions = await self._source_bounds(EARLIEST)
             if noted is not None and isinstance(target, Target):
                 self._check_topics(target, noted)
+                await self._check_cut(noted)
                 positions = dict.fromkeys(positions, 0) | {number: start for number, (start, _) in noted.ranges.items()}
                 await self._step_over_deleted(positions)
             self.starts = positions
@@ -197,6 +201,7 @@ class Engine:
         target = await prepare_target(self._admin, self._described, self._target, self._wish, begun=noted is not None)
         planned = noted or await self._begin(target)
         self._check_topics(target, planned)
+        await self._check_cut(planned)
         for number, (start, _) in planned.ranges.items():
             self.starts.setdefault(number, start)
             self.positions.setdefault(number, start)
@@ -241,6 +246,7 @@ class Engine:
             0,
             str(self._described.topic_id or ""),
             target.topic_id,
+            self._epochs,
         )
         await self._lease.commit(to_notes(self._source.topic, self._target, planned))
         return planned
@@ -260,6 +266,18 @@ class Engine:
                 f"begun: keys go to other partitions now. {anew}"
             )
 
+    async def _check_cut(self, planned: Round) -> None:
+        """Ask leaders that are new since a round was noted whether they have its records. Raises SourceCut."""
+        asked = {
+            TopicPartition(self._source.topic, number): epoch
+            for number, epoch in planned.epochs.items()
+            if epoch < self._epochs.get(number, -1)
+        }
+        for place, end in (await self._admin.epoch_ends(asked) if asked else {}).items():
+            position = planned.ranges[place.partition][1]
+            if end.is_before(position):  # rule B39/copies-pass-over-a-cut
+                raise SourceCut(place, position, end.end_offset, self._target, self._group)
+
     def _check_source(self, planned: Round) -> None:
         if str(self._described.topic_id or "") != planned.source_id:  # schedule 63/copy-follows-into-another-topic
             raise self._replaced(self._source.topic)
@@ -278,7 +296,8 @@ class Engine:
             if self._follow:
                 [self._described] = await self._admin.describe_topics([self._source.topic])
                 self._check_source(done)
-                self._goals = await self._source_bounds(LATEST)
+                await self._set_goals()
+                await self._check_cut(done)
             positions = {part.partition: 0 for part in self._described.partitions}  # 0: it was added since
             positions |= {number: end for number, (_, end) in done.ranges.items()}
             await self._step_over_deleted(positions)
@@ -287,7 +306,7 @@ class Engine:
                 self.positions[number] = start
             read_offsets = sum(self.positions.values()) - sum(self.starts.values())
             ranges = next_ranges(positions, self._goals, round_offsets(self.tally.size_bytes, read_offsets))
-            planned = done.after(tuple(self.ends), ranges)
+            planned = done.after(tuple(self.ends), ranges, self._epochs)
             if not planned.is_empty or not done.is_empty:
                 await self._lease.commit(to_notes(self._source.topic, self._target, planned))
                 done = planned
@@ -319,10 +338,17 @@ class Engine:
             await asyncio.sleep(FOLLOW_S)
         raise ClientTimeout(f"{self._target} seems to end at {found}, and all up to {self.ends} was acknowledged")
 
+    async def _set_goals(self) -> None:
+        """The source's ends of now, and the leader epochs that told them."""
+        found = await listed(self._admin, self._source.topic, self._source_partitions(), LATEST)
+        self._goals = {number: told.offset for number, told in found.items()}
+        self._epochs = {number: told.leader_epoch for number, told in found.items() if told.leader_epoch >= 0}
+
+    def _source_partitions(self) -> list[int]:
+        return [part.partition for part in self._described.partitions]
+
     async def _source_bounds(self, when: int) -> dict[int, int]:
-        return await bounds(
-            self._admin, self._source.topic, [part.partition for part in self._described.partitions], when
-        )
+        return await bounds(self._admin, self._source.topic, self._source_partitions(), when)
 
     async def _target_bounds(self, when: int, count: int) -> list[int]:
         found = await bounds(self._admin, self._target, list(range(count)), when)

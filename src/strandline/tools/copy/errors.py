@@ -4,6 +4,7 @@ ClientError
 └── CopyError
     ├── CopyRefused       it cannot be done as asked: nothing was written
     ├── RecordsDeleted    records were deleted from the source before they were copied
+    ├── SourceCut         the source's log was cut before records that were copied
     ├── ForeignRecords    somebody else writes into the target
     ├── CopyChanged       what the target holds is not what the round writes: the copy is not the one that was begun
     └── CopyTakenOver     another copy was started, and goes on where this one was
@@ -44,6 +45,25 @@ class RecordsDeleted(CopyError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.place, self.start, self.end))
+
+
+class SourceCut(CopyError):
+    """The copy has read a source partition up to `position`, and its log has other records from `cut_at` on since."""
+
+    def __init__(self, place: TopicPartition, position: int, cut_at: int, target: str, group: str) -> None:
+        self.place = place
+        self.position = position
+        self.cut_at = cut_at
+        self.target = target
+        self.group = group
+        super().__init__(
+            f"{place}: it was read up to offset {position}, but its log was cut at offset {cut_at} since, and has "
+            "other records from there on: by an unclean election, or a restore that lost its newest. The copy has "
+            f"records that the source has no longer. {anew_words(target, group)}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.place, self.position, self.cut_at, self.target, self.group))
 
 
 class ForeignRecords(CopyError):

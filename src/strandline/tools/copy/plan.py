@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import UUID
 
@@ -39,6 +39,7 @@ class Round:
         sequences: of them: the sequence of that record.
         producer_id, producer_epoch: under which all rounds write.
         source_id, target_id: the topics' ids; empty from brokers that have none.
+        epochs: of source partitions, where known: a leader epoch in which the log reached the end of the range.
     """
 
     number: int
@@ -49,17 +50,19 @@ class Round:
     producer_epoch: int
     source_id: str
     target_id: str
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """There is nothing to read."""
         return all(start == end for start, end in self.ranges.values())
 
-    def after(self, ends: tuple[int, ...], ranges: Mapping[int, tuple[int, int]]) -> Self:
+    def after(self, ends: tuple[int, ...], ranges: Mapping[int, tuple[int, int]], epochs: Mapping[int, int]) -> Self:
         """The next round, when this one has brought the target's partitions to `ends`."""
         written = zip(self.ends, self.sequences, ends, strict=True)
         sequences = tuple((sequence + end - start) & SEQUENCE_MASK for start, sequence, end in written)
-        return replace(self, number=self.number + 1, ranges=ranges, ends=ends, sequences=sequences)
+        number = self.number + 1
+        return replace(self, number=number, ranges=ranges, ends=ends, sequences=sequences, epochs=epochs)
 
 
 def next_ranges(positions: Mapping[int, int], goals: Mapping[int, int], offsets: int) -> dict[int, tuple[int, int]]:
@@ -89,7 +92,8 @@ def to_notes(source: str, target: str, planned: Round) -> dict[TopicPartition, O
     notes: dict[TopicPartition, OffsetAndMetadata] = {}
     for number, (start, end) in planned.ranges.items():
         text = _text(planned, topic=planned.source_id, end=end)
-        notes[TopicPartition(source, number)] = OffsetAndMetadata(start, text, topic_id=_id(planned.source_id))
+        epoch = planned.epochs.get(number, -1)
+        notes[TopicPartition(source, number)] = OffsetAndMetadata(start, text, epoch, topic_id=_id(planned.source_id))
     for number, (end, sequence) in enumerate(zip(planned.ends, planned.sequences, strict=True)):
         producer = [planned.producer_id, planned.producer_epoch]
         text = _text(planned, topic=planned.target_id, of=len(planned.ends), sequence=sequence, producer=producer)
@@ -153,6 +157,7 @@ def _read(of_source: Mapping[int, OffsetAndMetadata], of_target: Mapping[int, Of
         int(producer_epoch),
         source_id,
         target_id,
+        {number: note.leader_epoch for number, note in sorted(of_source.items()) if note.leader_epoch >= 0},
     )
 
 

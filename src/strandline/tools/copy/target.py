@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from strandline.client.aio.admin import Admin
 from strandline.client.errors import UnknownTopic
-from strandline.client.types import LATEST, ConfigEntry, ConfigResource, NewTopic, TopicDescription
+from strandline.client.types import LATEST, ConfigEntry, ConfigResource, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -169,11 +169,16 @@ def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: 
 
 async def bounds(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, int]:
     """Where the logs begin (EARLIEST), or end for readers of committed records (LATEST)."""
+    return {number: told.offset for number, told in (await listed(admin, topic, partitions, when)).items()}
+
+
+async def listed(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, ListedOffset]:
+    """As `bounds`, each with the leader epoch that told it."""
     if not partitions:
         return {}
     asked: dict[TopicPartition | tuple[str, int], int] = {TopicPartition(topic, number): when for number in partitions}
     found_at = await admin.list_offsets(asked, read_committed=True)
-    return {place.partition: found.offset for place, found in found_at.items()}
+    return {place.partition: found for place, found in found_at.items()}
 
 
 def _anew(name: str) -> str:

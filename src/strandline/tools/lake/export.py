@@ -6,7 +6,7 @@ one, begins where they end. Files that were not committed are no part of the lak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -128,6 +128,7 @@ class Export:
     - `_positions` is where the next record of a partition is read; all before it is committed, or in the open files
       and in `_ranges`, or named in `_lost`.
     - A commit has the ranges of exactly the records in its files.
+    - `_epochs` are leader epochs in which the log reached `_positions`, and was not cut before them since.
 
     Args:
         reader: reads committed records alone (`isolation.level=read_committed`).
@@ -137,7 +138,7 @@ class Export:
 
     Raises:
         LakeDamaged: the topic is not the one of the lake, and `new_topic` does not say so.
-        ExportRefused: it does, in vain.
+        ExportRefused: it does, in vain; or its log was cut before what the lake has.
         UnknownTopic, KafkaError, ClientTimeout.
     """
 
@@ -168,6 +169,8 @@ class Export:
         reader.expect(topic, self._topic_id or None)
         ends = {} if another else sink.state.ends
         self._positions = {partition: end for (name, partition), end in ends.items() if name == topic}
+        epochs = {} if another else sink.state.epochs
+        self._epochs = {partition: epoch for (name, partition), epoch in epochs.items() if name == topic}
         self._begun, self._goal = sum(self._positions.values()), 0
         self._ranges: dict[int, tuple[int, int]] = {}
         self._lost: dict[int, list[tuple[int, int]]] = {}
@@ -221,7 +224,23 @@ class Export:
             raise TopicReplaced(self._topic, self._topic_id, str(told.topic_id or ""))
         wanted = {(self._topic, part.partition): LATEST for part in told.partitions}
         found = self._admin.list_offsets(wanted, read_committed=True)
+        told_by = {where.partition: answer.leader_epoch for where, answer in found.items()}
+        self._check_cut({number: known for number, known in self._epochs.items() if known < told_by.get(number, -1)})
+        self._epochs = {number: epoch for number, epoch in told_by.items() if epoch >= 0}
         return {where.partition: found[where].offset for where in sorted(found)}
+
+    def _check_cut(self, epochs: Mapping[int, int]) -> None:
+        """Ask leaders that are new since whether they have what was read. Raises ExportRefused."""
+        asked = {(self._topic, number): epoch for number, epoch in epochs.items()}
+        for where, end in (self._admin.epoch_ends(asked) if asked else {}).items():
+            position = self._positions.get(where.partition, 0)
+            if end.is_before(position):  # rule B39/exports-pass-over-a-cut
+                raise ExportRefused(
+                    f"{where} was read up to offset {position}, but its log was cut at offset {end.end_offset} since, "
+                    "and has other records from there on: by an unclean election, or a restore that lost its newest. "
+                    f"Rows of {where} from offset {end.end_offset} on are of records that the topic has no longer. "
+                    "Export into another lake, or another table, to have the topic as it is now"
+                )
 
     def _behind(self, number: int, end: int) -> None:
         """A log that ends before the lake has lost records that were committed; or its new leader has not heard yet."""
@@ -295,6 +314,7 @@ class Export:
         self._sink.commit(
             Commit(
                 -1, topic_spans(spans), add, bad=bad, lost=topic_spans(lost), topic_ids={topic: self._topic_id},
+                epochs={topic: {number: epoch for number, epoch in self._epochs.items() if number in self._ranges}},
                 new_topics=(topic,) if self._is_new else (),
             )
         )  # fmt: skip

@@ -198,7 +198,7 @@ def _has(table: Table, change: Commit) -> bool:
 
 
 def _followed_by(state: State, change: Commit) -> State:
-    after = replace(state, ends=dict(state.ends), topic_ids=dict(state.topic_ids))
+    after = replace(state, ends=dict(state.ends), epochs=dict(state.epochs), topic_ids=dict(state.topic_ids))
     after.apply(replace(change, number=state.next_number, add={}, bad={}))
     return after
 
