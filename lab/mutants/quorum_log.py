@@ -44,7 +44,7 @@ FETCHES: tuple[Mutant, ...] = (
     one_change(
         "divergence-judged-by-epoch-alone",
         "A7: a fetch beyond its epoch's end diverges",
-        dropped("ours.offset < fetch_offset"),
+        dropped("end_offset < fetch_offset"),
         f"{_SCHEDULES}/test_fetches.py::test_a7_a_fetch_beyond_its_epochs_end_diverges",
     ),
     one_change(
@@ -103,7 +103,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
     one_change(
         "truncate-to-the-leaders-end",
         "A8: truncate to the smaller of both ends of that epoch",
-        part("min(ours.offset, diverging.offset)", "diverging.offset"),
+        part("min(end_offset, leader_end_offset)", "leader_end_offset"),
         f"{_SCHEDULES}/test_fetches.py::test_a8_the_smaller_end_of_the_epoch",
     ),
     one_change(

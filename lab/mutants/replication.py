@@ -86,7 +86,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "unknown-epoch-is-valid",
         "B8: truncation: an epoch that the leader does not know diverges",
-        dropped("epoch < last_fetched_epoch"),
+        dropped("epoch != fetch_epoch"),
         f"{_DIVERGENCE}::test_a_follower_that_has_only_larger_epochs_starts_over",
     ),
     one_change(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from strandline.log.tier.credentials import explained
+from strandline.log.tier.credentials import in_words, is_panic
 from strandline.proto.errors import ConfigError, MissingExtra, StrandlineError
 
 if TYPE_CHECKING:
@@ -260,12 +260,11 @@ class ObjectStore:
         except (AlreadyExistsError, FileNotFoundError):
             raise
         except BaseError as error:
-            said = str(error).partition("\n\nDebug source")[0]
-            raise StoreFailed(f"{self.place}: {explained(said)}") from error
+            raise StoreFailed(f"{self.place}: {in_words(error)}") from error
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # obstore's, for an endpoint that is no URL, say
+            if not is_panic(error):
                 raise
-            raise StoreFailed(f"{self.place}: {error} (is the endpoint a URL?)") from error
+            raise StoreFailed(f"{self.place}: {in_words(error)}") from error
 
 
 class _Reading:

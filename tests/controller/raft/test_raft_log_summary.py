@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch
+from strandline.replica.core.divergence import Verdict, judge_fetch, truncation_offset
 
 
 class Model:
@@ -123,3 +124,33 @@ def test_truncation_converges_on_a_common_prefix(shape: list[tuple[int, int, int
     else:
         raise AssertionError("it never agrees")
     assert ours[: len(theirs)] == theirs
+
+
+@settings(max_examples=200, deadline=None)
+@given(elections, st.integers(0, 10), st.integers(0, 10))
+def test_logs_of_the_quorum_and_of_partitions_part_at_one_offset(
+    shape: list[tuple[int, int, int]], one: int, other: int
+) -> None:
+    """Rules A7, A8 and B8 are one algorithm: the same two logs get the same answer, and the same cut."""
+    logs = histories(shape)
+    leader, follower = summary(logs[one % len(logs)]), summary(logs[other % len(logs)])
+    if not follower.end_offset:
+        return  # a partition's follower without records says that it has no epoch; a voter says 0
+    said = leader.diverges(follower.end_offset, follower.last_epoch)
+    judged = judge_fetch(_History(leader), 0, leader.end_offset, follower.end_offset, follower.last_epoch)
+    assert (judged.verdict is Verdict.VALID) == (said is None)
+    if said is not None:
+        assert judged.end_offset == said.offset
+        cut = truncation_offset(_History(follower), 0, follower.end_offset, said.epoch, said.offset)
+        assert cut == follower.truncation_point(said)
+
+
+class _History:
+    """A quorum's log as a partition's is asked."""
+
+    def __init__(self, log: LogSummary) -> None:
+        self._log = log
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        end = self._log.end_offset_for_epoch(epoch)
+        return (end.epoch, end.offset) if end.epoch else (-1, -1)

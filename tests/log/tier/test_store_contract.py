@@ -262,6 +262,29 @@ def test_without_credentials_it_says_what_was_looked_for(monkeypatch: pytest.Mon
             lakes.open_store("s3://bucket/lake").listed("commits")
 
 
+def test_an_endpoint_that_is_no_url_is_told_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library panics, which is no error of its own: a node's tier and a lake say what to look at."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no url")
+
+    async def look() -> None:
+        store = open_store("s3://bucket/prefix", {"aws_endpoint": "no url"}, timeout_ms=10_000, make=False)
+        for call in (
+            lambda: store.get("c/a", 0, 1),
+            lambda: store.put("c/a", chunked(b"a", 1), 1),
+            lambda: store.put("c/b", chunked(bytes(12 * MIB), MIB), 12 * MIB),
+            lambda: keys(store, "c"),
+        ):
+            with pytest.raises(StoreError, match="is the endpoint a URL"):
+                await call()
+        await store.close()
+
+    asyncio.run(look())
+    with pytest.raises(StoreFailed, match="is the endpoint a URL"):
+        lakes.open_store("s3://bucket/lake").listed("commits")
+
+
 @pytest.mark.parametrize(
     ("said", "looked_for"),
     [

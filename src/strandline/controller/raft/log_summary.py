@@ -6,6 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch, ReplicaKey
+from strandline.proto.divergence import cut_offset, is_diverging
 from strandline.proto.ensure import ensure
 
 EMPTY = OffsetAndEpoch(0, 0)
@@ -154,16 +155,12 @@ class LogSummary:
         """None if a log that ends at (fetch_offset, last_fetched_epoch) is a prefix of this one, else how far back the
         fetcher must go: this log's largest epoch not above the fetcher's, and its end (rule A7)."""
         ours = self.end_offset_for_epoch(last_fetched_epoch)
-        if ours.epoch != last_fetched_epoch or ours.offset < fetch_offset:  # rule A7/divergence-judged-by-epoch-alone
-            return ours
-        return None
+        return ours if is_diverging(ours.epoch, ours.offset, last_fetched_epoch, fetch_offset) else None
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
         """Where a follower must cut its log after a diverging answer (rule A8)."""
         ours = self.end_offset_for_epoch(diverging.epoch)
-        if ours.epoch == diverging.epoch:  # rule A8/truncation-does-not-iterate
-            return min(ours.offset, diverging.offset)  # rule A8/truncate-to-the-leaders-end
-        return ours.offset
+        return cut_offset(ours.epoch, ours.offset, diverging.epoch, diverging.offset)
 
     def check(self) -> None:
         """Hold the invariants. Raises FatalError."""

@@ -1,7 +1,10 @@
-"""An object store without credentials, in words: obstore names the address of the machine's own role."""
+"""What the library `obstore` fails with, in words: of a store without credentials it names the address of the machine's
+own role, and an endpoint that is no URL makes it panic.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -52,3 +55,20 @@ def explained(why: str) -> str:
                 f"{kind.not_read}. The last attempt: {why}"
             )
     return why
+
+
+_PANICS = ("PanicException", "RustPanic")
+"""Names of what the library raises for an endpoint that is no URL: from a call, and from one that is awaited. The first
+is no Exception, and neither can be imported."""
+
+
+def in_words(error: BaseException) -> str:
+    """An error of the library as a user gets to see it: its first line, without the query of a URL, which may hold a
+    signature."""
+    line = re.sub(r"\?\S*", "?...", str(error).partition("\n")[0])[:500]
+    return f"{line} (is the endpoint a URL?)" if is_panic(error) else explained(line)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether the library panicked."""
+    return type(error).__name__ in _PANICS

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from strandline.log.tier.credentials import explained
+from strandline.log.tier.credentials import in_words, is_panic
 from strandline.log.tier.store import StoredObject
 from strandline.proto.errors import ConfigError, MissingExtra, ObjectMissing, StoreError
 from strandline.proto.secrets import HIDDEN
@@ -93,10 +93,10 @@ def open_store(url: str, options: Mapping[str, str], *, timeout_ms: float, make:
         unknown = f"options of obstore for {parts.scheme}://; {name[1] if name else 'one of them'} is none"
         raise ConfigError(OPTIONS_KEY, dict(options), unknown) from None
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
-        why = _line(error)
+        why = in_words(error)
         for value in filter(None, options.values()):
             why = why.replace(value, HIDDEN)
-        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {explained(why)}") from None
+        raise ConfigError(URL_KEY, url, f"{URLS}, with the options that it needs: {why}") from None
     return _Remote(obstore, made, timeout_ms)
 
 
@@ -129,7 +129,7 @@ def _open_directory(
             _sync_up(directory, _make(f"{directory}/{_MARKER}"))
         made = obstore.store.LocalStore(directory)
     except (OSError, obstore.exceptions.BaseError) as error:
-        raise ConfigError(URL_KEY, url, f"a directory that can be made and read ({_line(error)})") from None
+        raise ConfigError(URL_KEY, url, f"a directory that can be made and read ({in_words(error)})") from None
     return _Directory(obstore, made, timeout_ms, directory)
 
 
@@ -224,7 +224,11 @@ class _Remote:
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise ObjectMissing(key) from None
             about = f" ({key})" if key else ""
-            raise StoreError(f"the object store cannot do what was asked{about}: {explained(_line(error))}") from None
+            raise StoreError(f"the object store cannot do what was asked{about}: {in_words(error)}") from None
+        except Exception as error:
+            if not is_panic(error):
+                raise
+            raise StoreError(f"the object store cannot be asked: {in_words(error)}") from None
 
 
 class _Directory(_Remote):
@@ -303,11 +307,6 @@ def _sync_path(path: str) -> None:
 
 async def _off_the_loop(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-def _line(error: Exception) -> str:
-    """What an error of the library says: its first line, without the query of a URL, which may hold a signature."""
-    return re.sub(r"\?\S*", "?...", str(error).partition("\n")[0])[:500]
 
 
 _GIVE_UP_S = 2.0

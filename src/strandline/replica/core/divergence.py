@@ -1,13 +1,13 @@
-"""Where two logs part, judged by leader epochs (KIP-101, KIP-279, KIP-595; rule B8, truncation).
-
-Both functions see a log only through its epochs: `EpochHistory.end_offset_for_epoch(e)` is the largest epoch not above
-`e` that the log knows, and the offset after that epoch's last record.
+"""Where a partition's log and its leader's part (rule B8, truncation): `strandline.proto.divergence` within the bounds
+of the two logs, whose older records and epochs may be deleted.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import NamedTuple, Protocol
+
+from strandline.proto.divergence import cut_offset, is_diverging
 
 
 class EpochHistory(Protocol):
@@ -54,8 +54,7 @@ def judge_fetch(
     epoch, end_offset = history.end_offset_for_epoch(last_fetched_epoch)
     if epoch < 0:
         epoch, end_offset = last_fetched_epoch, log_start
-    # rule B8/unknown-epoch-is-valid, rule B8/longer-log-is-valid
-    if epoch < last_fetched_epoch or end_offset < fetch_offset:
+    if is_diverging(epoch, end_offset, last_fetched_epoch, fetch_offset):
         return FetchJudgement(Verdict.DIVERGING, epoch, end_offset)
     return _VALID
 
@@ -63,15 +62,11 @@ def judge_fetch(
 def truncation_offset(
     history: EpochHistory, log_start: int, log_end: int, leader_epoch: int, leader_end_offset: int
 ) -> int:
-    """Where a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset).
+    """Offset at which a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset): see `cut_offset`.
 
-    If it knows that epoch, at the smaller of the two ends. If not, at the end of its own largest epoch below: the
-    next fetch carries that smaller epoch, and so the two iterate until they meet (KAFKA-6361, schedule 2). If all it
-    has is of larger epochs, none of it is the leader's.
+    If all that it has is of larger epochs, none of it is the leader's.
     """
     own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)  # rule B8/no-iteration
     if own_epoch < 0:
         return log_start  # rule B8/only-larger-epochs-are-kept
-    if own_epoch == leader_epoch:
-        own_end = min(own_end, leader_end_offset)  # rule B8/cuts-at-its-own-end-of-the-epoch
-    return min(own_end, log_end)
+    return min(cut_offset(own_epoch, own_end, leader_epoch, leader_end_offset), log_end)
