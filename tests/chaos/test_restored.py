@@ -82,6 +82,7 @@ def test_some_seeds_draw_it() -> None:
 
 def _run(seed: int) -> ScenarioRun:
     options = ScenarioOptions.draw(seed, tiered=True)
+    options.users = None  # their checks know nothing of a lost cluster
     options.restored = options.restored or RestoredOptions(after=0.7, newcomers=seed % 2 == 1)
     return ScenarioRun(seed, options)
 

@@ -75,7 +75,7 @@ def test_every_kind_of_client_finds_its_login_in_one_file(tmp_path: Path) -> Non
     assert password not in options.encode()
     assert ClientOptions.decode(options.encode()) == options
     for kind in (ProducerConfig, ConsumerConfig):
-        assert kind.of(options.settings).security_protocol == "SASL_SSL"
+        assert kind(options.settings).security_protocol == "SASL_SSL"
     assert password in options.settings["sasl.jaas.config"]
     librdkafka = confluent.login_settings(options)
     assert (librdkafka["security.protocol"], librdkafka["ssl.ca.location"]) == ("SASL_SSL", str(ca().file))

@@ -95,16 +95,18 @@ class GroupCoordinator:
         if gone or _topics_grew(delta, image):
             self.runtime.tell_all(TopicsChanged())
 
-    async def ask(self, group_id: str, command: Any) -> Any:
-        """The answer of the group's shard. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what
-        the shard says."""
-        return await self.runtime.ask(await self._named_for(group_id), command)
+    async def ask(self, group_id: str, command: Any, *, asked_ms: float | None = None) -> Any:
+        """The answer of the group's shard. `asked_ms`: when the request came (monotonic), where it asks for many groups:
+        it waits for the news once. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what the shard
+        says."""
+        asked_ms = self._clock.monotonic_ms() if asked_ms is None else asked_ms
+        return await self.runtime.ask(await self._named_for(group_id, asked_ms), command)
 
-    async def _named_for(self, group_id: str) -> int:
+    async def _named_for(self, group_id: str, asked_ms: float) -> int:
         """The partition that has the group. The news that this broker leads it may come here a moment later than to the
         broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
         would be said in error."""
-        until_ms = self._clock.monotonic_ms() + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
+        until_ms = asked_ms + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
         while True:
             topic = self._image().topics.get(OFFSETS_TOPIC)
             partition = None if topic is None else partition_of(group_id, len(topic.partitions))

@@ -130,7 +130,9 @@ class ConsumerGroupsHandler:
         require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        found: ConsumerGroupDescription = await self._groups.ask(group_id, DescribeConsumerGroup(group_id))
+        found: ConsumerGroupDescription = await self._groups.ask(
+            group_id, DescribeConsumerGroup(group_id), asked_ms=context.received_ms
+        )
         self._check_topics(context, found)
         return found
 

@@ -87,7 +87,9 @@ class GroupAdminHandler:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
-        found: GroupDescription = await self._groups.ask(group_id, DescribeGroup(group_id))
+        found: GroupDescription = await self._groups.ask(
+            group_id, DescribeGroup(group_id), asked_ms=context.received_ms
+        )
         return found
 
     def _described(self, call: Call, groups: list[DescribedGroup[GroupDescription]]) -> Any:
@@ -174,7 +176,7 @@ class GroupAdminHandler:
                 require(self._authorizer, context, Operation.DELETE, group(group_id))
                 if not group_id:
                     raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-                await self._groups.ask(group_id, DeleteGroup(group_id))
+                await self._groups.ask(group_id, DeleteGroup(group_id), asked_ms=context.received_ms)
                 errors.append(ErrorCode.NONE)
             except KafkaError as error:
                 errors.append(error.code)

@@ -116,7 +116,9 @@ class OffsetFetchHandler:
             else:
                 asked.append((name, wanted.partitions))
                 answers.append(None)
-        values: FetchedOffsets = await self._groups.ask(group_id, FetchOffsets(group_id, tuple(asked), *asker))
+        values: FetchedOffsets = await self._groups.ask(
+            group_id, FetchOffsets(group_id, tuple(asked), *asker), asked_ms=context.received_ms
+        )
         found_values = iter(values)
         return [
             self._fetched(next(found_values), wanted.topic_id) if answer is None else answer
@@ -124,7 +126,9 @@ class OffsetFetchHandler:
         ]
 
     async def _fetch_all(self, context: RequestContext, group_id: str, asker: Asker) -> list[FetchedTopic]:
-        values: FetchedOffsets = await self._groups.ask(group_id, FetchOffsets(group_id, None, *asker))
+        values: FetchedOffsets = await self._groups.ask(
+            group_id, FetchOffsets(group_id, None, *asker), asked_ms=context.received_ms
+        )
         image = self._image()
         return [
             self._fetched((name, offsets), image.topics[name].topic_id)
