@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from types import FrameType
 from typing import Any
@@ -63,7 +64,7 @@ def test_an_interrupt_when_the_task_has_ended_and_nobody_was_told(thread: LoopTh
         return "records"
 
     with pytest.raises(KeyboardInterrupt):
-        thread.serve(polls(), calls, lost.append)
+        thread.serve(polls, calls, lost.append)
     assert lost == ["records"]
 
 
@@ -81,9 +82,9 @@ def test_an_interrupted_call_has_ended_when_the_next_begins(thread: LoopThread) 
         return "records"
 
     with pytest.raises(KeyboardInterrupt):
-        thread.serve(polls(), calls, lost.append)
+        thread.serve(polls, calls, lost.append)
     assert lost == ["records"]
-    assert thread.wait(asyncio.sleep(0, "alive")) == "alive"
+    assert thread.wait(partial(asyncio.sleep, 0, "alive")) == "alive"
 
 
 def test_what_leaves_the_interpreter_belongs_to_the_caller(thread: LoopThread) -> None:
@@ -94,7 +95,7 @@ def test_what_leaves_the_interpreter_belongs_to_the_caller(thread: LoopThread) -
 
     with pytest.raises(SystemExit):
         thread.call(exits)
-    assert thread.wait(asyncio.sleep(0, "alive")) == "alive"
+    assert thread.wait(partial(asyncio.sleep, 0, "alive")) == "alive"
 
 
 def test_a_deserializer_that_leaves_costs_no_record(cluster: DevCluster) -> None:
@@ -233,8 +234,8 @@ def test_what_escapes_on_the_thread_belongs_to_the_next_call(thread: LoopThread)
     """Whatever brings it there (a handler of logging, say), and also while the thread is to end."""
     thread.loop.call_soon_threadsafe(leaves(SystemExit))
     with pytest.raises(SystemExit):
-        eventually(lambda: thread.wait(asyncio.sleep(0)))
-    assert thread.wait(asyncio.sleep(0, "alive")) == "alive"
+        eventually(lambda: thread.wait(partial(asyncio.sleep, 0)))
+    assert thread.wait(partial(asyncio.sleep, 0, "alive")) == "alive"
 
     async def farewell() -> None:
         thread.loop.call_soon(thread.loop.call_soon, leaves(SystemExit))

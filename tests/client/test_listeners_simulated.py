@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -286,7 +287,7 @@ def test_an_interrupt_in_a_listener_belongs_to_the_thread(stop: type[BaseExcepti
 
     def waits() -> None:
         try:
-            thread.serve(polls(), calls)
+            thread.serve(polls, calls)
         except BaseException as error:
             seen.append(error)
 
@@ -295,7 +296,7 @@ def test_an_interrupt_in_a_listener_belongs_to_the_thread(stop: type[BaseExcepti
     waiting.join(10)
     assert [type(error) for error in seen] == [stop]
     assert cancelled.wait(10)
-    assert thread.wait(asyncio.sleep(0, "alive")) == "alive"
+    assert thread.wait(partial(asyncio.sleep, 0, "alive")) == "alive"
 
     async def farewell() -> None:
         pass

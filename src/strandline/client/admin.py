@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
 from strandline.client.loop_thread import LoopThread, nothing_to_await, of_parents
@@ -75,8 +75,8 @@ class Admin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine beside the asynchronous twin, `inner`; its result."""
+    def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Run the coroutine that `begin` makes beside the asynchronous twin, `inner`; its result."""
         if self._thread is None:
             thread = LoopThread("strandline-admin")
             if self._thread is None:
@@ -84,7 +84,7 @@ class Admin:
                 self._watched = watch(self, "an Admin", thread, partial(thread.stop, self.inner.close))
             else:  # another thread, or a signal's handler, was faster
                 thread.stop(nothing_to_await)
-        return self._thread.wait(coroutine)
+        return self._thread.wait(begin)
 
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
@@ -58,7 +58,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
-        self._serve(self.inner.unsubscribe())
+        self._serve(self.inner.unsubscribe)
 
     subscription = direct(AsyncConsumer.subscription)
 
@@ -79,22 +79,22 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
-        return self._serve(self.inner.poll(timeout_s, max_records), self.inner.put_back)
+        return self._serve(partial(self.inner.poll, timeout_s, max_records), self.inner.put_back)
 
     def poll_columns(self, timeout_s: float = 0.0, max_records: int | None = None) -> PolledRecords:
         """As `poll`, as columns: `to_arrow()` and `to_pandas()` make no object for a record. Batches come whole."""
-        return self._serve(self.inner.poll_columns(timeout_s, max_records), self.inner.put_parts_back)
+        return self._serve(partial(self.inner.poll_columns, timeout_s, max_records), self.inner.put_parts_back)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        return self._next_polled() or self._serve(self.inner.__anext__(), self.inner.put_one_back)
+        return self._next_polled() or self._serve(self.inner.__anext__, self.inner.put_one_back)
 
     def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
         """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized."""
         found = self._next_polled(raw=raw)
-        return found or self._serve(self.inner.next_record(timeout_s, raw=raw), self.inner.put_one_back)
+        return found or self._serve(partial(self.inner.next_record, timeout_s, raw=raw), self.inner.put_one_back)
 
     def _next_polled(self, *, raw: bool = False) -> ConsumerRecord | None:
         """Not past a call that was interrupted: what it puts back comes first."""
@@ -142,7 +142,7 @@ class Consumer:
             raise refused("close")
         if not running.closed:
             try:
-                self._serve(self.inner.close(timeout_s))
+                self._serve(partial(self.inner.close, timeout_s))
             except ClosedError:
                 if not running.closed:  # else an earlier call, which was interrupted, ends it just now
                     raise
@@ -173,15 +173,15 @@ class Consumer:
         """Run a function on the thread of the asynchronous twin, `inner`; its result."""
         return self._running().call(function)
 
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine beside the asynchronous twin, `inner`; its result."""
-        return self._running().wait(coroutine)
+    def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Run the coroutine that `begin` makes beside the asynchronous twin, `inner`; its result."""
+        return self._running().wait(begin)
 
-    def _serve(self, coroutine: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
+    def _serve(self, begin: Callable[[], Awaitable[T]], lost: Callable[[T], None] | None = None) -> T:
         """Run what may call listeners: they are called here. A listener may itself call what calls listeners."""
         outer, self._calls = self._calls, Calls()
         try:
-            return self._running().serve(coroutine, self._calls, lost)
+            return self._running().serve(begin, self._calls, lost)
         finally:
             self._calls = outer
 

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
@@ -142,7 +142,8 @@ class Calls:
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop, and the thread that waits for its outcome.
+    """One coroutine on the loop, and the thread that waits for its outcome. It is made there, by `begin`: one that the
+    thread made, and was interrupted before it handed it over, would never be awaited, and Python says so.
 
     Invariant: the outcome is taken by the thread, or what came is given to `lost` on the loop, and never both. Only
     the thread writes `taken` and `dropped`, only the loop the rest. CPython runs signal handlers after calls, and not
@@ -151,13 +152,13 @@ class _Call(Generic[T]):
 
     def __init__(
         self,
-        coroutine: Coroutine[Any, Any, T],
+        begin: Callable[[], Awaitable[T]],
         calls: Calls | None = None,
         lost: Callable[[T], None] | None = None,
         *,
         is_last: bool = False,
     ) -> None:
-        self.coroutine = coroutine
+        self.begin = begin
         self.calls = calls
         self.lost = lost
         self.is_last = is_last
@@ -175,17 +176,15 @@ class _Call(Generic[T]):
         try:
             if running:
                 await asyncio.wait(running)
-            self.results.append(await self.coroutine)
+            self.results.append(await self.begin())
         except BaseException as error:  # SystemExit too: it belongs to the caller, and would end the loop here
             self.error = error
         finally:
             end_where_forked()
-            self.coroutine.close()
 
     def end(self) -> None:
         """On the loop: its task has ended."""
         if not self.results and self.error is None:  # cancelled before it began
-            self.coroutine.close()
             self.error = asyncio.CancelledError()
         self.gate.open()
         if self.calls is not None:
@@ -255,7 +254,7 @@ class LoopThread:
         async def run() -> T:
             return function()
 
-        return self.wait(run())
+        return self.wait(run)
 
     def leave(self, error: BaseException) -> None:
         """On the loop: code of the caller's raised SystemExit or alike, which would end the thread and not the program;
@@ -268,23 +267,23 @@ class LoopThread:
         if self._left:
             raise self._left.popleft()
 
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it, and leaves when it
-        has ended; a second one leaves at once, and the next call begins when it has."""
-        return self._await(_Call(coroutine))
+    def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Run the coroutine that `begin` makes on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it,
+        and leaves when it has ended; a second one leaves at once, and the next call begins when it has."""
+        return self._await(_Call(begin))
 
     @property
     def closed(self) -> bool:
         """It was stopped, or is being; in a forked child it counts as that."""
         return self._ending or self.orphaned
 
-    def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls, lost: Callable[[T], None] | None = None) -> T:
+    def serve(self, begin: Callable[[], Awaitable[T]], calls: Calls, lost: Callable[[T], None] | None = None) -> T:
         """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread.
 
         Args:
             lost: given the result, on the loop, where the caller is interrupted and does not get it.
         """
-        return self._await(_Call(coroutine, calls, lost))
+        return self._await(_Call(begin, calls, lost))
 
     def stop(self, farewell: Callable[[], Awaitable[None]]) -> None:
         """Run `farewell`, cancel what is left, end the thread. Idempotent; nothing in a forked child.
@@ -297,12 +296,9 @@ class LoopThread:
         if self.is_current:
             raise refused("close")
 
-        async def leave() -> None:
-            await farewell()
-
         try:
             if not self._ending:
-                self._await(_Call(leave(), is_last=True))
+                self._await(_Call(farewell, is_last=True))
         except ClosedError:
             if not self.closed:  # else another call has ended it
                 raise
@@ -353,7 +349,6 @@ class LoopThread:
 
     def _check(self, call: _Call[Any]) -> None:
         if self.closed or self.is_current:
-            call.coroutine.close()
             call.gate.open()
             if self._over:
                 raise ClosedError(CLOSED)

@@ -163,7 +163,7 @@ class Producer:
             ClientTimeout: none within `max.block.ms`.
         """
         running = self._running or self._start()
-        return running.thread.wait(running.core.producer_id())
+        return running.thread.wait(running.core.producer_id)
 
     def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has. Raises as `send` does."""
@@ -227,7 +227,7 @@ class Producer:
             raise ClientTimeout(
                 f"topic {topic!r} is not known yet, and a callback of the producer must not wait for it"
             )
-        return running.thread.wait(core.fetched_view(topic, deadline_ms))
+        return running.thread.wait(partial(core.fetched_view, topic, deadline_ms))
 
     @staticmethod
     def _send_when_room(

@@ -259,12 +259,12 @@ class RangeReader:
         try:
             while True:
                 try:
-                    batches = self._thread.wait(anext(answers))
+                    batches = self._thread.wait(partial(anext, answers))
                 except StopAsyncIteration:
                     return
                 yield from batches
         finally:
-            self._thread.wait(answers.aclose())
+            self._thread.wait(answers.aclose)
 
     def read_records(self, topic: str, partition: int, start: int, end: int) -> Iterator[ConsumerRecord]:
         """Every record of [start, end), in order. Raises as `AsyncRangeReader.answers`."""

@@ -1,6 +1,7 @@
 """Methods of the blocking clients, made from those of their asynchronous twins: same arguments, same docstring.
 
-A blocking client has its twin as `inner`; `wait` runs a coroutine, and `call` a function, on the thread of the twin.
+A blocking client has its twin as `inner`. On that one's thread `wait` runs the coroutine that a function makes, and
+`call` a function.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def waiting(
 
     @wraps(method)
     def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, self.wait(method(self.inner, *args, **kwargs)))
+        return cast(T, self.wait(partial(method, self.inner, *args, **kwargs)))
 
     return twin
 

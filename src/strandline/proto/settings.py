@@ -1,6 +1,6 @@
 """Settings as rows: what one is, how its values are read, and typed views of tables of them.
 
-A setting of a node, broker, topic, client or group is told once, as a row of a subclass of `Settings`:
+A setting of a node, broker, topic or client is told once, as a row of a subclass of `Settings`:
 
     linger_ms = number("linger.ms", "5", "How long a batch waits for company.", low=0, unit="ms")
 
@@ -58,7 +58,6 @@ class Scope(StrEnum):
     BROKER = "broker"
     TOPIC = "topic"
     CLIENT = "client"
-    GROUP = "group"
 
 
 @dataclass(frozen=True, eq=False)

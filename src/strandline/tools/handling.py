@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
@@ -279,7 +280,7 @@ def handle(
                     continue
                 if letters is None:
                     raise
-                consumer.wait(letters.send(record, error, tried))
+                consumer.wait(partial(letters.send, record, error, tried))
                 run.buried(record)
             else:
                 run.handled(record)
@@ -292,5 +293,5 @@ def handle(
         run.end()
         consumer.inner.start_anew()
         if letters is not None:
-            consumer.wait(letters.close())
+            consumer.wait(letters.close)
     return run.report

@@ -160,7 +160,7 @@ def watch(admin: Admin, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]
 
     while True:
         try:
-            change = admin.wait(following())
+            change = admin.wait(following)
         except CancelledError:
             return
         yield change

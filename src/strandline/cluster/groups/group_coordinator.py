@@ -96,9 +96,9 @@ class GroupCoordinator:
             self.runtime.tell_all(TopicsChanged())
 
     async def ask(self, group_id: str, command: Any, *, asked_ms: float | None = None) -> Any:
-        """The answer of the group's shard. `asked_ms`: when the request came (monotonic), where it asks for many groups:
-        it waits for the news once. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what the shard
-        says."""
+        """The answer of the group's shard. `asked_ms`: when the request came (monotonic), for one that asks for many
+        groups: it waits for the news once. Raises KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what the
+        shard says."""
         asked_ms = self._clock.monotonic_ms() if asked_ms is None else asked_ms
         return await self.runtime.ask(await self._named_for(group_id, asked_ms), command)
 

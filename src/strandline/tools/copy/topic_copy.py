@@ -119,7 +119,7 @@ class TopicCopy:
         """Copy; once. An interrupt (Ctrl-C) leaves a round unfinished, which the next run finishes. Raises as
         `copy_topic`."""
         try:
-            self._thread.wait(self._run())
+            self._thread.wait(self._run)
         finally:
             self._thread.stop(self._ended)
         return self.result()
@@ -127,7 +127,7 @@ class TopicCopy:
     def preview(self) -> CopyPreview:
         """What `run` would do; nothing is changed, and `run` is not called then. Raises as `copy_topic`."""
         try:
-            made = self._thread.wait(self._engine.preview())
+            made = self._thread.wait(self._engine.preview)
         finally:
             self._thread.stop(self._ended)
         engine = self._engine
