@@ -23,6 +23,7 @@ from strandline.proto.kafka.consumer_group_records import (
     ConsumerGroupKey,
     Current,
     Epoch,
+    Kind,
     MemberInfo,
     MemberState,
     OfGroup,
@@ -99,7 +100,7 @@ def test_written_and_read(member: MemberInfo, current: Current, topics: dict[str
         record = kind.record(key, value)
         assert record.value is not None
         assert kind.read(record.value) == value
-        assert group_records.read_key(record.key) == ConsumerGroupKey(kind.key_versions[0], *key)
+        assert group_records.read_key(record.key) == ConsumerGroupKey(Kind(kind.key_versions[0]), *key)
         for end in range(0, len(record.value), 3):
             with pytest.raises(ProtocolError):
                 kind.read(record.value[:end])
