@@ -293,13 +293,9 @@ def _controller(data: bytes) -> None:
 
 GROUP_READERS = (
     group_records.read_key,
-    group_records.read_offset_value,
+    group_records.OFFSET.read,
     group_records.read_group_value,
-    consumer_group_records.read_epoch,
-    consumer_group_records.read_topics,
-    consumer_group_records.read_member,
-    consumer_group_records.read_target,
-    consumer_group_records.read_current,
+    *(one.read for one in consumer_group_records.CONSUMER_GROUP_TYPES),
 )
 
 

@@ -15,11 +15,13 @@ from strandline.cluster.groups.config import MigrationPolicy
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.consumer_group_records import (
+    GROUP_EPOCH,
+    MEMBER,
     ClassicMember,
-    Kind,
+    Epoch,
     MemberInfo,
-    epoch_record,
-    member_record,
+    OfGroup,
+    OfMember,
 )
 from strandline.proto.kafka.consumer_protocol import decode_assignment, encode_assignment
 
@@ -336,7 +338,8 @@ def test_members_that_agree_on_no_assignor_stay() -> None:
         MemberInfo(None, None, "c", "/h", ("t",), None, 60_000, None, ClassicMember(10_000, ((name, b""),)))
         for name in ("range", "sticky")
     ]
-    log = [epoch_record(Kind.GROUP, "g", 5), *(member_record("g", f"c{one}", info) for one, info in enumerate(infos))]
+    log = [GROUP_EPOCH.record(OfGroup("g"), Epoch(5))]
+    log += [MEMBER.record(OfMember("g", f"c{one}"), info) for one, info in enumerate(infos)]
     assert set(Driver(log=log).shard.consumer_groups["g"].classic) == {"c0", "c1"}
 
 

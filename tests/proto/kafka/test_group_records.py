@@ -12,6 +12,7 @@ from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import group_records as records
 from strandline.proto.kafka.consumer_protocol import subscribed_topics
 from strandline.proto.kafka.group_records import (
+    OFFSET,
     GroupKey,
     GroupValue,
     MemberValue,
@@ -68,7 +69,7 @@ def test_an_offset_reads_back(key: OffsetKey, value: OffsetValue) -> None:
     record = records.offset_record(key, value)
     assert record.value is not None
     assert records.read_key(record.key) == key
-    assert records.read_offset_value(record.value) == value
+    assert OFFSET.read(record.value) == value
     assert records.offset_record(key, None).value is None
 
 
@@ -98,15 +99,15 @@ def test_other_versions_are_read() -> None:
     assert records.read_key(b"\x00\x00\x00\x01g\x00\x01t\x00\x00\x00\x07") == OffsetKey("g", "t", 7)
     assert records.read_key(b"\x00\x10abc") == UnknownKey(16)
     old = b"\x00\x00" + (5).to_bytes(8, "big") + b"\x00\x01m" + (9).to_bytes(8, "big")
-    assert records.read_offset_value(old) == OffsetValue(5, -1, "m", 9)
+    assert OFFSET.read(old) == OffsetValue(5, -1, "m", 9)
     new = b"\x00\x04" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x02m" + (9).to_bytes(8, "big") + b"\x00"
-    assert records.read_offset_value(new) == OffsetValue(5, 2, "m", 9)
+    assert OFFSET.read(new) == OffsetValue(5, 2, "m", 9)
     later = new[:-1] + b"\x02\x00\x10" + bytes(15) + b"\x01" + b"\x07\x02??"
-    assert records.read_offset_value(later) == OffsetValue(5, 2, "m", 9, topic_id=UUID(int=1))
+    assert OFFSET.read(later) == OffsetValue(5, 2, "m", 9, topic_id=UUID(int=1))
     third = b"\x00\x03" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x00\x01m" + (9).to_bytes(8, "big")
-    assert records.read_offset_value(third) == OffsetValue(5, 2, "m", 9)
-    with pytest.raises(ProtocolError, match="topic id"):
-        records.read_offset_value(new[:-1] + b"\x01\x00\x11" + bytes(17))
+    assert OFFSET.read(third) == OffsetValue(5, 2, "m", 9)
+    with pytest.raises(ProtocolError, match="tagged field topic_id"):
+        OFFSET.read(new[:-1] + b"\x01\x00\x11" + bytes(17))
     member = b"\x02m\x00\x02c\x02h" + (20).to_bytes(4, "big") + (10).to_bytes(4, "big") + b"\x02s\x02a\x01\x05\x01x"
     group = b"\x00\x04\x02p\x00\x00\x00\x03\x02r\x02m" + (9).to_bytes(8, "big") + b"\x02" + member + b"\x00"
     assert records.read_group_value(group) == GroupValue(
@@ -121,7 +122,7 @@ def test_other_versions_are_read() -> None:
 @given(st.binary(max_size=40))
 @settings(max_examples=150, deadline=None)
 def test_nonsense_is_a_protocol_error(raw: bytes) -> None:
-    for read in (records.read_key, records.read_offset_value, records.read_group_value):
+    for read in (records.read_key, OFFSET.read, records.read_group_value):
         try:
             read(raw)
         except ProtocolError:
@@ -131,7 +132,8 @@ def test_nonsense_is_a_protocol_error(raw: bytes) -> None:
 
 def test_truncated_records_are_refused() -> None:
     member = MemberValue("m", "i", "c", "/h", 20, 10, b"s", b"a")
-    value = records.group_value(GroupValue("consumer", 3, "range", "m", 9, (member,)))
+    value = records.group_record("g", GroupValue("consumer", 3, "range", "m", 9, (member,))).value
+    assert value is not None
     for end in range(len(value)):
         with pytest.raises(ProtocolError):
             records.read_group_value(value[:end])

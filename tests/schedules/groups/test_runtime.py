@@ -18,7 +18,7 @@ from strandline.cluster.groups.runtime import Phase
 from strandline.cluster.groups.shard import GroupShard
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.kafka.group_records import group_key
+from strandline.proto.kafka.group_records import group_record
 from tests.schedules.groups.one_broker import ME, OTHER, OneBroker
 
 JOIN = JoinGroup("g", "", None, "c", "/h", 10_000, 60_000, "consumer", (("range", b""),), member_id_required=False)
@@ -98,7 +98,7 @@ def test_a_log_that_does_not_parse(tmp_path: Path) -> None:
 
     async def story(broker: OneBroker) -> None:
         broker.elect(OTHER, 0)
-        broker.replicate_record(group_key("g"), b"\x00\x03nonsense", leader_epoch=0)
+        broker.replicate_record(group_record("g", None).key, b"\x00\x03nonsense", leader_epoch=0)
         broker.elect(ME, 1)
         broker.publish()
         while (hosted := next(broker.runtime.hosted())).phase is Phase.LOADING:

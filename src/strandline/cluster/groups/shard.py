@@ -45,13 +45,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import ConsumerGroupKey, Kind
-from strandline.proto.kafka.group_records import (
-    GroupKey,
-    OffsetKey,
-    read_group_value,
-    read_key,
-    read_offset_value,
-)
+from strandline.proto.kafka.group_records import OFFSET, GroupKey, OffsetKey, read_group_value, read_key
 from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.ports import Rng
 
@@ -95,7 +89,7 @@ class GroupShard:
         """Raises ProtocolError for a record that does not parse."""
         key = read_key(record.key)
         if isinstance(key, OffsetKey):
-            self._offsets.put(key, None if record.value is None else read_offset_value(record.value))
+            self._offsets.put(key, None if record.value is None else OFFSET.read(record.value))
         elif isinstance(key, GroupKey):
             if record.value is None:
                 self._drop(key.group)

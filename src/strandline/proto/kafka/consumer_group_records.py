@@ -13,43 +13,13 @@ touches several.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import TopicId
-from strandline.proto.kafka.fields import (
-    INT8,
-    INT16,
-    INT32,
-    NO_TAGS,
-    array_head,
-    bytes_head,
-    check_end,
-    int32_array,
-    nullable_string,
-    read_bool,
-    read_bytes,
-    read_count,
-    read_fixed,
-    read_int16,
-    read_name,
-    read_string,
-    read_tags,
-    read_uuid,
-    skip_tags,
-    string,
-    tag_section,
-    tagged_field,
-)
-from strandline.proto.kafka.keyed_record import Record
-
-Assignment = Mapping[TopicId, tuple[int, ...]]
-"""Partitions by topic id, sorted; no topic without a partition."""
-
-NOTHING: Assignment = {}
+from strandline.proto.ids import ZERO_UUID, TopicId
+from strandline.proto.kafka.declared import Bytes, Field, Int8, Int32, RecordType, Seen, String, Uuid
 
 
 class Kind(IntEnum):
@@ -63,15 +33,34 @@ class Kind(IntEnum):
     CURRENT = 8
 
 
-OF_MEMBERS = (Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
-
-
 class ConsumerGroupKey(NamedTuple):
     """Which record; `member` is "" in those of the whole group."""
 
     kind: Kind
     group: str
     member: str = ""
+
+
+class OfGroup(NamedTuple):
+    """The key of a record of the whole group."""
+
+    group: String
+
+
+class OfMember(NamedTuple):
+    """The key of a member's record."""
+
+    group: String
+    member: String
+
+
+class Epoch(NamedTuple):
+    """The epoch of the group, or of its target assignment."""
+
+    epoch: Int32
+
+
+# ---------------------------------------------------------------- topics
 
 
 class TopicShape(NamedTuple):
@@ -81,6 +70,56 @@ class TopicShape(NamedTuple):
     partitions: int
 
 
+class PartitionRacks(NamedTuple):
+    """The racks of a partition's replicas. No assignor uses them, so none are written."""
+
+    partition: Int32
+    racks: tuple[String, ...]
+
+
+class TopicMetadata(NamedTuple):
+    """A subscribed topic."""
+
+    topic_id: Uuid | None
+    name: String
+    partitions: Int32
+    racks: tuple[PartitionRacks, ...] = ()
+
+
+def _topics_read(topics: tuple[TopicMetadata, ...]) -> dict[str, TopicShape]:
+    return {one.name: TopicShape(one.topic_id or ZERO_UUID, one.partitions) for one in topics}
+
+
+def _topics_written(topics: Mapping[str, TopicShape]) -> list[TopicMetadata]:
+    return [TopicMetadata(topics[name].topic_id, name, topics[name].partitions) for name in sorted(topics)]
+
+
+class Topics(NamedTuple):
+    """The subscribed topics that exist, by name."""
+
+    topics: Annotated[dict[str, TopicShape], Seen(tuple[TopicMetadata, ...], _topics_read, _topics_written)]
+
+
+# ---------------------------------------------------------------- members
+
+
+class ClassicProtocol(NamedTuple):
+    """An assignor that a classic member can use, and what the member subscribes to under it."""
+
+    name: String
+    subscription: Bytes
+
+
+def _protocols_read(protocols: tuple[ClassicProtocol, ...]) -> tuple[ClassicProtocol, ...]:
+    if not protocols:
+        raise ProtocolError("A member of the classic protocol without an assignor")
+    return protocols
+
+
+def _protocols_written(protocols: Iterable[tuple[str, bytes]]) -> list[ClassicProtocol]:
+    return [ClassicProtocol(*one) for one in protocols]
+
+
 class ClassicMember(NamedTuple):
     """What a member of the classic protocol, in a group of this one, told in its JoinGroup.
 
@@ -88,8 +127,10 @@ class ClassicMember(NamedTuple):
         protocols: (name, subscription), its favourite first; never empty.
     """
 
-    session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
+    session_timeout_ms: Int32
+    protocols: Annotated[
+        tuple[tuple[str, bytes], ...], Seen(tuple[ClassicProtocol, ...], _protocols_read, _protocols_written)
+    ]
 
 
 class MemberInfo(NamedTuple):
@@ -103,15 +144,48 @@ class MemberInfo(NamedTuple):
         classic: None for a member of the consumer protocol.
     """
 
-    instance_id: str | None
-    rack: str | None
-    client_id: str
-    client_host: str
-    topics: tuple[str, ...]
-    regex: str | None
-    rebalance_timeout_ms: int
-    assignor: str | None
-    classic: ClassicMember | None = None
+    instance_id: String | None
+    rack: String | None
+    client_id: String
+    client_host: String
+    topics: tuple[String, ...]
+    regex: String | None
+    rebalance_timeout_ms: Int32
+    assignor: String | None
+    classic: Annotated[ClassicMember | None, Field(tag=0)] = None
+
+
+# ---------------------------------------------------------------- assignments
+
+
+Assignment = Mapping[TopicId, tuple[int, ...]]
+"""Partitions by topic id, sorted; no topic without a partition."""
+
+NOTHING: Assignment = {}
+
+
+class TopicPartitions(NamedTuple):
+    """Partitions of one topic."""
+
+    topic_id: Uuid | None
+    partitions: tuple[Int32, ...]
+
+
+def _assignment_read(topics: tuple[TopicPartitions, ...]) -> Assignment:
+    return {one.topic_id or ZERO_UUID: one.partitions for one in topics}
+
+
+def _assignment_written(assignment: Assignment) -> list[TopicPartitions]:
+    return [TopicPartitions(topic_id, assignment[topic_id]) for topic_id in sorted(assignment)]
+
+
+Partitions = Annotated[Assignment, Seen(tuple[TopicPartitions, ...], _assignment_read, _assignment_written)]
+
+
+class Target(NamedTuple):
+    """What a member shall have."""
+
+    partitions: Partitions
 
 
 class MemberState(IntEnum):
@@ -123,6 +197,13 @@ class MemberState(IntEnum):
     UNRELEASED = 2
 
 
+def _state_read(state: int) -> MemberState:
+    try:
+        return MemberState(state)
+    except ValueError as error:
+        raise ProtocolError(f"A member in state {state}, which is none") from error
+
+
 class Current(NamedTuple):
     """What a member has.
 
@@ -132,225 +213,11 @@ class Current(NamedTuple):
         assigned: what it may read. `revoking`: what it has to give back; both are its own until then.
     """
 
-    epoch: int = 0
-    previous_epoch: int = 0
-    state: MemberState = MemberState.STABLE
-    assigned: Assignment = NOTHING
-    revoking: Assignment = NOTHING
-
-
-# ---------------------------------------------------------------- writing
-
-
-def key_bytes(key: ConsumerGroupKey) -> bytes:
-    """Kafka's keys are not flexible."""
-    raw = INT16.pack(key.kind) + string(key.group, False)
-    return raw + string(key.member, False) if key.kind in OF_MEMBERS else raw
-
-
-_HEAD = INT16.pack(0)
-
-_CLASSIC_TAG = 0
-_PRESENT = b"\x01"
-"""Before a structure in a tagged field that may be null."""
-
-
-def tombstone(key: ConsumerGroupKey) -> Record:
-    """There is no such thing any more."""
-    return Record(key_bytes(key), None)
-
-
-def epoch_record(kind: Kind, group: str, epoch: int) -> Record:
-    """The epoch of the group (GROUP) or of its target assignment (TARGET_EPOCH)."""
-    return Record(key_bytes(ConsumerGroupKey(kind, group)), _HEAD + INT32.pack(epoch) + NO_TAGS)
-
-
-def topics_record(group: str, topics: Mapping[str, TopicShape]) -> Record:
-    """The racks of partitions, which the schema has room for, are not used by any assignor and left empty."""
-    parts = [_HEAD, array_head(len(topics), True)]
-    for name in sorted(topics):
-        shape = topics[name]
-        parts += (shape.topic_id.bytes, string(name, True), INT32.pack(shape.partitions), array_head(0, True), NO_TAGS)
-    return Record(key_bytes(ConsumerGroupKey(Kind.TOPICS, group)), b"".join((*parts, NO_TAGS)))
-
-
-def member_record(group: str, member_id: str, member: MemberInfo) -> Record:
-    parts = (
-        _HEAD,
-        nullable_string(member.instance_id, True),
-        nullable_string(member.rack, True),
-        string(member.client_id, True),
-        string(member.client_host, True),
-        array_head(len(member.topics), True),
-        *(string(topic, True) for topic in member.topics),
-        nullable_string(member.regex, True),
-        INT32.pack(member.rebalance_timeout_ms),
-        nullable_string(member.assignor, True),
-        tag_section([] if member.classic is None else [tagged_field(_CLASSIC_TAG, _classic(member.classic))]),
-    )
-    return Record(key_bytes(ConsumerGroupKey(Kind.MEMBER, group, member_id)), b"".join(parts))
-
-
-def _classic(member: ClassicMember) -> bytes:
-    parts = [_PRESENT, INT32.pack(member.session_timeout_ms), array_head(len(member.protocols), True)]
-    for name, subscription in member.protocols:
-        parts += (string(name, True), bytes_head(len(subscription), True), subscription, NO_TAGS)
-    return b"".join((*parts, NO_TAGS))
-
-
-def _assignment(assignment: Assignment) -> bytes:
-    parts = [array_head(len(assignment), True)]
-    for topic_id in sorted(assignment):
-        parts += (topic_id.bytes, int32_array(assignment[topic_id], True), NO_TAGS)
-    return b"".join(parts)
-
-
-def target_record(group: str, member_id: str, target: Assignment) -> Record:
-    return Record(key_bytes(ConsumerGroupKey(Kind.TARGET, group, member_id)), _HEAD + _assignment(target) + NO_TAGS)
-
-
-def current_record(group: str, member_id: str, current: Current) -> Record:
-    head = struct.pack(">iib", current.epoch, current.previous_epoch, current.state)
-    value = _HEAD + head + _assignment(current.assigned) + _assignment(current.revoking) + NO_TAGS
-    return Record(key_bytes(ConsumerGroupKey(Kind.CURRENT, group, member_id)), value)
-
-
-# ---------------------------------------------------------------- reading
-
-
-def read_key(version: int, view: memoryview, position: int) -> ConsumerGroupKey:
-    """The rest of a key whose version is one of `Kind`. Raises ProtocolError."""
-    kind = Kind(version)
-    group, position = read_name(view, position, False)
-    member = read_name(view, position, False)[0] if kind in OF_MEMBERS else ""
-    return ConsumerGroupKey(kind, group, member)
-
-
-def read_epoch(raw: bytes) -> int:
-    """Raises ProtocolError for a value that does not parse, as all of these do."""
-    view, position = _value(raw)
-    (epoch,), position = read_fixed(view, position, INT32)
-    _end(view, position)
-    return epoch
-
-
-def read_topics(raw: bytes) -> dict[str, TopicShape]:
-    view, position = _value(raw)
-    count, position = read_count(view, position, 22, True)
-    topics = {}
-    for _ in range(count):
-        topic_id, position = read_uuid(view, position)
-        name, position = read_name(view, position, True)
-        (partitions,), position = read_fixed(view, position, INT32)
-        _, position = _array(view, position, 3, _read_racks)
-        position = skip_tags(view, position)
-        topics[name] = TopicShape(topic_id, partitions)
-    _end(view, position)
-    return topics
-
-
-def _read_racks(view: memoryview, position: int) -> tuple[None, int]:
-    _, position = read_fixed(view, position, INT32)
-    _, position = _array(view, position, 1, lambda view, position: read_name(view, position, True))
-    return None, skip_tags(view, position)
-
-
-def read_member(raw: bytes) -> MemberInfo:
-    view, position = _value(raw)
-    instance_id, position = read_string(view, position, True)
-    rack, position = read_string(view, position, True)
-    client_id, position = read_name(view, position, True)
-    client_host, position = read_name(view, position, True)
-    topics, position = _array(view, position, 1, lambda view, position: read_name(view, position, True))
-    regex, position = read_string(view, position, True)
-    (rebalance_timeout_ms,), position = read_fixed(view, position, INT32)
-    assignor, position = read_string(view, position, True)
-    known = MemberInfo(instance_id, rack, client_id, client_host, tuple(topics), regex, rebalance_timeout_ms, assignor)
-    return known._replace(classic=_read_member_tags(view, position))
-
-
-def _read_member_tags(view: memoryview, position: int) -> ClassicMember | None:
-    fields, end = read_tags(view, position)
-    check_end(view, end, "a record")
-    return _read_classic(memoryview(fields[_CLASSIC_TAG])) if _CLASSIC_TAG in fields else None
-
-
-def _read_classic(view: memoryview) -> ClassicMember | None:
-    present, position = read_bool(view, 0)
-    if not present:
-        return None
-    (session_timeout_ms,), position = read_fixed(view, position, INT32)
-    protocols, position = _array(view, position, 3, _read_protocol)
-    _end(view, position)
-    if not protocols:
-        raise ProtocolError("A member of the classic protocol without an assignor")
-    return ClassicMember(session_timeout_ms, tuple(protocols))
-
-
-def _read_protocol(view: memoryview, position: int) -> tuple[tuple[str, bytes], int]:
-    name, position = read_name(view, position, True)
-    subscription, position = read_bytes(view, position, True)
-    return (name, bytes(subscription or b"")), skip_tags(view, position)
-
-
-def read_target(raw: bytes) -> Assignment:
-    view, position = _value(raw)
-    assignment, position = _read_assignment(view, position)
-    _end(view, position)
-    return assignment
-
-
-def read_current(raw: bytes) -> Current:
-    view, position = _value(raw)
-    (epoch,), position = read_fixed(view, position, INT32)
-    (previous,), position = read_fixed(view, position, INT32)
-    (state,), position = read_fixed(view, position, INT8)
-    assigned, position = _read_assignment(view, position)
-    revoking, position = _read_assignment(view, position)
-    _end(view, position)
-    try:
-        return Current(epoch, previous, MemberState(state), assigned, revoking)
-    except ValueError as error:
-        raise ProtocolError(f"A member in state {state}, which is none") from error
-
-
-def _read_assignment(view: memoryview, position: int) -> tuple[dict[TopicId, tuple[int, ...]], int]:
-    count, position = read_count(view, position, 18, True)
-    assignment = {}
-    for _ in range(count):
-        topic_id, position = read_uuid(view, position)
-        size, position = read_count(view, position, 4, True)
-        if size < 0:
-            raise ProtocolError("Null where the record must have partitions")
-        assignment[topic_id] = struct.unpack_from(f">{size}i", view, position)
-        position = skip_tags(view, position + 4 * size)
-    return assignment, position
-
-
-T = TypeVar("T")
-
-
-def _array(
-    view: memoryview, position: int, bytes_min: int, read: Callable[[memoryview, int], tuple[T, int]]
-) -> tuple[list[T], int]:
-    count, position = read_count(view, position, bytes_min, True)
-    found = []
-    for _ in range(count):
-        one, position = read(view, position)
-        found.append(one)
-    return found, position
-
-
-def _value(raw: bytes) -> tuple[memoryview, int]:
-    view = memoryview(raw)
-    version, position = read_int16(view, 0)
-    if version != 0:
-        raise ProtocolError(f"A value of version {version}; 0 can be read")
-    return view, position
-
-
-def _end(view: memoryview, position: int) -> None:
-    check_end(view, skip_tags(view, position), "a record")
+    epoch: Int32 = 0
+    previous_epoch: Int32 = 0
+    state: Annotated[MemberState, Seen(Int8, _state_read, int)] = MemberState.STABLE
+    assigned: Partitions = NOTHING
+    revoking: Partitions = NOTHING
 
 
 def sorted_assignment(pairs: Iterable[tuple[TopicId, int]]) -> Assignment:
@@ -359,3 +226,16 @@ def sorted_assignment(pairs: Iterable[tuple[TopicId, int]]) -> Assignment:
     for topic_id, partition in pairs:
         found.setdefault(topic_id, []).append(partition)
     return {topic_id: tuple(sorted(found[topic_id])) for topic_id in sorted(found)}
+
+
+# ---------------------------------------------------------------- records
+
+
+GROUP_EPOCH = RecordType("ConsumerGroupMetadataValue", OfGroup, (Kind.GROUP,), Epoch)
+TOPICS = RecordType("ConsumerGroupPartitionMetadataValue", OfGroup, (Kind.TOPICS,), Topics)
+MEMBER = RecordType("ConsumerGroupMemberMetadataValue", OfMember, (Kind.MEMBER,), MemberInfo)
+TARGET_EPOCH = RecordType("ConsumerGroupTargetAssignmentMetadataValue", OfGroup, (Kind.TARGET_EPOCH,), Epoch)
+TARGET = RecordType("ConsumerGroupTargetAssignmentMemberValue", OfMember, (Kind.TARGET,), Target)
+CURRENT = RecordType("ConsumerGroupCurrentMemberAssignmentValue", OfMember, (Kind.CURRENT,), Current)
+
+CONSUMER_GROUP_TYPES = (GROUP_EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT)

@@ -2,7 +2,8 @@
 
 kio supplies the layout of each message and version. The walk over it is this module's own: kio's native reader reserves
 memory for as many elements as a message *claims* to hold (five bytes from a stranger abort the process), and raises
-KeyError for a tagged field that is newer than its schema.
+KeyError for a tagged field that is newer than its schema. Records of internal topics, which kio does not have, take the
+same walk over layouts that are declared (`declared`).
 
 * One mapping serves all versions of a message: names that a version does not have are left out.
 * Values are plain: durations and times are whole milliseconds, error numbers `ErrorCode` (an unknown one is
@@ -17,10 +18,10 @@ from __future__ import annotations
 import importlib.util
 import struct
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
@@ -68,7 +69,7 @@ class Codec(NamedTuple):
     bytes_min: int
 
 
-class _Slot(NamedTuple):
+class Slot(NamedTuple):
     """A field of a struct. `tag` is None for one that always stands there."""
 
     name: str
@@ -84,8 +85,8 @@ class Message(NamedTuple):
     codec: Codec
     elements_max: int
 
-    def encode(self, values: Mapping[str, Any]) -> bytearray:
-        """The bytes, without length and header.
+    def encode(self, values: Mapping[str, Any] | tuple[Any, ...]) -> bytearray:
+        """The bytes, without length and header. The values of a declared struct are one of its tuples.
 
         Raises:
             Unencodable: a field without a default is missing, or a value does not fit its field.
@@ -149,11 +150,24 @@ def entity_codec(kind: type[Any]) -> Codec:
     """The codec of one of kio's schema classes."""
     flexible = bool(kind.__flexible__)
     slots = [_slot(item, flexible) for item in fields(kind)]
+    return struct_codec(kind.__name__, slots, flexible, partial(_record, kind.__name__))
+
+
+def struct_codec(
+    name: str, slots: Sequence[Slot], flexible: bool, maker: Callable[[list[str]], Callable[[list[Any]], Any]]
+) -> Codec:
+    """The codec of a struct, wherever its layout comes from: kio's classes, or a declaration of this project.
+
+    Args:
+        maker: called once with the names of the fields in the order of their values: those that always stand there,
+            then the tagged ones. Returns what makes a struct of its values.
+    """
     plain = [slot for slot in slots if slot.tag is None]
-    tagged = {slot.tag: slot for slot in slots if slot.tag is not None}
+    tagged = {slot.tag: slot for slot in sorted(slots, key=lambda one: one.tag or 0) if slot.tag is not None}
     absent = {tag: _absent(slot) for tag, slot in tagged.items()}
     reads = [slot.codec.read for slot in plain]
-    make = _record(kind.__name__, [slot.name for slot in (*plain, *tagged.values())])
+    writes = [(slot.name, slot.default, slot.codec.write) for slot in plain]
+    make = maker([slot.name for slot in (*plain, *tagged.values())])
 
     def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
         values = []
@@ -167,11 +181,11 @@ def entity_codec(kind: type[Any]) -> Codec:
         return make(values), position
 
     def write(out: bytearray, values: Any) -> None:
-        for slot in plain:
-            given = values.get(slot.name, slot.default)
+        for field, default, write_field in writes:
+            given = values.get(field, default)
             if given is MISSING:
-                raise KeyError(f"{kind.__name__}.{slot.name} is missing")
-            slot.codec.write(out, given)
+                raise KeyError(f"{name}.{field} is missing")
+            write_field(out, given)
         if flexible:
             _write_tags(out, tagged, values)
 
@@ -185,10 +199,10 @@ def _record(name: str, names: list[str]) -> Callable[[list[Any]], Any]:
     return make
 
 
-def _slot(item: Any, flexible: bool) -> _Slot:
+def _slot(item: Any, flexible: bool) -> Slot:
     tag = item.metadata.get("tag")
     codec = _field_codec(item.type, str(item.metadata.get("kafka_type", "")), flexible, tag is not None)
-    return _Slot(item.name, codec, plain_default(item), tag)
+    return Slot(item.name, codec, plain_default(item), tag)
 
 
 def plain_default(item: Any) -> Any:
@@ -201,7 +215,7 @@ def plain_default(item: Any) -> Any:
     return default
 
 
-def _absent(slot: _Slot) -> Any:
+def _absent(slot: Slot) -> Any:
     """What is read where a tagged field does not stand."""
     if not isinstance(slot.default, dict):
         return slot.default
@@ -210,15 +224,15 @@ def _absent(slot: _Slot) -> Any:
     return slot.codec.read(bytes(out), 0, Elements(0))[0]
 
 
-def _tagged_value(slot: _Slot, raw: Buffer, elements: Elements) -> Any:
+def _tagged_value(slot: Slot, raw: Buffer, elements: Elements) -> Any:
     value, end = slot.codec.read(raw, 0, elements)
     check_end(raw, end, f"the tagged field {slot.name}")
     return value
 
 
-def _write_tags(out: bytearray, tagged: Mapping[int, _Slot], values: Mapping[str, Any]) -> None:
+def _write_tags(out: bytearray, tagged: Mapping[int, Slot], values: Mapping[str, Any]) -> None:
     """A field that has its default is left out, as Kafka does."""
-    given = [slot for _, slot in sorted(tagged.items()) if values.get(slot.name, slot.default) != slot.default]
+    given = [slot for slot in tagged.values() if values.get(slot.name, slot.default) != slot.default]
     write_uvarint(out, len(given))
     for slot in given:
         body = bytearray()
@@ -233,16 +247,26 @@ def _write_tags(out: bytearray, tagged: Mapping[int, _Slot], values: Mapping[str
 
 def _field_codec(annotation: Any, kafka_type: str, flexible: bool, tagged: bool) -> Codec:
     kind, nullable = without_none(annotation)
-    if get_origin(kind) is tuple:
-        inner, _ = without_none(get_args(kind)[0])
-        if kafka_type in NUMBERS:
-            return _numbers(NUMBERS[kafka_type], flexible, nullable)
-        item = entity_codec(inner) if hasattr(inner, "__flexible__") else _primitive(kafka_type, flexible, False)
-        return _array(item, flexible, nullable)
-    if hasattr(kind, "__flexible__"):
-        codec = entity_codec(kind)
-        return _nullable_entity(codec) if nullable and not tagged else codec
-    return _primitive(kafka_type, flexible, nullable)
+    is_array = get_origin(kind) is tuple
+    inner = without_none(get_args(kind)[0])[0] if is_array else kind
+    item = entity_codec(inner) if hasattr(inner, "__flexible__") else kafka_type
+    return field_codec(item, flexible, is_array=is_array, nullable=nullable, tagged=tagged)
+
+
+def field_codec(item: str | Codec, flexible: bool, *, is_array: bool, nullable: bool, tagged: bool) -> Codec:
+    """The codec of a field.
+
+    Args:
+        item: Kafka's name of a primitive type, or the codec of a struct.
+        is_array: the field holds any number of them.
+    """
+    if is_array:
+        if item in NUMBERS:
+            return _numbers(NUMBERS[str(item)], flexible, nullable)
+        return _array(item if isinstance(item, Codec) else _primitive(item, flexible, False), flexible, nullable)
+    if isinstance(item, Codec):
+        return _nullable_entity(item, tagged) if nullable else item
+    return _primitive(item, flexible, nullable)
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
@@ -253,17 +277,19 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
     return kinds[0], len(kinds) < len(get_args(annotation))
 
 
-def _nullable_entity(codec: Codec) -> Codec:
-    """KIP-893: a struct that may be null has a marker byte before it."""
+def _nullable_entity(codec: Codec, tagged: bool) -> Codec:
+    """KIP-893: a struct that may be null has a marker before it. Null is -1, or 0 in a tagged field."""
+    null = 0 if tagged else 255
 
     def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
-        if buffer[position] > 127:
+        marker = buffer[position]
+        if marker == 0 if tagged else marker > 127:
             return None, position + 1
         return codec.read(buffer, position + 1, elements)
 
     def write(out: bytearray, value: Any) -> None:
         if value is None:
-            out.append(255)
+            out.append(null)
         else:
             out.append(1)
             codec.write(out, value)

@@ -12,25 +12,25 @@ from strandline.cluster.groups.consumer_protocol.reconcile import Partition, pai
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import (
+    CURRENT,
+    GROUP_EPOCH,
+    MEMBER,
     NOTHING,
+    TARGET,
+    TARGET_EPOCH,
+    TOPICS,
     Assignment,
     ConsumerGroupKey,
     Current,
+    Epoch,
     Kind,
     MemberInfo,
     MemberState,
+    OfGroup,
+    OfMember,
+    Target,
+    Topics,
     TopicShape,
-    current_record,
-    epoch_record,
-    member_record,
-    read_current,
-    read_epoch,
-    read_member,
-    read_target,
-    read_topics,
-    target_record,
-    tombstone,
-    topics_record,
 )
 from strandline.proto.kafka.keyed_record import Record
 
@@ -145,20 +145,20 @@ class ConsumerGroup:
         """A record of the log, but for the tombstone that ends the group. Raises ProtocolError."""
         match key.kind:
             case Kind.GROUP if raw is not None:
-                self.epoch = read_epoch(raw)
+                self.epoch = GROUP_EPOCH.read(raw).epoch
             case Kind.TOPICS:
-                self.topics = {} if raw is None else read_topics(raw)
+                self.topics = {} if raw is None else TOPICS.read(raw).topics
             case Kind.TARGET_EPOCH:
-                self.target_epoch = 0 if raw is None else read_epoch(raw)
+                self.target_epoch = 0 if raw is None else TARGET_EPOCH.read(raw).epoch
             case Kind.MEMBER:
-                self._put_member(key.member, None if raw is None else read_member(raw))
+                self._put_member(key.member, None if raw is None else MEMBER.read(raw))
             case Kind.TARGET:
                 if raw is None:
                     self.targets.pop(key.member, None)
                 else:
-                    self.targets[key.member] = read_target(raw)
+                    self.targets[key.member] = TARGET.read(raw).partitions
             case Kind.CURRENT:
-                self._put_current(key.member, None if raw is None else read_current(raw))
+                self._put_current(key.member, None if raw is None else CURRENT.read(raw))
 
     def _put_member(self, member_id: str, member: MemberInfo | None) -> None:
         old = self.members.get(member_id)
@@ -192,11 +192,11 @@ class ConsumerGroup:
 
     def tombstones(self) -> Iterator[Record]:
         """The group's end."""
-        for kind, known in ((Kind.CURRENT, self.current), (Kind.TARGET, self.targets), (Kind.MEMBER, self.members)):
+        for of_members, known in ((CURRENT, self.current), (TARGET, self.targets), (MEMBER, self.members)):
             for member_id in known:
-                yield tombstone(ConsumerGroupKey(kind, self.group_id, member_id))
-        for kind in (Kind.TARGET_EPOCH, Kind.TOPICS, Kind.GROUP):
-            yield tombstone(ConsumerGroupKey(kind, self.group_id))
+                yield of_members.record(OfMember(self.group_id, member_id), None)
+        for of_group in (TARGET_EPOCH, TOPICS, GROUP_EPOCH):
+            yield of_group.record(OfGroup(self.group_id), None)
 
 
 def _held(current: Current) -> Iterator[Partition]:
@@ -260,26 +260,26 @@ class Draft:
         """Those that change anything; what is gone goes first, so that its partitions are free."""
         group, group_id = self.group, self.group.group_id
         changed = (
-            (Kind.CURRENT, self._current, group.current),
-            (Kind.TARGET, self._targets, group.targets),
-            (Kind.MEMBER, self._members, group.members),
+            (CURRENT, self._current, group.current),
+            (TARGET, self._targets, group.targets),
+            (MEMBER, self._members, group.members),
         )
         for kind, new, old in changed:
             for member_id, value in new.items():
                 if value is None and member_id in old:
-                    yield tombstone(ConsumerGroupKey(kind, group_id, member_id))
+                    yield kind.record(OfMember(group_id, member_id), None)
         for member_id, member in self._members.items():
             if member is not None and member != group.members.get(member_id):
-                yield member_record(group_id, member_id, member)
+                yield MEMBER.record(OfMember(group_id, member_id), member)
         if self.topics != group.topics:
-            yield topics_record(group_id, self.topics)
+            yield TOPICS.record(OfGroup(group_id), Topics(self.topics))
         if self.epoch != group.epoch:
-            yield epoch_record(Kind.GROUP, group_id, self.epoch)
+            yield GROUP_EPOCH.record(OfGroup(group_id), Epoch(self.epoch))
         for member_id, target in self._targets.items():
             if target is not None and target != group.targets.get(member_id):
-                yield target_record(group_id, member_id, target)
+                yield TARGET.record(OfMember(group_id, member_id), Target(target))
         if self.target_epoch != group.target_epoch:
-            yield epoch_record(Kind.TARGET_EPOCH, group_id, self.target_epoch)
+            yield TARGET_EPOCH.record(OfGroup(group_id), Epoch(self.target_epoch))
         for member_id, current in self._current.items():
             if current is not None and current != group.current.get(member_id):
-                yield current_record(group_id, member_id, current)
+                yield CURRENT.record(OfMember(group_id, member_id), current)
