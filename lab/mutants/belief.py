@@ -6,6 +6,8 @@ from lab.mutants.mutant import Mutant, condition, dropped, never, one_change, pa
 
 _CHECKPOINTS = "tests/log/test_checkpoints.py"
 _COPY = "tests/log/test_checkpoint_copy.py"
+_DIRECTORIES = "tests/log/test_log_dirs.py"
+_FINDINGS = "tests/log/test_findings.py"
 _REPLICATED = "tests/schedules/recovery/test_belief.py"
 _RETENTION = "tests/log/test_retention.py"
 
@@ -61,6 +63,25 @@ TABLE: tuple[Mutant, ...] = (
             "said and said != [with_checksum(body)[len(body):]]", "False and said != [with_checksum(body)[len(body):]]"
         ),
         f"{_CHECKPOINTS}::test_a_flipped_bit_makes_nobody_else_of_a_directory",
+    ),
+    one_change(
+        "what-only-we-read-stands-once",
+        "B31: who used a directory, and where replicas lie, stands in two files",
+        part("(path, copy_of(path))", "(path,)"),
+        f"{_FINDINGS}::test_damage_to_one_file_takes_no_life",
+        f"{_DIRECTORIES}::test_damage_to_one_note_of_places_changes_nothing",
+    ),
+    one_change(
+        "one-file-has-all-lives",
+        "B31: whom one of two files names has used the directory",
+        part("either", "either[:1]"),
+        f"{_FINDINGS}::test_damage_to_one_file_takes_no_life",
+    ),
+    one_change(
+        "any-of-two-notes-counts",
+        "B31: of two notes of where replicas lie the newer one counts",
+        part("max", "min"),
+        f"{_DIRECTORIES}::test_damage_to_one_note_of_places_changes_nothing",
     ),
     one_change(
         "findings-are-believed",

@@ -30,6 +30,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/cluster/broker/test_groups_wire.py::test_b34_and_so_does_one_that_is_elected",
     ),
     one_change(
+        "elected-anew-it-denies-offsets",
+        "B34: who asks for offsets waits for the news of a second election too",
+        value("False"),
+        "tests/cluster/broker/test_groups_wire.py::test_b34_and_so_does_one_that_has_led_before",
+    ),
+    one_change(
         "static-rejoin-not-stored",
         "C8: a static member's return is durable before it is answered (schedule 43)",
         part(

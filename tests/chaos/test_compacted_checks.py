@@ -52,6 +52,14 @@ def test_a_value_that_follows_on_a_tombstone_stays() -> None:
         seen(OLD, OTHER, TOMBSTONE, LATER).check("Prefix", [OTHER], 0, 4, tombstones_go=True)
 
 
+def test_what_supersedes_a_record_may_still_be_fetched() -> None:
+    """A follower catches up with a leader whose log is compacted further than it has come (seed 16000123)."""
+    known = seen(OLD, OTHER, TOMBSTONE)
+    known.check("Prefix", [OTHER], 0, 2, tombstones_go=False, catches_up=True)
+    with pytest.raises(InvariantViolated):
+        known.check("Prefix", [OTHER], 0, 2, tombstones_go=False)
+
+
 def test_replicas_differ_by_tombstones_alone() -> None:
     logs = {"n1": [OTHER, TOMBSTONE], "n2": [OTHER]}
     compare_compacted("t-0", logs, 4, "Identical", tombstones_go=True)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from strandline.chaos.cluster import DATA
-from strandline.log.checkpoints import CLEAN_SHUTDOWN
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, copy_of
+from strandline.log.whereabouts import FILE_NAME
 from strandline.proto.marks import counts
 from strandline.replica.states import Role
 from tests.schedules.recovery.ruin import CHECKPOINT_MS, Ruin
@@ -19,10 +20,12 @@ from tests.schedules.recovery.ruin import CHECKPOINT_MS, Ruin
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "storage.md"
 DAMAGES = ("flip", "zeros", "cut", "older")
 SETTINGS = {"metadata.log.max.record.bytes.between.snapshots": "1000", "log.retention.check.interval.ms": "1000"}
+PLACES = {FILE_NAME, copy_of(FILE_NAME)}
+"""Nodes of several directories have them."""
 RARE = {
     ".lock",
     "recovery-findings",
-    "replica-directories",
+    *PLACES,
     "bootstrap.checkpoint",
     "T-P/*.log",
     "__cluster_metadata-0/*.log",
@@ -109,10 +112,12 @@ def damaged(content: bytes, damage: str, older: bytes | None) -> bytes | None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_the_table_says_what_happens(damage: str) -> None:
+@pytest.mark.parametrize("directories", [1, 2])
+def test_the_table_says_what_happens(directories: int, damage: str) -> None:
     """Every file of a node in use, damaged while it is down: the table has a row for it that says whether the node
     starts; and no acknowledged record is lost by any of it."""
     unlike: list[str] = []
+    these = [row for row in rows() if (row.file in PLACES if directories > 1 else row.file not in RARE)]
 
     async def story(ruin: Starting) -> None:
         ruin.cluster.may_fall = {ruin.node: None}
@@ -121,11 +126,10 @@ def test_the_table_says_what_happens(damage: str) -> None:
         await ruin.down(politely=True)
         older = ruin.paths()
         await ruin.up()
+        await ruin.create("another")
         await ruin.write(10, 20)
         await ruin.world.sleep_ms(CHECKPOINT_MS)
-        for row in rows():
-            if row.file in RARE:
-                continue
+        for row in these:
             await ruin.down(politely=row.file in (CLEAN_SHUTDOWN, "*/*.snapshot"))
             names = [name for name in ruin.paths() if fnmatch(name, row.file)]
             if not names:
@@ -144,7 +148,7 @@ def test_the_table_says_what_happens(damage: str) -> None:
                 unlike.append(f"{names[-1]}: {found}, and the table says: {said}")
         await ruin.nothing_is_lost()
 
-    Starting(31, settings=SETTINGS).play(story)
+    Starting(31, settings=SETTINGS, directories=directories).play(story)
     assert not unlike, "\n".join(unlike)
 
 

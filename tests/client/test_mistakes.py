@@ -169,7 +169,7 @@ def test_an_asynchronous_client_is_refused_on_another_loop(ended: bool) -> None:
 
     def run(work: Coroutine[Any, Any, Any]) -> Any:
         if not ended:
-            return elsewhere.wait(work)
+            return elsewhere.wait(lambda: work)
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, work).result()
 

@@ -91,7 +91,7 @@ def test_damage_is_located_and_walked_past(disk: FailingDisk, log: PartitionLog,
     assert list(dump_file(disk, str(path)))[1:] == [Padding(size, 777)]
     path.write_bytes(raw[:size] * 2)
     again = list(dump_file(disk, str(path)))
-    assert again[1] == Problem(size, "offset 0 where 2 or later must follow")
+    assert again[1] == Problem(size, "a batch of offset 0 stands where 2 or later must follow")
     assert parse_header(raw).base_offset == 0
 
 

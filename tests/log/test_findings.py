@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from strandline.chaos.sim.ports import Ports
-from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_checked, encode_offsets
+from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, copy_of, encode_checked, encode_offsets
 from strandline.log.config import LogConfig
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
 from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives, life_of_epoch
@@ -27,6 +27,7 @@ from tests.stage import OneMachine
 INTACT, CUT, LACKING, _ = LogCondition
 SEGMENT = f"{0:020d}.log"
 ME = UUID(int=77)
+LIVES = (INCARNATIONS, copy_of(INCARNATIONS))
 
 
 def found(log_dir: LogDir) -> dict[TopicPartition, LogCondition]:
@@ -478,6 +479,35 @@ def test_lives_are_bounded(disk: FailingDisk, tmp_path: Path) -> None:
     assert Lives(disk, str(tmp_path)).ids == lives.ids
 
 
+@pytest.mark.parametrize("damage", ["flip", "zeros", "cut", "older", "missing"])
+@pytest.mark.parametrize("name", LIVES)
+def test_damage_to_one_file_takes_no_life(disk: FailingDisk, tmp_path: Path, name: str, damage: str) -> None:
+    """Rule B31: the directory is not taken for a copy, and the next life stands in both files."""
+    path = formatted(disk, tmp_path)
+    older = b""
+    for number in (1, 2):
+        log_dir = opened(disk, path)
+        older = (Path(path) / name).read_bytes() if number == 2 else b""
+        log_dir.begin_life(UUID(int=number))
+        log_dir.registered(UUID(int=number))
+        killed(log_dir)
+    content = (Path(path) / name).read_bytes()
+    at = len(content) * 2 // 3
+    damaged = {
+        "flip": content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :],
+        "zeros": bytes(len(content)),
+        "cut": content[: len(content) // 2],
+        "older": older,
+    }
+    if damage == "missing":
+        (Path(path) / name).unlink()
+    else:
+        (Path(path) / name).write_bytes(damaged[damage])
+    assert UUID(int=2) in opened(disk, path).begin_life(UUID(int=3))
+    one, other = ((Path(path) / file).read_bytes() for file in LIVES)
+    assert one == other
+
+
 def test_lives_on_a_full_disk(disk: FailingDisk, tmp_path: Path) -> None:
     """The node starts all the same, and says so."""
     path = formatted(disk, tmp_path)
@@ -494,10 +524,12 @@ def test_lives_on_a_full_disk(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_lives_that_cannot_be_read(disk: FailingDisk, tmp_path: Path) -> None:
-    """Then no earlier one is known, and the directory counts as a copy: told in an error line."""
+    """Neither the file nor its copy. Then no earlier one is known, and the directory counts as a copy: told in an error
+    line."""
     path = formatted(disk, tmp_path)
     opened(disk, path).begin_life(UUID(int=1))
-    (Path(path) / INCARNATIONS).write_bytes(b"0\n1\nnonsense\n")
+    for name in LIVES:
+        (Path(path) / name).write_bytes(b"0\n1\nnonsense\n")
     with capture_logs() as said:
         assert opened(disk, path).begin_life(UUID(int=2)) == (UUID(int=2),)
     assert [line["log_level"] for line in said] == ["error"]

@@ -9,18 +9,20 @@ from uuid import UUID
 
 import pytest
 
+from strandline.log.checkpoints import copy_of, encode_checkpoint
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskFull
 from strandline.log.findings import LogCondition
-from strandline.log.lives import INCARNATIONS
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
+from strandline.log.whereabouts import FILE_NAME
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, NoSpaceLeft
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from tests.log.helpers import ManualClock, client_batch
 
+NOTES = (FILE_NAME, copy_of(FILE_NAME))
 OLD, NEW = UUID(int=1), UUID(int=2)
 A, B, C, D = (TopicPartition(name, 0) for name in "abcd")
 AWAY, LACKING, INTACT = LogCondition.AWAY, LogCondition.LACKING, LogCondition.INTACT
@@ -227,9 +229,9 @@ def test_a_process_that_never_registered_makes_no_older_copy(tmp_path: Path) -> 
     dirs.close(7)
     for _ in range(3):
         node.start(registered=False).close(None)
-    node.start()
+    dirs = node.start()
     assert node.conditions == {A: INTACT}
-    assert len(Path(node.paths[1], INCARNATIONS).read_text().splitlines()) == 3
+    assert len(dirs.dirs[1].lives.ids) == 1
 
 
 def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
@@ -246,13 +248,67 @@ def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_note_of_places_is_refused(tmp_path: Path) -> None:
-    """Nothing is guessed."""
+    """Nothing is guessed where its copy is damaged as well."""
     node = Node(tmp_path, 0, 50_000)
     fill(node.start(), A)
-    path = Path(node.paths[0], "replica-directories")
-    path.write_bytes(path.read_bytes()[:-5])
+    for name in NOTES:
+        path = Path(node.paths[0], name)
+        path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(CorruptLogError, match="replica-directories"):
         node.start()
+
+
+@pytest.mark.parametrize("damage", ["flip", "zeros", "cut", "older", "missing"])
+@pytest.mark.parametrize("name", NOTES)
+def test_damage_to_one_note_of_places_changes_nothing(tmp_path: Path, name: str, damage: str) -> None:
+    """Rule B31: the other one says where replicas lie, and after the start both do."""
+    node = Node(tmp_path, 0, 50_000)
+    dirs = node.start()
+    fill(dirs, A)
+    older = {one: Path(node.paths[0], one).read_bytes() for one in NOTES}
+    fill(dirs, B)
+    dirs.close(7)
+    path = Path(node.paths[0], name)
+    content = path.read_bytes()
+    match damage:
+        case "flip":
+            at = content.index(b" second") if b" second" in content else content.index(b"replica b 0 ") + 14
+            content = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        case "zeros":
+            content = bytes(len(content))
+        case "cut":
+            content = content[: len(content) // 2]
+        case "older":
+            content = older[name]
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    dirs = node.start()
+    assert node.conditions == {A: INTACT, B: INTACT}
+    assert [node.where(tp) for tp in (A, B)] == [["second"], ["second"]]
+    one, other = (Path(node.paths[0], note).read_bytes() for note in NOTES)
+    assert one == other
+    dirs.close(7)
+    node.start()
+    assert node.conditions == {A: INTACT, B: INTACT}
+
+
+def test_an_older_builds_note_of_places_counts(tmp_path: Path) -> None:
+    """It has no checksum and no number, and what this build had left beside it is older."""
+    node = Node(tmp_path, 0, 50_000)
+    dirs = node.start()
+    fill(dirs, A)
+    older = Path(node.paths[0], NOTES[1]).read_bytes()
+    fill(dirs, B)
+    dirs.close(7)
+    path, copy = (Path(node.paths[0], name) for name in NOTES)
+    entries = path.read_text().splitlines()[2:]
+    path.write_bytes(encode_checkpoint(line for line in entries if line.startswith(("directory", "replica"))))
+    copy.write_bytes(older)
+    node.start()
+    assert node.conditions == {A: INTACT, B: INTACT}
+    assert path.read_bytes() == copy.read_bytes()
 
 
 # --- one replica in two directories -----------------------------------------------------------------------------------

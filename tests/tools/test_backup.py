@@ -140,7 +140,7 @@ def without_manifest(directory: Path) -> None:
         (flip, "the batch's CRC does not hold"),
         (truncate, "were written"),
         (lengthen, "were written"),
-        (swap, "offset 25 where 10 must be"),
+        (swap, "a batch of offset 25 stands where 10 must follow"),
         (other_records, "the checksum that it was written with"),
         (without_file, "it is not there"),
         (edit_manifest, "manifest.json"),

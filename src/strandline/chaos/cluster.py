@@ -35,7 +35,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.quorum.state_file import PROMISE
-from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, read_clean_shutdown
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, copy_of, read_clean_shutdown
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.lives import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
@@ -568,5 +568,6 @@ def _as_an_earlier_build(disk: Disk) -> None:
     """Take away what a build before lives does not leave when it stops in good order (schedule 94)."""
     mark, lives = f"{DATA}/{CLEAN_SHUTDOWN}", f"{DATA}/{INCARNATIONS}"
     if disk.exists(mark) and disk.exists(lives) and (read_clean_shutdown(disk, mark) or -1) >= 0:
-        disk.unlink(lives)
+        for path in (lives, copy_of(lives)):
+            disk.unlink(path)
         disk.sync_dir(DATA)

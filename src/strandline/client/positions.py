@@ -11,12 +11,13 @@ from uuid import UUID
 from strandline.client.errors import PositionLost
 from strandline.client.polled import PART_BYTES_MAX, Part
 from strandline.client.types import ConsumerRecord
-from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, parse_header, verify_crc
+from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, CutOff, check_content
 from strandline.log.columns import RecordColumns
 from strandline.log.records import decode_columns, decode_records, decode_records_as
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.fields import RESPONSE_BYTES_MAX
 
 NEVER_MS = float("-inf")
 FORMER_MAX = 3
@@ -41,20 +42,15 @@ def whole_batches(data: memoryview, high_watermark: int) -> Iterator[tuple[Batch
     """
     pos = 0
     size = len(data)
+    judge = BatchJudge(0, gaps=True, bytes_max=RESPONSE_BYTES_MAX)
     before: tuple[BatchHeader, memoryview] | None = None
     while size - pos >= HEADER_SIZE:
-        header = parse_header(data, pos)
-        end = pos + header.batch_length + OVERHEAD
-        if end > size:
+        try:
+            header = judge.header(data, pos, size - pos)
+        except CutOff:
             break
+        judge.check_place(header)
         if before is not None:
-            if header.base_offset <= before[0].last_offset:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    "offsets go back",
-                    last_offset=before[0].last_offset,
-                    following=header.base_offset,
-                )
             yield before
         if header.last_offset >= high_watermark:
             raise KafkaError(
@@ -63,8 +59,9 @@ def whole_batches(data: memoryview, high_watermark: int) -> Iterator[tuple[Batch
                 last_offset=header.last_offset,
                 high_watermark=high_watermark,
             )
-        before = header, data[pos:end]
-        pos = end
+        judge.follow(header)
+        before = header, data[pos : pos + header.size]
+        pos += header.size
     if before is not None:
         yield before
 
@@ -125,7 +122,7 @@ def consumer_records(
     """
     try:
         if check_crcs:
-            verify_crc(batch)
+            check_content(header, batch)
         template = (*partition, None, None, header.timestamp_type, None, None, None, header.leader_epoch)
         records = decode_records_as(ConsumerRecord, template, _SLOTS, header, batch)
     except KafkaError as error:
@@ -150,7 +147,7 @@ def add_columns(
     """
     try:
         if check_crcs:
-            verify_crc(batch)
+            check_content(header, batch)
         return decode_columns(columns, header, batch, start, header.next_offset, with_headers=True)
     except KafkaError as error:
         raise located(error, partition, header) from error

@@ -27,7 +27,7 @@ from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
 from strandline.client.unclosed import watch
-from strandline.log.batch import BatchHeader, verify_crc
+from strandline.log.batch import BatchHeader, check_content
 from strandline.log.columns import RecordColumns
 from strandline.log.records import decode_columns
 from strandline.proto.error_codes import ErrorCode
@@ -128,7 +128,7 @@ class AsyncRangeReader:
             if header.is_control if hidden is None else hidden.hides(header, data):
                 continue
             if self._config.check_crcs:
-                verify_crc(data)
+                check_content(header, data)
             batches.append(RawBatch(header.base_offset, header.next_offset, header.max_timestamp, data, header))
         return batches, position
 

@@ -1,5 +1,8 @@
 """Record batches v2: Kafka's unit of writing, sending and storing. Only the 61-byte header is looked at here.
 
+`BatchJudge` says whether bytes are the whole valid batch that must stand at a place: recovery, `log dump`,
+`log verify`, followers, compaction, backups and consumers ask it, each with bounds of its own.
+
 A batch is never encoded anew on its way: base offset and leader epoch stand outside the CRC, so a leader sets both in
 the receive buffer and writes that to disk as it is (KIP-98 for the format; rule P1).
 """
@@ -13,6 +16,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from strandline.log.compression import Codec, compress
+from strandline.log.config import BATCH_BYTES_MAX, INT64_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -165,25 +169,105 @@ def verify_crc(batch: Buffer) -> None:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not hold", stored=stored, computed=computed)
 
 
+class CutOff(KafkaError):
+    """Fewer bytes are there than the batch has by its header."""
+
+
+def sized_header(buffer: Buffer, position: int, bytes_left: int, bytes_max: int = BATCH_BYTES_MAX) -> BatchHeader:
+    """The header at `position` of a batch that fits into the `bytes_left` bytes from there on.
+
+    Raises:
+        KafkaError: as `parse_header`; CORRUPT_MESSAGE for a batch of more than `bytes_max` bytes.
+        CutOff: it has more than `bytes_left`.
+    """
+    header = parse_header(buffer, position)
+    size = header[1] + OVERHEAD
+    if size > bytes_max:
+        reason = f"a batch of {size} bytes is larger than any that is written"
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, bytes_max=bytes_max)
+    if size > bytes_left:
+        reason = f"a batch of {size} bytes reaches beyond the end"
+        raise CutOff(ErrorCode.CORRUPT_MESSAGE, reason, bytes_left=bytes_left)
+    return header
+
+
+def check_content(header: BatchHeader, batch: Buffer) -> None:
+    """Raises KafkaError (CORRUPT_MESSAGE) unless this one whole batch holds its CRC and has no more records than it
+    spans offsets (fewer: compaction took some)."""
+    # rule B16/follower-believes-every-byte, rule E5/recovery-believes-every-byte
+    verify_crc(batch)
+    if header[12] > header[6] + 1:
+        reason = f"a batch of {header[12]} records spans {header[6] + 1} offsets"
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, base_offset=header[0])
+
+
+class BatchJudge:
+    """Says whether bytes are the whole valid batch that must stand at one place of a log, batch after batch.
+
+    Attributes:
+        offset: where the next batch must begin; with `gaps`, the first offset that it may begin at.
+        epoch: leader epoch that the next batch must not be below; None: any.
+        gaps: offsets may be missing between two batches, as in the logs of brokers that compact without gap batches.
+        bytes_max: size of the largest batch.
+    """
+
+    __slots__ = ("bytes_max", "epoch", "gaps", "offset")
+
+    def __init__(
+        self, offset: int, epoch: int | None = None, *, gaps: bool = False, bytes_max: int = BATCH_BYTES_MAX
+    ) -> None:
+        self.offset = offset
+        self.epoch = epoch
+        self.gaps = gaps
+        self.bytes_max = bytes_max
+
+    def header(self, buffer: Buffer, position: int, bytes_left: int) -> BatchHeader:
+        """The header at `position`, whose batch ends within `bytes_left`. Raises as `sized_header`."""
+        return sized_header(buffer, position, bytes_left, self.bytes_max)
+
+    def check_place(self, header: BatchHeader) -> None:
+        """Raises KafkaError unless a batch follows on the last one: CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for one of
+        another offset where there are no gaps."""
+        base_offset = header[0]
+        # rule B16/follower-appends-over-a-gap, rule E5/recovery-skips-offsets
+        if base_offset < self.offset if self.gaps else base_offset != self.offset:
+            code = ErrorCode.CORRUPT_MESSAGE if self.gaps else ErrorCode.OFFSET_OUT_OF_RANGE
+            what = f"{self.offset} or later" if self.gaps else f"{self.offset}"
+            raise KafkaError(code, f"a batch of offset {base_offset} stands where {what} must follow")
+        # rule B1/follower-epochs-go-back, rule E5/recovery-takes-older-epochs
+        if self.epoch is not None and header[2] < self.epoch:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the leader epoch goes back from {self.epoch} to {header[2]}")
+        if base_offset + header[6] >= INT64_MAX:
+            reason = f"a batch of offset {base_offset} ends beyond the last offset that there is"
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, last_offset_delta=header[6])
+
+    def follow(self, header: BatchHeader) -> None:
+        """Go on behind a batch that holds."""
+        self.offset = header[0] + header[6] + 1
+        if self.epoch is not None:
+            self.epoch = header[2]
+
+    def whole(self, data: memoryview, position: int = 0) -> tuple[BatchHeader, memoryview]:
+        """The batch at `position`, with every check, and its bytes. Raises KafkaError."""
+        header = self.header(data, position, len(data) - position)
+        self.check_place(header)
+        batch = data[position : position + header[1] + OVERHEAD]
+        check_content(header, batch)
+        return header, batch
+
+
 def iter_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Each whole batch with its bytes (a view, nothing is copied). CRCs are not looked at.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE where a header is nonsense or a batch longer than what is left.
+        KafkaError: as `sized_header`.
     """
     view = memoryview(buffer)
     position = 0
     end = len(view)
     while position < end:
-        header = parse_header(view, position)
+        header = sized_header(view, position, end - position)
         following = position + header[1] + OVERHEAD
-        if following > end:
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE,
-                "a batch is longer than its bytes",
-                batch_bytes=following - position,
-                bytes_left=end - position,
-            )
         yield header, view[position:following]
         position = following
 

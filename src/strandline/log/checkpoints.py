@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+import structlog
 from crc32c import crc32c
 
-from strandline.log.disk import Disk, read_file
+from strandline.log.disk import Disk, read_file, write_synced_now
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import ZERO_UUID, NodeId, TopicId, TopicPartition
 from strandline.proto.json_text import read_json
+from strandline.proto.marks import mark
+
+log = structlog.get_logger("strandline.log")
 
 T = TypeVar("T")
 
@@ -170,6 +174,51 @@ def decode_checked(path: str, data: bytes, parse: Callable[[str], T], advice: st
             raise CorruptLogError(path, 0, None, "its checksum does not hold", advice)
         entries.pop()
     return decode_checkpoint(path, encode_checkpoint(entries), parse, advice)
+
+
+def copy_of(path: str) -> str:
+    """Where `write_twice` writes it a second time."""
+    return f"{path}-copy"
+
+
+def write_twice(disk: Disk, path: str, lines: Iterable[str]) -> None:
+    """Replace a checkpoint of ours, `encode_checked`, and its copy, so that a crash leaves the old content or the new
+    in each of the two.
+
+    Raises DiskError; DiskFull: neither has changed.
+    """
+    data = encode_checked(lines)
+    both = (path, copy_of(path))  # rule B31/what-only-we-read-stands-once
+    write_synced_now(disk, {f"{one}.tmp": data for one in both})
+    for one in both:
+        disk.rename(f"{one}.tmp", one)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def read_twice(disk: Disk, path: str, parse: Callable[[str], T], advice: str) -> list[list[T]]:
+    """What `write_twice` wrote: the entries of each of the two that is there and is as it was written. They differ
+    where one of them is an older one. An older build knows nothing of the copy, and writes no checksum.
+
+    Raises CorruptLogError: one of them is damaged, and there is no other. Raises DiskError.
+    """
+    found: list[list[T]] = []
+    errors: list[CorruptLogError] = []
+    for one in (path, copy_of(path)):
+        try:
+            if disk.exists(one):
+                found.append(decode_checked(one, read_file(disk, one), parse, advice))
+        except CorruptLogError as error:
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    for damage in errors:
+        mark("checkpoint-damaged")
+        what = "one of a file and its copy is damaged: the other one counts"
+        log.warning(what, file=damage.path, reason=damage.reason)
+    if len(found) > 1 and found[0] != found[1]:
+        mark("checkpoints-differ")
+        log.warning("a file and its copy differ: one of them is an older one", file=path)
+    return found
 
 
 def _checksum_of(entries: Iterable[str]) -> int:

@@ -30,10 +30,9 @@ from functools import partial
 
 from crc32c import crc32c
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header, verify_crc
+from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, Buffer, check_content, parse_header
 from strandline.log.cleaned import CleanedSegment, Pace, WhatStays
 from strandline.log.compression import MAX_DECOMPRESSED_BYTES
-from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.index import ENTRY_BYTES
 from strandline.log.log_state import LogState
 from strandline.log.offset_map import is_compacted, new_offset_map
@@ -293,20 +292,17 @@ class Compaction:
             begin = offset
             end, offset = run(data, at, offset)
             if end == at:
+                judge = BatchJudge(offset)
                 try:
-                    header = parse_header(data, at)
-                    if header.size > min(BATCH_BYTES_MAX, segment.size - position):
-                        raise segment.damaged(position, f"a batch of {header.size} bytes reaches beyond the end")
+                    header = judge.header(data, at, segment.size - position)
                     if header.size > len(data) - at:
                         need = header.size
                         continue
                     batch = data[at : at + header.size]
-                    verify_crc(batch)  # rule B20/rot-is-copied
+                    check_content(header, batch)  # rule B20/rot-is-copied
+                    judge.check_place(header)
                 except KafkaError as error:
                     raise segment.damaged(position, error.message) from error
-                if header.base_offset != offset:
-                    reason = f"a batch of offset {header.base_offset} stands where {offset} must follow"
-                    raise segment.damaged(position, reason)
                 yield header, batch
                 end, offset = at + header.size, header.next_offset
             self.done.read_bytes += end - at

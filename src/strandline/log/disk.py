@@ -187,6 +187,21 @@ def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
     disk.sync_dir(path.rpartition("/")[0] or "/")  # rule A1/small-file-name-not-synced
 
 
+def write_synced_now(disk: Disk, contents: Mapping[str, bytes]) -> None:
+    """As `write_synced`, blocking. Raises DiskError."""
+    files: list[File] = []
+    try:
+        for path, data in contents.items():
+            file = disk.open(path, create=True)
+            files.append(file)
+            file.truncate(0)
+            file.pwrite(data, 0)
+        disk.sync_now(files)
+    finally:
+        for file in files:
+            file.close()
+
+
 async def write_synced(disk: Disk, contents: Mapping[str, bytes]) -> None:
     """Write small files and sync them together, without blocking. A crash before the end leaves anything in them: they
     are temporary, and renamed afterwards.

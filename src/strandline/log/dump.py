@@ -10,7 +10,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
+from crc32c import crc32c
+
+from strandline.log.batch import CRC_START, HEADER_SIZE, BatchHeader, BatchJudge, check_content
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -128,38 +130,35 @@ def dump_log(disk: Disk, path: str, *, decode: bool = False) -> Iterator[DumpedB
 
 def _walk(file: File, decode: bool) -> Iterator[DumpedBatch | Padding | Problem]:
     size = file.size()
+    judge = BatchJudge(0, gaps=True)
     position = 0
-    next_offset = -1
     while position < size:
         try:
-            header = parse_header(file.pread(HEADER_SIZE, position))
+            header = judge.header(file.pread(HEADER_SIZE, position), 0, size - position)
         except KafkaError as error:
             if only_zeros(file, position, size):
                 yield Padding(position, size - position)
                 return
-            yield Problem(position, f"there is no batch ({error.message})")
-            header = None
-        if header is not None and position + header.size > size:
-            yield Problem(position, f"a batch of {header.size} bytes reaches beyond the end of the file")
-            header = None
-        if header is None:
-            following = find_batch_after(file, position, max(next_offset - 1, -1))
+            yield Problem(position, error.message)
+            following = find_batch_after(file, position, judge.offset - 1)
             if following is None:
                 return
             position = following[0]
             continue
-        if header.base_offset < next_offset:
-            yield Problem(position, f"offset {header.base_offset} where {next_offset} or later must follow")
+        try:
+            judge.check_place(header)
+        except KafkaError as error:
+            yield Problem(position, error.message)
         yield from _dump_batch(file.pread(header.size, position), position, header, decode)
-        next_offset = header.next_offset
+        judge.follow(header)
         position += header.size
 
 
 def _dump_batch(data: bytes, position: int, header: BatchHeader, decode: bool) -> Iterator[DumpedBatch | Problem]:
     try:
-        verify_crc(data)
+        check_content(header, data)
     except KafkaError as error:
-        yield DumpedBatch(position, header, False, None)
+        yield DumpedBatch(position, header, crc32c(memoryview(data)[CRC_START:]) == header.crc, None)
         yield Problem(position, str(error.message))
         return
     try:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 from crc32c import crc32c
 
-from strandline.log.batch import Buffer, parse_header, verify_crc
+from strandline.log.batch import BatchJudge, Buffer, check_content, sized_header
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
 
@@ -142,14 +142,11 @@ def intact_end(
 def why_not_intact(data: Buffer, offset: int, epoch: int) -> str:
     """What is wrong with the batch that `data` begin with, and that should be of this offset and epoch."""
     try:
-        header = parse_header(data)
-        if header.base_offset != offset:
-            return f"a batch of offset {header.base_offset} stands where {offset} must follow"
+        header = sized_header(data, 0, len(data))
+        BatchJudge(offset).check_place(header)
         if epoch >= 0 and header.leader_epoch != epoch:
             return f"a batch of leader epoch {header.leader_epoch} stands where records of epoch {epoch} are"
-        if header.size > len(data):
-            return f"a batch of {header.size} bytes reaches beyond what follows it"
-        verify_crc(memoryview(data)[: header.size])
+        check_content(header, memoryview(data)[: header.size])
     except KafkaError as error:
         return error.message
     return "a batch reaches into another leader epoch"

@@ -9,14 +9,14 @@ import structlog
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     check_checksum,
-    decode_checkpoint,
     decode_id,
     decode_properties,
-    encode_checkpoint,
     encode_id,
     encode_properties,
     read_clean_shutdown,
+    read_twice,
     with_checksum,
+    write_twice,
 )
 from strandline.log.disk import Disk, DiskFull, read_file, write_file_durably
 from strandline.proto.errors import CorruptLogError
@@ -58,11 +58,11 @@ class Lives:
         """The disk knows that the present life uses the directory."""
 
     def _read(self) -> tuple[UUID, ...]:
-        if not self._disk.exists(self._path):
-            return ()
+        """What either of the file and its copy says: a process that is named has used the directory."""
         advice = "Nothing is to be done: this node's replicas count as lost until they have caught up."
         try:
-            return tuple(decode_checkpoint(self._path, read_file(self._disk, self._path), decode_id, advice))
+            either = read_twice(self._disk, self._path, decode_id, advice)
+            return tuple(dict.fromkeys(one for ids in either for one in ids))  # rule B31/one-file-has-all-lives
         except CorruptLogError as error:
             log.error("which processes used this directory cannot be read", error=str(error))
             return ()
@@ -111,7 +111,7 @@ class Lives:
             return  # the longer list on disk says no less
 
     def _write(self) -> None:
-        write_file_durably(self._disk, self._path, encode_checkpoint(map(encode_id, self._ids)))
+        write_twice(self._disk, self._path, map(encode_id, self._ids))
 
 
 FILE_NAME = ".boot-id"

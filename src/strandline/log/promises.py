@@ -22,7 +22,7 @@ from strandline.log.checkpoints import (
     encode_cleaned,
     encode_offsets,
 )
-from strandline.log.disk import Disk, DiskFull, File
+from strandline.log.disk import Disk, DiskFull, write_synced_now
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.ids import Offset, TopicId, TopicPartition
@@ -272,17 +272,7 @@ class Promises:
         if not changed:
             return
         self.changes += 1
-        files: list[File] = []
-        try:
-            for name, data in changed.items():
-                file = self._disk.open(f"{self._directory}/{name}.tmp", create=True)
-                files.append(file)
-                file.truncate(0)
-                file.pwrite(data, 0)
-            self._disk.sync_now(files)
-        finally:
-            for file in files:
-                file.close()
+        write_synced_now(self._disk, {f"{self._directory}/{name}.tmp": data for name, data in changed.items()})
         self._hand_over(changed)
         for name in changed:
             self._disk.rename(f"{self._directory}/{name}.tmp", f"{self._directory}/{name}")

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
+from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, check_content
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.disk import File
 from strandline.proto.errors import KafkaError
 
@@ -38,33 +39,21 @@ def scan_batches(file: File, offset: int, epoch: int) -> Iterator[ScannedBatch |
     """
     size = file.size()
     window = Window(file)
+    judge = BatchJudge(offset, epoch)
     position = 0
     while position < size:
+        header = None
         try:
-            header = parse_header(window.get(position, HEADER_SIZE))
-        except KafkaError as error:
-            if not only_zeros(file, position, size):
-                yield Damage(position, offset, f"there is no batch ({error.message})")
-            return
-        reason = ""
-        if position + header.size > size:
-            reason = f"a batch of {header.size} bytes reaches beyond the file's end"
-        elif header.base_offset != offset:  # rule E5/recovery-skips-offsets
-            reason = f"a batch of offset {header.base_offset} stands where {offset} must follow"
-        elif header.leader_epoch < epoch:  # rule E5/recovery-takes-older-epochs
-            reason = f"the leader epoch goes back from {epoch} to {header.leader_epoch}"
-        else:
+            header = judge.header(window.get(position, HEADER_SIZE), 0, size - position)
+            judge.check_place(header)
             data = window.get(position, header.size)
-            try:
-                verify_crc(data)  # rule E5/recovery-believes-every-byte
-            except KafkaError as error:
-                reason = error.message
-        if reason:
-            yield Damage(position, offset, reason)
+            check_content(header, data)
+        except KafkaError as error:
+            if header is not None or not only_zeros(file, position, size):
+                yield Damage(position, judge.offset, error.message)
             return
         yield ScannedBatch(position, header, data)
-        offset = header.next_offset
-        epoch = header.leader_epoch
+        judge.follow(header)
         position += header.size
 
 
@@ -114,12 +103,12 @@ def find_batch_after(file: File, position: int, offset: int) -> tuple[int, int] 
     """(position, base offset) of a batch beyond `position` that holds its CRC and is later than `offset`; None if none.
 
     Boundaries may be lost with the damage, so every byte may begin a batch; candidates are found by what a header must
-    look like: the upper half of the offset, a length below 256 MiB, the magic.
+    look like: the upper half of the offset, a length that is not above the largest batch's, the magic.
     """
     size = file.size()
-    pattern = re.compile(
-        b"(?=" + re.escape((offset >> 32).to_bytes(4, "big")) + rb"[\s\S]{4}[\x00-\x0f][\s\S]{3}[\s\S]{4}\x02)"
-    )
+    upper_half = re.escape((max(offset, 0) >> 32).to_bytes(4, "big"))
+    longest = re.escape(bytes([BATCH_BYTES_MAX - 1 >> 24]))
+    pattern = re.compile(b"(?=" + upper_half + rb"[\s\S]{4}[\x00-" + longest + rb"][\s\S]{3}[\s\S]{4}\x02)")
     position += 1
     while position + HEADER_SIZE <= size:
         chunk = file.pread(_CHUNK_BYTES, position)
@@ -135,10 +124,10 @@ def find_batch_after(file: File, position: int, offset: int) -> tuple[int, int] 
 
 def _batch_at(file: File, position: int, offset: int, size: int) -> int | None:
     try:
-        header = parse_header(file.pread(HEADER_SIZE, position))
-        if header.base_offset <= offset or position + header.size > size:
-            return None
-        verify_crc(file.pread(header.size, position))
+        judge = BatchJudge(offset + 1, gaps=True)
+        header = judge.header(file.pread(HEADER_SIZE, position), 0, size - position)
+        judge.check_place(header)
+        check_content(header, file.pread(header.size, position))
     except KafkaError:
         return None
     return header.base_offset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
-from strandline.log.config import BATCH_BYTES_MAX, LogConfig
+from strandline.log.batch import HEADER_SIZE, BatchHeader, sized_header
+from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.holes import Holes
 from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
@@ -391,14 +391,10 @@ class Segment:
                 chunk = pread(self.file, min(step, size - position), position)
                 start = position
             try:
-                header = parse_header(chunk, position - start)
+                header = sized_header(chunk, position - start, size - position)
             except KafkaError as error:
                 raise self.damaged(position, error.message) from error
             following = position + header.size
-            if following > size or header.size > BATCH_BYTES_MAX:
-                raise self.damaged(
-                    position, f"a batch of {header.size} bytes: it reaches beyond the end, or is no batch"
-                )
             yield position, header
             step = _WALK_BYTES if following - position < _WALK_BYTES else HEADER_SIZE
             position = following

@@ -9,6 +9,7 @@ from strandline.log.batch import (
     OVERHEAD,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    BatchJudge,
     gap_batch,
     parse_header,
     verify_crc,
@@ -78,27 +79,14 @@ def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> li
 
     Raises KafkaError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE.
     """
+    judge = BatchJudge(offset, epoch)
     headers: list[BatchHeader] = []
     position = 0
-    end = len(batches)
-    while position < end:
-        header = parse_header(batches, position)
-        following = position + header[1] + OVERHEAD
-        if following > end:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=header.size)
-        if header[0] != offset:  # rule B16/follower-appends-over-a-gap
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, "a replicated batch does not follow", base_offset=header[0], end=offset
-            )
-        if header[2] < epoch:  # rule B1/follower-epochs-go-back
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE, "leader epochs go back", leader_epoch=header[2], latest_epoch=epoch
-            )
-        verify_crc(batches[position:following])  # rule B16/follower-believes-every-byte
+    while position < len(batches):
+        header, _ = judge.whole(batches, position)
+        judge.follow(header)
         headers.append(header)
-        epoch = header[2]
-        offset += header[6] + 1
-        position = following
+        position += header.size
     if not headers:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
     return headers
@@ -108,11 +96,9 @@ def gap_from(batches: memoryview, first: BatchHeader, offset: int) -> memoryview
     """A copy of a leader's batches whose first one, a gap around `offset`, begins there. Each replica compacts by
     itself, so that the leader's gap may begin before the end of a follower's log.
 
-    Raises KafkaError (CORRUPT_MESSAGE) where that batch does not hold its CRC.
+    Raises KafkaError (CORRUPT_MESSAGE) where that batch is not whole.
     """
-    if first.size > len(batches):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=first.size)
-    verify_crc(batches[: first.size])
+    BatchJudge(first.base_offset).whole(batches)
     rest = gap_batch(offset, first.last_offset, first.leader_epoch)
     rest += batches[first.size :]
     return memoryview(rest)

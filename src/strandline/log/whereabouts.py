@@ -8,18 +8,20 @@ proves of the directory: that it is the one that had them, and no older copy of 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from strandline.log.checkpoints import decode_checkpoint, decode_id, encode_checkpoint, encode_id
-from strandline.log.disk import Disk, read_file, write_file_durably
+from strandline.log.checkpoints import decode_id, encode_id, read_twice, write_twice
+from strandline.log.disk import Disk
 from strandline.proto.ids import TopicId, TopicPartition
 
 FILE_NAME = "replica-directories"
 
 _ADVICE = (
-    "Restore the file from a copy. Without one: move it away and restart, with all directories in place; the replicas "
-    "outside of the first directory count as lost until they have caught up."
+    "Restore the file from a backup. Without one: move it and its copy away and restart, with all directories in "
+    "place; the replicas outside of the first directory count as lost until they have caught up."
 )
 
 
@@ -42,10 +44,26 @@ class Place(NamedTuple):
     directory_id: UUID
 
 
-class Whereabouts:
-    """What is written down. The replicas in the first directory are not in it.
+_NUMBER = "written"
+"""The line that says how many times the file was written."""
 
-    Invariant: the file is never behind where a log was made; it may name replicas that were deleted.
+_Line = int | tuple[UUID, KnownDirectory] | tuple[TopicPartition, Place]
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What one file says. `number` counts the writes: of two files the one with more is the newer one. A file of an
+    older build has none, and was written after the copy beside it, of which that build knows nothing."""
+
+    number: int = 0
+    directories: dict[UUID, KnownDirectory] = field(default_factory=dict)
+    replicas: dict[TopicPartition, Place] = field(default_factory=dict)
+
+
+class Whereabouts:
+    """What is written down, in a file and its copy. The replicas in the first directory are not in it.
+
+    Invariant: the newer file is never behind where a log was made; it may name replicas that were deleted.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -54,21 +72,12 @@ class Whereabouts:
         self._path = f"{directory}/{FILE_NAME}"
         self.unwritten = False
         """Something is noted here and not on the disk."""
-        self.directories: dict[UUID, KnownDirectory] = {}
-        self.replicas: dict[TopicPartition, Place] = {}
-        if disk.exists(self._path):
-            decode_checkpoint(self._path, read_file(disk, self._path), self._parse, _ADVICE)
-
-    def _parse(self, line: str) -> None:
-        kind, *words = line.split(" ", 4 if line.startswith("replica ") else 3)
-        if kind == "directory":
-            directory_id, incarnation, path = words
-            self.directories[decode_id(directory_id)] = KnownDirectory(path, decode_id(incarnation))
-        elif kind == "replica":
-            topic, number, topic_id, directory_id = words
-            self.replicas[TopicPartition(topic, int(number))] = Place(decode_id(topic_id), decode_id(directory_id))
-        else:
-            raise ValueError(kind)
+        either = [_noted(entries) for entries in read_twice(disk, self._path, _parse, _ADVICE)]
+        # rule B31/any-of-two-notes-counts
+        newest = max(either, key=lambda noted: noted.number or math.inf, default=_Noted())
+        self._number = max((noted.number for noted in either), default=0)
+        self.directories = newest.directories
+        self.replicas = newest.replicas
 
     def know(self, directory_id: UUID, known: KnownDirectory) -> None:
         """Take note of a directory that is used, in memory; `write` has to follow."""
@@ -89,7 +98,9 @@ class Whereabouts:
         """Make it durable, blocking; nothing where nothing has changed. Raises DiskError."""
         if not self.unwritten:
             return
-        lines = [
+        self._number += 1
+        lines = [f"{_NUMBER} {self._number}"]
+        lines += [
             f"directory {encode_id(key)} {encode_id(known.incarnation)} {known.path}"
             for key, known in self.directories.items()
         ]
@@ -97,5 +108,34 @@ class Whereabouts:
             f"replica {tp.topic} {tp.partition} {encode_id(place.topic_id)} {encode_id(place.directory_id)}"
             for tp, place in sorted(self.replicas.items())
         ]
-        write_file_durably(self._disk, self._path, encode_checkpoint(lines))
+        write_twice(self._disk, self._path, lines)
         self.unwritten = False
+
+
+def _noted(lines: list[_Line]) -> _Noted:
+    """What the lines of a file say together."""
+    noted = _Noted()
+    for line in lines:
+        match line:
+            case int():
+                noted.number = line
+            case UUID() as directory_id, KnownDirectory() as known:
+                noted.directories[directory_id] = known
+            case TopicPartition() as tp, Place() as place:
+                noted.replicas[tp] = place
+    return noted
+
+
+def _parse(line: str) -> _Line:
+    """Raises ValueError."""
+    kind, *words = line.split(" ", 4 if line.startswith("replica ") else 3)
+    if kind == "directory":
+        directory_id, incarnation, path = words
+        return decode_id(directory_id), KnownDirectory(path, decode_id(incarnation))
+    if kind == "replica":
+        topic, number, topic_id, directory_id = words
+        return TopicPartition(topic, int(number)), Place(decode_id(topic_id), decode_id(directory_id))
+    if kind == _NUMBER:
+        [number] = words
+        return int(number)
+    raise ValueError(kind)

@@ -481,6 +481,34 @@ def test_b34_and_so_does_one_that_is_elected(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_b34_and_so_does_one_that_has_led_before(tmp_path: Path) -> None:
+    """It led the partition, does no more, and does not know yet that it does again. Who asks for committed offsets
+    waits; whoever else comes is told at once to look for the coordinator."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        asked = [{"group_id": "g", "topics": None}]
+        await found(client)
+        await client.ask("offset_fetch", 8, groups=asked, require_stable=True)
+        node.controller.run(
+            topics.delete_topics(node.controller.state, api.DeleteTopicsRequest((api.TopicRef(OFFSETS_TOPIC),)))
+        )
+        node.controller.start_broker(NodeId(2), Endpoint("elsewhere", 9092), rack="b")
+        topic = api.CreatableTopic(OFFSETS_TOPIC, assignments=(api.ReplicaAssignment(0, (NodeId(2), NodeId(1))),))
+        node.controller.run(topics.create_topics(node.controller.state, api.CreateTopicsRequest((topic,))))
+        beat = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+        while (await client.ask("heartbeat", 4, **beat)).error_code != ErrorCode.NOT_COORDINATOR:
+            await asyncio.sleep(0.01)  # the log of the new partition is being made
+        early = asyncio.create_task(client.ask("offset_fetch", 8, groups=asked, require_stable=True))
+        async with connect(node.listener.endpoint) as other:
+            assert (await other.ask("heartbeat", 4, **beat)).error_code == ErrorCode.NOT_COORDINATOR
+        assert not early.done()
+        node.controller.fence(NodeId(2))
+        fetched = await early
+        assert fetched.groups[0].error_code in (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    run(tmp_path, main)
+
+
 def test_b34_it_does_not_wait_for_ever(tmp_path: Path) -> None:
     """Nobody has named it: the client looks for a coordinator again, and makes the topic with that."""
 

@@ -37,8 +37,10 @@ both_layouts = pytest.mark.parametrize("split", [False, True], ids=["combined", 
 class Ruin(Site):
     """Three replicas of t-0, checked as events run."""
 
-    def __init__(self, seed: int, split: bool = False, *, settings: dict[str, str] | None = None) -> None:
-        super().__init__(seed, split, settings=settings)
+    def __init__(
+        self, seed: int, split: bool = False, *, settings: dict[str, str] | None = None, directories: int = 1
+    ) -> None:
+        super().__init__(seed, split, settings=settings, directories=directories)
         self.world.loop.observe = self.cluster.observe
         self.world.loop.observe_every = 16
         self._configs: dict[str, str] = {}

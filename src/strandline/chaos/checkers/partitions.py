@@ -191,7 +191,8 @@ class PartitionChecks:
             expected = what.start
             stored = stored_records(disk, log.directory)
             go = tombstones_go(log.config)
-            known.compacted.check(name, stored, expected, min(what.committed_end, log_end), tombstones_go=go, **facts)
+            end, catches_up = min(what.committed_end, log_end), log_end < known.committed_end
+            known.compacted.check(name, stored, expected, end, tombstones_go=go, catches_up=catches_up, **facts)
         try:
             for header, at in stored_headers(disk, log.directory, start=expected, place=what.place):
                 if header.next_offset > log_end:

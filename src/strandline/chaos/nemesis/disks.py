@@ -19,6 +19,7 @@ from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
 from strandline.chaos.nemesis.processes import DAYS_MS
 from strandline.controller.quorum.state_file import STATE
+from strandline.log.checkpoints import copy_of
 from strandline.log.lives import INCARNATIONS
 from strandline.replica.disk_health import NOTICE_MS
 
@@ -35,8 +36,8 @@ _CALM_MS = 6_000
 """After that the replicas are in sync again."""
 _BATCHES_LOST_MAX = 8
 _BESIDE_LOGS = re.compile(
-    r"/([a-z-]+-offset-checkpoint|offset-checkpoints-copy|\.boot-id|\.retention-clock|\.kafka_cleanshutdown|incarnations"
-    r"|recovery-findings|recovery-point\.properties|quorum-state|leader-epoch-checkpoint|\d{20}\.(index|timeindex|snapshot))$"
+    r"/([a-z-]+-offset-checkpoint|offset-checkpoints-copy|\.boot-id|\.retention-clock|\.kafka_cleanshutdown"
+    r"|incarnations(-copy)?|replica-directories|recovery-findings|recovery-point\.properties|quorum-state|leader-epoch-checkpoint|\d{20}\.(index|timeindex|snapshot))$"
 )
 """What a start builds anew where it is damaged, or goes on without (docs/storage.md)."""
 _END_BYTES = 300
@@ -297,8 +298,9 @@ def damage_files(nemesis: Nemesis) -> None:
     """A node stops, or is killed; when it starts again its disk gives back some files beside its logs as they are not:
     with a flipped bit, as zeros, cut, or as they were a while ago. Any machine, and several in one run: no record is
     among them (rule B31). Those that only an operator can put right are struck by `rot_beside_log` and `rot_metadata`;
-    on one machine alone the lives of a directory, without which nothing in it counts as proven, and the state of the
-    quorum, an older copy of which costs the vote (rule A14): a wipe of another machine leaves no majority then."""
+    on one machine alone the copy of the lives of a directory, for with both files of them gone nothing in it counts as
+    proven, and the state of the quorum, an older copy of which costs the vote (rule A14): a wipe of another machine
+    leaves no majority then."""
     name, rng = nemesis.pick(), nemesis.rng
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
@@ -322,7 +324,7 @@ def damage_files(nemesis: Nemesis) -> None:
         nemesis.world.kill(name)
         disk = nemesis.world.machines[name].disks[0]
         files = {path: content for path, content in disk.files().items() if content and _is_beside_logs(path)}
-        paths = [path for path in files if name == nemesis.victim or not path.endswith((INCARNATIONS, STATE))]
+        paths = [path for path in files if name == nemesis.victim or not path.endswith((copy_of(INCARNATIONS), STATE))]
         for path in rng.sample(paths, min(len(paths), rng.choice((1, 1, 2, 4)))):
             how, content = _damaged(rng, files[path], before.get((name, path)))
             disk.give_back(path, content)

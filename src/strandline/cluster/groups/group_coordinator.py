@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from strandline.cluster.groups.commands import ForgetTopics
+from strandline.cluster.groups.commands import FetchOffsets, ForgetTopics
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
 from strandline.cluster.groups.context import GroupCounters
@@ -100,17 +100,21 @@ class GroupCoordinator:
         groups: it waits for the news once. Raises KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what the
         shard says."""
         asked_ms = self._clock.monotonic_ms() if asked_ms is None else asked_ms
-        return await self.runtime.ask(await self._named_for(group_id, asked_ms), command)
+        patient = isinstance(command, FetchOffsets)  # rule B34/elected-anew-it-denies-offsets
+        return await self.runtime.ask(await self._named_for(group_id, asked_ms, patient=patient), command)
 
-    async def _named_for(self, group_id: str, asked_ms: float) -> int:
+    async def _named_for(self, group_id: str, asked_ms: float, *, patient: bool) -> int:
         """The partition that has the group. The news that this broker leads it may come here a moment later than to the
         broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
-        would be said in error."""
+        would be said in error. Where a leadership of it has ended here most come late, and look for the new one at
+        once; `patient`: this one waits all the same."""
         until_ms = asked_ms + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
         while True:
             topic = self._image().topics.get(OFFSETS_TOPIC)
             partition = None if topic is None else partition_of(group_id, len(topic.partitions))
-            if partition is not None and self.runtime.knows(partition):
+            if partition is not None and (
+                self.runtime.knows(partition) or (self.runtime.gave_up(partition) and not patient)
+            ):
                 return partition
             if self._clock.monotonic_ms() >= until_ms:
                 if partition is None:

@@ -277,10 +277,15 @@ class CoordinatorRuntime(Generic[S]):
             hosted.waiting.pop(future, None)
 
     def knows(self, partition: int) -> bool:
-        """It is, or will be, hosted here, or it was: nobody has to wait for the news. Of a partition that was not led
-        here, who asks may have heard of an election that this broker has not heard of yet."""
+        """It is, or will be, hosted here: nobody has to wait for the news. Of a partition that is not led here, who
+        asks may have heard of an election that this broker has not heard of yet."""
         waits = self._replicas.waits_for_log(TopicPartition(self.topic, partition))
-        return self._closed or partition in self._hosted or partition in self._given_up or waits
+        return self._closed or partition in self._hosted or waits
+
+    def gave_up(self, partition: int) -> bool:
+        """This broker has led it since its start, and leads it no more, as far as it has heard: who asks comes late,
+        most likely, or has heard of a second election."""
+        return partition in self._given_up
 
     def serving(self, partition: int) -> Hosted[S]:
         """Raises KafkaError as `ask` does."""

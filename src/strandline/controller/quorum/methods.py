@@ -24,7 +24,7 @@ from strandline.controller.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.batch import check_content, iter_batches
 from strandline.log.records import decode_records
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.messages.forms import STAND_INS, StandIn
@@ -42,7 +42,7 @@ def read_batches(records: bytes) -> tuple[Batch, ...]:
     try:
         batches = []
         for header, view in iter_batches(records):
-            verify_crc(view)
+            check_content(header, view)
             voters = read_voters(decode_records(view)) if header.is_control else None
             batches.append(Batch(header.base_offset, header.next_offset, header.leader_epoch, view, voters))
         return tuple(batches)

@@ -24,7 +24,7 @@ from strandline.controller.quorum.control_records import (
     voters_record,
 )
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.batch import check_content, iter_batches
 from strandline.log.disk import Disk, File
 from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
@@ -280,7 +280,7 @@ def _load(disk: Disk, path: str) -> Snapshot:
     position = 0
     try:
         for header, view in iter_batches(data):
-            verify_crc(view)  # rule A10/snapshot-with-a-flipped-bit-is-loaded
+            check_content(header, view)  # rule A10/snapshot-with-a-flipped-bit-is-loaded
             records = decode_records(view)
             if header.is_control:
                 controls += [control_type(record) for record in records]

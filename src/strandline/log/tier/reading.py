@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
-from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.batch import HEADER_SIZE, BatchHeader, sized_header
 from strandline.log.epochs import OFFSET_MAX, LeaderEpochs, intact_end, why_not_intact
 from strandline.log.reader import LogRead, TimestampedOffset
 from strandline.log.records import decode_records
@@ -366,12 +365,10 @@ class _Object:
 
     async def _header(self, position: int) -> BatchHeader:
         try:
-            header = parse_header(await self.read_bytes(position, min(position + HEADER_SIZE, self.size)))
+            data = await self.read_bytes(position, min(position + HEADER_SIZE, self.size))
+            return sized_header(data, 0, self.size - position)
         except KafkaError as error:
             raise self.rotten(position, error.message) from error
-        if header.size > min(BATCH_BYTES_MAX, self.size - position):
-            raise self.rotten(position, f"a batch of {header.size} bytes: it reaches beyond the end, or is no batch")
-        return header
 
     def check(self, position: int, header: BatchHeader, data: bytes) -> None:
         """Raises KafkaError unless `data` begin with the batch of that header, as it was written."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
-from strandline.log.config import BATCH_BYTES_MAX
+from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, check_content, sized_header
 from strandline.log.disk import File
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.index import ENTRY_BYTES, TIME_ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
@@ -117,20 +116,12 @@ class SegmentScan:
 
     def _batch_at(self, position: int) -> tuple[BatchHeader | None, str]:
         """The header of what stands there, and what is wrong with it."""
+        judge = BatchJudge(self.end_offset, self.epoch)
+        header = None
         try:
-            header = parse_header(self._window.get(position, HEADER_SIZE))
-        except KafkaError as error:
-            return None, f"there is no batch ({error.message})"
-        if header.size > BATCH_BYTES_MAX:
-            return None, f"a batch of {header.size} bytes is larger than any that is written"
-        if position + header.size > self._size:
-            return None, f"a batch of {header.size} bytes reaches beyond the file's end"
-        if header.base_offset != self.end_offset:
-            return header, f"a batch of offset {header.base_offset} stands where {self.end_offset} must follow"
-        if header.leader_epoch < self.epoch:
-            return header, f"the leader epoch goes back from {self.epoch} to {header.leader_epoch}"
-        try:
-            verify_crc(self._window.get(position, header.size))
+            header = judge.header(self._window.get(position, HEADER_SIZE), 0, self._size - position)
+            judge.check_place(header)
+            check_content(header, self._window.get(position, header.size))
         except KafkaError as error:
             return header, error.message
         return header, ""
@@ -147,10 +138,8 @@ class SegmentScan:
 
     def _holds(self, position: int) -> int | None:
         try:
-            header = parse_header(self._window.get(position, HEADER_SIZE))
-            if header.size > BATCH_BYTES_MAX or position + header.size > self._size:
-                return None
-            verify_crc(self._window.get(position, header.size))
+            header = sized_header(self._window.get(position, HEADER_SIZE), 0, self._size - position)
+            check_content(header, self._window.get(position, header.size))
         except KafkaError:
             return None
         return header.base_offset

@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from strandline.client.errors import ClientError
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
+from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, check_content
 from strandline.proto.errors import KafkaError
 from strandline.proto.json_text import read_json
+from strandline.proto.kafka.fields import RESPONSE_BYTES_MAX
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -180,23 +181,22 @@ def _read_segment(file: IO[bytes], path: str, segment: SegmentFile) -> Iterator[
     if size != segment.size_bytes:
         raise BackupDamaged(path, f"it has {size} bytes, {segment.size_bytes} were written")
     digest = hashlib.sha256()
-    position, offset, count = 0, segment.base_offset, 0
+    judge = BatchJudge(segment.base_offset, bytes_max=RESPONSE_BYTES_MAX)
+    position, count = 0, 0
     while position < size:
         head = file.read(HEADER_SIZE)
         try:
-            header = parse_header(head)
-            if header.size > size - position:
-                raise BackupDamaged(path, f"the batch at byte {position} is longer than the file")
+            header = judge.header(head, 0, size - position)
             batch = head + file.read(header.size - HEADER_SIZE)
-            verify_crc(batch)
+            check_content(header, batch)
+            judge.check_place(header)
         except KafkaError as error:
             raise BackupDamaged(path, f"at byte {position}: {error.message}") from None
-        if header.base_offset != offset:
-            raise BackupDamaged(path, f"at byte {position}: offset {header.base_offset} where {offset} must be")
         digest.update(batch)
         yield header, batch
-        position, offset, count = position + header.size, header.next_offset, count + 1
-    if (offset, count, digest.hexdigest()) != (segment.next_offset, segment.batches, segment.sha256):
+        judge.follow(header)
+        position, count = position + header.size, count + 1
+    if (judge.offset, count, digest.hexdigest()) != (segment.next_offset, segment.batches, segment.sha256):
         raise BackupDamaged(path, "it does not have the checksum that it was written with")
 
 
