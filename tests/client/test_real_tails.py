@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -21,6 +24,7 @@ import pytest
 
 from strandline.client import EARLIEST, LATEST, Admin, ConfigChange, ConfigResource, NewTopic, Producer, TopicPartition
 from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.foreign import java_class_path
 
 TOPICS = ("never-written", "trimmed", "expired")
 PARTITIONS = [TopicPartition(topic, number) for topic in TOPICS for number in range(3)]
@@ -129,6 +133,35 @@ class Aiokafka(Tail):
         await consumer.stop()
 
 
+class Java(Tail):
+    """Apache Kafka's own (`Tail.java`), in a process that ends with it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._jars = java_class_path()  # or the test is skipped
+        super().__init__(bootstrap)
+
+    def run(self) -> None:
+        words = [word for place in PARTITIONS for word in (place.topic, str(place.partition))]
+        quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx200m")
+        program = str(Path(__file__).with_name("Tail.java"))
+        with subprocess.Popen(
+            ["java", *quick, "-cp", self._jars, program, self.bootstrap, *words],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            threading.Thread(target=self._end, args=(process,), daemon=True).start()
+            for line in process.stdout:
+                if line == "placed\n":
+                    self.placed.set()
+                elif line.startswith("read "):
+                    self.values.append(line.removeprefix("read ").rstrip("\n").encode())
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        self.over.wait()
+        process.kill()
+
+
 @pytest.fixture
 def fragile() -> Iterator[DevCluster]:
     with DevCluster(settings={"log.retention.check.interval.ms": "200"}) as running:
@@ -163,14 +196,25 @@ def empty(admin: Admin) -> None:
     admin.alter_configs({expired: [ConfigChange("retention.ms", "-1")]})
 
 
-def test_what_is_written_after_a_leader_change_passes_nobody_by(fragile: DevCluster) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param((Librdkafka, KafkaPython, Aiokafka), id="python"),
+        pytest.param((Java,), id="java"),
+    ],
+)
+def test_what_is_written_after_a_leader_change_passes_nobody_by(
+    fragile: DevCluster, kinds: Sequence[type[Tail]]
+) -> None:
     """Each node is killed once while every partition holds nothing; what is acknowledged then comes to every
     consumer that stood at the end, and so does what is written before the node is back."""
-    with Admin(fragile.bootstrap) as admin:
+    with Admin(fragile.bootstrap) as admin, ExitStack() as over:
         admin.create_topics([NewTopic(topic, 3, 3) for topic in TOPICS])
         write(fragile.bootstrap, [place for place in PARTITIONS if place.topic != "never-written"], "before")
         empty(admin)
-        tails = [kind(fragile.bootstrap) for kind in (Librdkafka, KafkaPython, Aiokafka)]
+        tails = [kind(fragile.bootstrap) for kind in kinds]
+        for tail in tails:
+            over.callback(tail.over.set)
         for tail in tails:
             assert tail.placed.wait(WITHIN_S), f"{type(tail).__name__} does not stand at every end: {tail.states}"
         wanted: list[bytes] = []
