@@ -18,6 +18,7 @@ from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
 from strandline.chaos.nemesis.processes import DAYS_MS
+from strandline.controller.quorum.recovery_point import FILE_NAME as RECOVERY_POINT
 from strandline.controller.quorum.state_file import STATE
 from strandline.log.checkpoints import copy_of
 from strandline.log.lives import INCARNATIONS
@@ -280,8 +281,11 @@ def zeroed_tail(nemesis: Nemesis) -> None:
 
 
 def _lose_tail(nemesis: Nemesis, disk: SimDisk, directory: str, path: str) -> None:
-    """Of the batches of a log's newest segment the last ones go."""
-    base = int(path[-24:-4])
+    """Of the batches of a log's newest segment the last ones go. Of the metadata log only what nothing vouches for: a
+    controller that finds less than it noted as durable ends with advice to its operator (rule E5)."""
+    noted = disk.files().get(f"{directory}/{RECOVERY_POINT}", b"")
+    vouched = re.search(rb"^recovery\.point=(\d+)$", noted, re.MULTILINE)
+    base = max(int(path[-24:-4]), int(vouched[1]) if vouched else 0)
     try:
         places = [place for batch, place in stored_headers(disk, directory) if batch.base_offset >= base]
     except NotABatch:
