@@ -154,7 +154,9 @@ class Drawn:
     def _begun(self, moment_s: float, failing: int = 0) -> Any:
         words = [sys.executable, "-c", FAULTY, str(moment_s), str(failing), "lake", "export", *self._words, "--follow"]
         surroundings = {**os.environ, "STRANDLINE_BOOTSTRAP": self._bootstrap}
-        return _Ends(subprocess.Popen(words, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        return _Ends(
+            subprocess.Popen(words, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
+        )
 
     def _exporters(self, count: int, *, failing: int = 0) -> None:
         begun = [self._begun(self._moment(), failing) for _ in range(count)]
