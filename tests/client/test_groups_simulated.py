@@ -11,7 +11,7 @@ import pytest
 
 from strandline.chaos.testing.env import Env
 from strandline.client.aio import Admin, Consumer
-from strandline.client.errors import LogTruncated
+from strandline.client.errors import LogTruncated, UnknownTopic
 from strandline.client.types import LATEST, ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -255,6 +255,25 @@ def test_partitions_by_name_begin_at_the_committed_offset() -> None:
             consumer.assign([("t", 0)])
             consumer.seek(("t", 0), 9)
             assert [record.offset for record in await consumer.poll(5.0)] == [9]
+
+    simulate(main)
+
+
+def test_a_topic_that_there_is_not_keeps_no_loop_busy() -> None:
+    """A group's consumer is told, and a poll waits until there is something new to say (seed 3108)."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t", 1)
+        async with member(env) as consumer:
+            consumer.assign([("nope", 0), ("t", 0)])
+            loop, told = asyncio.get_running_loop(), 0
+            until = loop.time() + 10
+            while loop.time() < until:
+                try:
+                    await consumer.poll(1.0)
+                except UnknownTopic:
+                    told += 1
+            assert 1 <= told <= 20
 
     simulate(main)
 

@@ -93,12 +93,16 @@ class Beginnings:
                     self.begin(item, offset)
         finally:
             self._asking = None
+        news = self._error is not None or self._asked != asked
         for item in self._asked:
             if not self._metadata.is_known(item.topic):
-                self._states[item].error = self._metadata.absence(item)
+                state = self._states[item]
+                if state.error is None:  # else a poll has not said so yet, and is not to look again at once
+                    state.error = self._metadata.absence(item)
+                    news = news or state.error is not None
                 self._metadata.want((item.topic,))
                 self._metadata.request_update()
-        if self._error is not None or self._asked != asked or any(self._states[item].error for item in self._asked):
+        if news:
             self._wake_poll()
 
     def begin(self, item: TopicPartition, offset: OffsetAndMetadata | None) -> None:
