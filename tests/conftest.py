@@ -271,6 +271,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if structlog.get_config()["cache_logger_on_first_use"]:
         structlog.configure(cache_logger_on_first_use=False)
         pytest.fail(f"{item.nodeid} sets up a node's logging in the process of the tests: start the node in its own")
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 def pytest_sessionfinish() -> None:

@@ -84,6 +84,7 @@ ADMIN: dict[str, Call] = {
     "remove_voter": lambda c: c.remove_voter(9, None),
     "add_voter": lambda c: c.add_voter(9, UUID(int=9)),
     "list_offsets": lambda c: c.list_offsets(dict.fromkeys([P0, *((name, 0) for name in MANY)], -1)),
+    "epoch_ends": lambda c: c.epoch_ends(dict.fromkeys([P0, *((name, 0) for name in MANY)], 1)),
     "describe_configs": lambda c: c.describe_configs(BROKERS),
     "alter_configs": lambda c: c.alter_configs({key: [ConfigChange("log.retention.ms", "1")] for key in BROKERS}),
     "delete_records": lambda c: c.delete_records(dict.fromkeys([P0, *((name, 0) for name in MANY)], 1)),

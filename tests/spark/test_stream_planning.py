@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.leaders import EpochEnd
+from strandline.client.types import EpochEnd
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.spark import stream_planner

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from strandline.client.connection import Connection
 from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL
 from strandline.client.rights import answered
 from strandline.client.session import Session
-from strandline.client.types import ListedOffset, NodeInfo, ProducerDescription
+from strandline.client.types import EpochEnd, ListedOffset, NodeInfo, ProducerDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -25,18 +25,6 @@ Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
 
 NAMED_MAX = 5
 """Of so many partitions the error of a question that nobody answered has the names."""
-
-
-class EpochEnd(NamedTuple):
-    """Where the log of the largest epoch up to the one asked for ends; -1, -1 when it has none."""
-
-    leader_epoch: int
-    end_offset: int
-
-    def is_before(self, position: int) -> bool:
-        """Whether the leader's log parts from what a reader at `position` has read (KIP-320). One that knows no end of
-        that epoch tells nothing."""
-        return self.leader_epoch >= 0 and 0 <= self.end_offset < position
 
 
 class Leaders:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from strandline.client import logs
 from strandline.client.config import ConsumerConfig, duration_ms
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange
-from strandline.client.leaders import EpochEnd, Leaders
+from strandline.client.leaders import Leaders
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
-from strandline.client.types import EARLIEST, LATEST
+from strandline.client.types import EARLIEST, LATEST, EpochEnd
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition

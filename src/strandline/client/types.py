@@ -330,3 +330,15 @@ class ScramChange:
     mechanism: str
     password: str | None = field(repr=False)
     iterations: int = SCRAM_ITERATIONS
+
+
+class EpochEnd(NamedTuple):
+    """Where the log of the largest epoch up to the one asked for ends; -1, -1 when it has none."""
+
+    leader_epoch: int
+    end_offset: int
+
+    def is_before(self, position: int) -> bool:
+        """Whether the leader's log parts from what a reader at `position` has read (KIP-320). One that knows no end of
+        that epoch tells nothing."""
+        return self.leader_epoch >= 0 and 0 <= self.end_offset < position

@@ -9,8 +9,7 @@ from typing import Any, Self, TypeVar
 from strandline.client import Admin
 from strandline.client.config import CommonConfig
 from strandline.client.errors import OffsetOutOfRange, UnknownTopic
-from strandline.client.leaders import EpochEnd
-from strandline.client.types import EARLIEST, LATEST, ListedOffset
+from strandline.client.types import EARLIEST, LATEST, EpochEnd, ListedOffset
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from strandline.client.leaders import EpochEnd
+from strandline.client.types import EpochEnd
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.offsets import (

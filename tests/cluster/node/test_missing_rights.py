@@ -50,6 +50,7 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.elect_leaders([PLACE], unclean=False), f"{MINE} may not ALTER the cluster"),
     (lambda a: a.describe_topics(["t"]), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.list_offsets({PLACE: -1}), f"{MINE} may not DESCRIBE topic t"),
+    (lambda a: a.epoch_ends({PLACE: 0}), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.delete_records({PLACE: 0}), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.describe_configs([TOPIC]), "User:alice may not DESCRIBE_CONFIGS topic t"),
     (lambda a: a.describe_configs([BROKER]), "User:alice may not DESCRIBE_CONFIGS the cluster"),

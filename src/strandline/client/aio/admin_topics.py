@@ -16,11 +16,10 @@ from strandline.client.descriptions import (
     new_topic,
     topic_error,
 )
-from strandline.client.leaders import EpochEnd
 from strandline.client.limits import limited
 from strandline.client.metadata import topic_view
 from strandline.client.rights import answered
-from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
+from strandline.client.types import CreatedTopic, Election, EpochEnd, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
