@@ -374,6 +374,7 @@ def test_a_storm_over_the_first_and_last_calls(
     """Whatever is interrupted: a second `close` ends the thread, and none is left."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # what is interrupted in a finalizer is nobody's
     topic = topic_of(cluster, f"storm-over-first-and-last-calls-{times}")
+    before = threading.enumerate()  # of other tests
 
     def act() -> None:
         raise Alarm
@@ -403,7 +404,11 @@ def test_a_storm_over_the_first_and_last_calls(
                         closed = True
                     except Alarm:
                         pass
-    eventually(lambda: not any(thread.name.startswith("strandline-") for thread in threading.enumerate()))
+
+    def left() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name.startswith("strandline-") and one not in before]
+
+    eventually(lambda: not left())
 
 
 @lengths
