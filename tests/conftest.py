@@ -141,7 +141,7 @@ LONG_TESTS = {
     "client/test_signal_storms.py::test_a_storm_over_a_producer[no room-long]",
     "client/test_signal_storms.py::test_a_storm_over_a_producer[partitioner-long]",
     "client/test_signal_storms.py::test_a_storm_over_an_admin[long]",
-    "client/test_signal_storms.py::test_a_storm_over_the_first_and_last_calls[long]",
+    "client/test_signal_storms.py::test_a_storm_over_the_last_calls[long]",
     "cluster/broker/test_work_grows_linearly.py::test_every_array_of_a_request",
     "cluster/node/test_doctor_live.py::test_doctor_ends_though_a_broker_is_silent_and_the_quorum_gone",
     "cluster/node/test_doctor_live.py::test_doctor_works_during_an_outage",
