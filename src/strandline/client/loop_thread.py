@@ -214,6 +214,10 @@ def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
         done.set_exception(error)
 
 
+ROUNDS = 10
+"""In which the tasks that are left at the end of a thread are cancelled, and those that these begin as they end."""
+
+
 class LoopThread:
     """One daemon thread that runs one event loop until `stop`. Belongs to the process that made it.
 
@@ -419,10 +423,14 @@ class LoopThread:
         for call in list(self._asked):
             self._asked.pop(call, None)
             call.end()
-        while rest := asyncio.all_tasks(self.loop):
+        for _ in range(ROUNDS):
+            if not (rest := asyncio.all_tasks(self.loop)):
+                break
             for task in rest:
                 task.cancel()
             self._run(partial(self.loop.run_until_complete, asyncio.wait(rest)))
+        else:  # a farewell that was cut short has left timers, which begin new tasks for ever: these are nobody's
+            self.loop.set_exception_handler(lambda _loop, _context: None)
         self._run(partial(self.loop.run_until_complete, asyncio.sleep(0)))  # what waits for them is told
         self.loop.close()
 
