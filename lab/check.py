@@ -40,7 +40,7 @@ _MAIN = "src/strandline/cli/main.py"
 
 
 class Project:
-    """What each file of a project depends on, by the text of the files."""
+    """Dependencies of each file of a project, by the text of the files."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
@@ -200,7 +200,7 @@ def _of_pyproject(root: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def changed_files() -> list[str]:
-    """What differs from the branch `main`, or from the last commit where that is checked out; new files too."""
+    """Files that differ from the branch `main`, or from the last commit where that is checked out; new files too."""
     base = _git("merge-base", "HEAD", "main") or ["HEAD"]
     return sorted({*_git("diff", "--name-only", base[0]), *_git("ls-files", "--others", "--exclude-standard")})
 
@@ -211,7 +211,7 @@ def _git(*arguments: str) -> list[str]:
 
 
 def commands(changed: list[str], tests: list[str], jobs: int) -> Iterator[list[str]]:
-    """What to run, in order."""
+    """Commands to run, in order."""
     python = [sys.executable, "-m"]
     modules = [name for name in changed if name.endswith(".py") and (ROOT / name).is_file()]
     if modules:

@@ -36,7 +36,7 @@ def in_order(files: Iterable[str]) -> list[str]:
 
 
 def seconds(file: str) -> float:
-    """How long a file took in the run that is kept."""
+    """Seconds that a file took in the run that is kept."""
     found: float = _kept()["files"].get(file, 0.0)
     return found
 

@@ -171,7 +171,7 @@ def _fits(pattern: object, node: object, names: dict[str, str]) -> bool:
 
 
 def _expression(code: str, old: ast.expr, renamed: dict[str, str]) -> ast.expr:
-    """What `code` says, at the place of `old`, with the names that the code has now."""
+    """Statements of `code`, at the place of `old`, with the names that the code has now."""
     new = ast.parse(code, mode="eval").body
     _stand_at(new, old)
     for node in ast.walk(new):

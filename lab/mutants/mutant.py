@@ -1,4 +1,4 @@
-"""What a mutant is: production code with one rule taken out, named, and what notices that.
+"""Mutants: production code with one rule taken out, named, and what notices that.
 
 A comment in the code marks the statement that a mutant changes: `# rule A5/no-check-quorum`. The mutant says what is
 done to that statement. It names no module, class, function or line: code moves, is formatted and is renamed, and the
@@ -62,7 +62,7 @@ def condition(new: str) -> Change:
 
 
 def value(new: str) -> Change:
-    """What is returned, raised, assigned, called, iterated over or caught is another."""
+    """Another value is returned, raised, assigned, called, iterated over or caught."""
     return Change(Kind.VALUE, "", new)
 
 
@@ -96,7 +96,7 @@ class Mutant:
 
     @property
     def part(self) -> str:
-        """What its rule is filed under: the rule's text up to the colon, such as `A6` or `schedule 45`."""
+        """Heading of its rule: the rule's text up to the colon, such as `A6` or `schedule 45`."""
         return self.rule.partition(":")[0]
 
     @property

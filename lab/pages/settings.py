@@ -56,7 +56,7 @@ def typed_settings() -> str:
 
 
 def quotas_table() -> str:
-    """What a quota may bound (docs/security.md)."""
+    """Table of what a quota may bound (docs/security.md)."""
     rows = "".join(f"| `{key}` | {key.bounds} | {key.counted} |\n" for key in QuotaKey)
     return f"| key | bounds | counted |\n|---|---|---|\n{rows}"
 

@@ -430,6 +430,7 @@ class LoopThread:
                 task.cancel()
             self._run(partial(self.loop.run_until_complete, asyncio.wait(rest)))
         else:  # a farewell that was cut short has left timers, which begin new tasks for ever: these are nobody's
+            log.warning("%s: its close was interrupted, and what it still did was left undone", self._thread.name)
             self.loop.set_exception_handler(lambda _loop, _context: None)
         self._run(partial(self.loop.run_until_complete, asyncio.sleep(0)))  # what waits for them is told
         self.loop.close()

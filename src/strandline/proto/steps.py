@@ -6,12 +6,14 @@ one step alone.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 ITEMS = 250
 """A tenth of a millisecond or some of them, by what is done with each."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
@@ -24,6 +26,16 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def whole(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """The function that does all of it at once."""
+
+    @wraps(steps)
+    def function(*args: P.args, **kwargs: P.kwargs) -> T:
+        return at_once(steps(*args, **kwargs))
+
+    return function
 
 
 def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:

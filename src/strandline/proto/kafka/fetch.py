@@ -43,7 +43,7 @@ from strandline.proto.kafka.fields import (
     topic_reference,
     unreadable,
 )
-from strandline.proto.steps import ITEMS, Steps, at_once
+from strandline.proto.steps import ITEMS, Steps, whole
 
 FIRST, LAST = 4, 18
 FLEXIBLE_SINCE = Api.FETCH.flexible_since
@@ -201,17 +201,15 @@ def _layout_of(version: int) -> struct.Struct:
     return _PARTITION_LAYOUTS[max(since for since in _PARTITION_LAYOUTS if since <= version)]
 
 
-def read_request(view: memoryview, version: int) -> FetchRequest:
-    """Raises ProtocolError."""
-    return at_once(read_request_in_steps(view, version))
-
-
 def read_request_in_steps(view: memoryview, version: int) -> Steps[FetchRequest]:
     """Raises ProtocolError."""
     try:
         return (yield from _read_request(view, version))
     except (struct.error, ProtocolError) as error:
         raise unreadable(f"FetchRequest v{version}", error) from error
+
+
+read_request = whole(read_request_in_steps)
 
 
 def _read_request(view: memoryview, version: int) -> Steps[FetchRequest]:
@@ -350,35 +348,6 @@ class FetchResponse(NamedTuple):
     partitions: list[PartitionData]
 
 
-def write_response(
-    version: int,
-    results: Sequence[PartitionData],
-    *,
-    isolation_level: int = READ_UNCOMMITTED,
-    error: ErrorCode = ErrorCode.NONE,
-    session_id: int = NO_SESSION,
-    throttle_ms: int = 0,
-    end_tags: bytes = NO_TAGS,
-) -> list[Piece]:
-    """The body in pieces, the records among them as they are.
-
-    Args:
-        results: neighbours of one topic stand together; their order, which a session turns round, stays.
-        throttle_ms: how long the client should send nothing (KIP-219).
-        end_tags: the tagged-field section that ends a flexible answer.
-    """
-    steps = write_response_in_steps(
-        version,
-        results,
-        isolation_level=isolation_level,
-        error=error,
-        session_id=session_id,
-        throttle_ms=throttle_ms,
-        end_tags=end_tags,
-    )
-    return at_once(steps)
-
-
 def write_response_in_steps(
     version: int,
     results: Sequence[PartitionData],
@@ -389,7 +358,13 @@ def write_response_in_steps(
     throttle_ms: int = 0,
     end_tags: bytes = NO_TAGS,
 ) -> Steps[list[Piece]]:
-    """See `write_response`."""
+    """The body in pieces, the records among them as they are.
+
+    Args:
+        results: neighbours of one topic stand together; their order, which a session turns round, stays.
+        throttle_ms: how long the client should send nothing (KIP-219).
+        end_tags: the tagged-field section that ends a flexible answer.
+    """
     flexible = version >= FLEXIBLE_SINCE
     committed = isolation_level == READ_COMMITTED
     topics: list[list[PartitionData]] = []
@@ -427,6 +402,9 @@ def write_response_in_steps(
         out += end_tags
     parts.append(out)
     return parts
+
+
+write_response = whole(write_response_in_steps)
 
 
 def _write_partition_head(out: bytearray, result: PartitionData, version: int, committed: bool) -> None:
