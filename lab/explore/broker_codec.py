@@ -29,8 +29,7 @@ from strandline.log.epochs import LeaderEpochs
 from strandline.proto.isr import AlterPartitionItem
 from strandline.proto.tasks import Signal
 from strandline.replica.catch_up import CatchUp
-from strandline.replica.core.follower import FollowerProgress
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.leader import FollowerProgress, LeaderCore
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.following import Following, Pieces
 from strandline.replica.leader_stream import FollowerLink

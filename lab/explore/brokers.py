@@ -22,8 +22,7 @@ from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId,
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica import frames
 from strandline.replica.beginnings import Beginnings
-from strandline.replica.core.effects import IsrProposal, ProposeIsr
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.leader import IsrProposal, LeaderCore, ProposeIsr
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.naps import Naps

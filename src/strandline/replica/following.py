@@ -14,8 +14,8 @@ from strandline.log.segment import Segment
 from strandline.proto.errors import NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.marks import mark
 from strandline.replica import frames
-from strandline.replica.core.effects import Committed, Cut, FollowerEffects, KeepLog, Truncate
-from strandline.replica.core.follower import FollowerCore
+from strandline.replica.core.follower import Cut, FollowerCore, FollowerEffects, KeepLog, Truncate
+from strandline.replica.core.leader import Committed
 from strandline.replica.partition import Partition
 from strandline.replica.rot import TRY_AGAIN_MS
 from strandline.replica.shared import Shared

@@ -24,7 +24,7 @@ from strandline.proto.ports import RpcError, Stream
 from strandline.proto.tasks import Signal, end
 from strandline.replica import frames
 from strandline.replica.catch_up import CatchUp
-from strandline.replica.core.divergence import Verdict, judge_fetch
+from strandline.replica.core.follower import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared

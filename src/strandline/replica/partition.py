@@ -16,9 +16,8 @@ from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
 from strandline.proto.transitions import next_state
 from strandline.replica import frames
-from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.leader import Committed, IsrCommitted, IsrProposal, LeaderCore, LeaderEffects, ProposeIsr
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
 from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, Role, RoleEvent

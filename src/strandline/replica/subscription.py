@@ -8,8 +8,7 @@ from typing import Protocol
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
-from strandline.replica.core.follower import FollowerProgress
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.leader import FollowerProgress, LeaderCore
 
 
 class Link(Protocol):
