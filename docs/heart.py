@@ -15,7 +15,7 @@ HEART = (
     ("replica/core/follower.py", "the follower of a partition, and where its log and the leader's part"),
     ("replica/partition.py", "the log, the core, and the requests that wait for them"),
     ("replica/leader_stream.py", "the stream to a follower, the leader's end"),
-    ("replica/following.py", "one followed partition: what the leader says of it, and what that does to its log"),
+    ("replica/fetcher.py", "the stream from a leader, the follower's end, and what it does to a followed log"),
     ("controller/raft/transitions.py", "the roles of a quorum node, as one table"),
     ("controller/raft/ready.py", "what must be durable before what is sent"),
     ("controller/raft/core.py", "the quorum: messages and ticks in, what is to be done out"),

@@ -20,6 +20,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
+from strandline.proto.timers import Delayed, Pauses
 from strandline.replica import reads
 from strandline.replica.beginnings import Beginnings
 from strandline.replica.compaction import Compactor
@@ -29,14 +30,13 @@ from strandline.replica.disk_health import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.moving import Mover
-from strandline.replica.naps import Naps
-from strandline.replica.partition import Partition
+from strandline.replica.partition import Append, AppendDone, DeletionDone, Partition, PendingDeletion
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.retention import Retention
 from strandline.replica.rot import RotWatch
 from strandline.replica.scrub import Scrub
-from strandline.replica.shared import Delayed, Shared
+from strandline.replica.shared import Shared
 from strandline.replica.states import (
     BrokerState,
     EpochEnd,
@@ -53,7 +53,6 @@ from strandline.replica.throttle import Throttle
 from strandline.replica.tier_reads import TierReads
 from strandline.replica.tiering import Tiering, TierParts
 from strandline.replica.upkeep import Upkeep
-from strandline.replica.waiting import Append, AppendDone, DeletionDone, PendingDeletion
 
 NOT_HOSTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not host the partition")
 
@@ -112,7 +111,7 @@ class ReplicaManager:
             clock=clock,
             believed=believed,
             config=config,
-            naps=Naps(clock),
+            pauses=Pauses(clock),
             counters=self.counters,
             early_refusals=EarlyRefusals(),
             directories=self.directories,
@@ -213,7 +212,7 @@ class ReplicaManager:
         self.directories.set_reserve(config.disk_reserve_bytes)
         self.compactor.reconfigured()
         self._scrub.reconfigured()
-        self._shared.naps.wake()
+        self._shared.pauses.wake()
 
     def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
         """This process is registered (anew): streams introduce it by that epoch from now on."""

@@ -116,7 +116,7 @@ class PartitionState:
         return min(self.min_insync_replicas, len(self.replicas))  # rule B4/min-insync-beyond-the-replicas
 
 
-# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `waiting.Append`)
+# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `partition.Append`)
 
 
 class ReadOutcome(NamedTuple):

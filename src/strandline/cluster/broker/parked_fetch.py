@@ -26,9 +26,9 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.fetch import FetchPartition, FetchRequest, PartitionData
 from strandline.proto.steps import Steps, parts
 from strandline.proto.tasks import spawn
+from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReadOutcome
-from strandline.replica.waiting import Deadlines, Ticket
 
 log = structlog.get_logger("strandline.broker")
 

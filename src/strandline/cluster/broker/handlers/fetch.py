@@ -41,8 +41,8 @@ from strandline.proto.kafka.fetch import (
 from strandline.proto.kafka.fields import NO_TAGS, Unencodable
 from strandline.proto.ports import Clock
 from strandline.proto.steps import ITEMS, Steps, at_once, parts
+from strandline.proto.timers import Deadlines
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.waiting import Deadlines
 
 ZSTD_SINCE = 10
 """KIP-110: an older consumer cannot mean to read zstd."""

@@ -48,8 +48,9 @@ from strandline.proto.kafka.produce import (
 )
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.waiting import Append, Deadlines, Ticket
+from strandline.replica.partition import Append
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""
