@@ -31,8 +31,7 @@ from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.rot import RotWatch
 from strandline.replica.shared import Shared
-from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, Role
-from strandline.replica.status import ReplicaStatus, status_of
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, ReplicaStatus, Role
 from strandline.replica.streams import Streams
 from strandline.replica.throttle import Throttle
 
@@ -300,7 +299,7 @@ class Broker:
 
     def hosted(self) -> list[ReplicaStatus]:
         """Every hosted partition, as heartbeats tell of it."""
-        return [status_of(partition, NOW_MS) for partition in self._set.partitions.values()]
+        return [partition.status(NOW_MS) for partition in self._set.partitions.values()]
 
     # Clients, syncs, time
 

@@ -29,7 +29,7 @@ from strandline.replica.core.leader import (
 )
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
-from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, Role, RoleEvent
+from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, ReplicaStatus, Role, RoleEvent
 
 log = structlog.get_logger("strandline.replica")
 
@@ -377,6 +377,38 @@ class Partition:
         """Get what has rotted in its log from the leader, if another broker leads."""
         if self.source is not None:
             self.source.heal()
+
+    # Status
+
+    def status(self, now_ms: float) -> ReplicaStatus:
+        """Role, offsets and members, for metrics, heartbeats and describe."""
+        state, log, leader = self.state, self.log, self.leader
+        return ReplicaStatus(
+            topic=state.topic,
+            topic_id=state.topic_id,
+            partition=state.partition,
+            role=self.role,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch if leader is None else leader.partition_epoch,
+            high_watermark=self.high_watermark,
+            log_start_offset=-1 if log is None else state.tier.log_start(log.log_start_offset),
+            local_log_start_offset=-1 if log is None else log.log_start_offset,
+            log_end_offset=-1 if log is None else log.log_end_offset,
+            durable_offset=-1 if log is None else log.durable_offset,
+            last_epoch=-1 if log is None else log.latest_epoch,
+            size_bytes=0 if log is None else log.size_bytes,
+            tiered=state.log_config.remote_storage,
+            tiered_bytes=state.tier.size_bytes,
+            replicas=state.replicas,
+            isr=state.isr if leader is None else leader.isr,
+            maximal_isr=state.isr if leader is None else leader.maximal_isr,
+            effective_min_isr=state.effective_min_isr,
+            followers=() if leader is None else leader.follower_statuses(now_ms),
+            rotten=log is not None and bool(log.rot),
+            directory="" if log is None else log.home,
+            reason=self.reason,
+        )
 
     # Roles
 
