@@ -15,9 +15,8 @@ from typing import Any
 
 import structlog
 
-from strandline.cluster.broker.kept import FETCH_BYTES, PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
-from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.cluster.broker.memory import FETCH_BYTES, PARTITION_BYTES, Account, KeptMemory, MemoryBudget
 from strandline.cluster.broker.request import Peer
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode

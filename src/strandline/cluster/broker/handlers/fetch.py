@@ -8,12 +8,10 @@ from typing import NamedTuple
 from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
-from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.kept import PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
-from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.memory import PARTITION_BYTES, KeptMemory, MemoryBudget
 from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.request import Authorizer, Exchange, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import find_topic
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.log.compression import Codec

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from strandline.cluster.broker.api import INJECTED, by_hand
 from strandline.cluster.broker.brokers import Brokers
-from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, refusal, topic
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, Exchange, RequestContext, refusal, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
