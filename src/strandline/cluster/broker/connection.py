@@ -119,7 +119,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Others have the loop's time now (`LoopTime`)."""
         self.waiting = False
         """Reading is paused, by this node."""
-
         self._write_paused = False
         self._reason = ""
         self.port = 0
