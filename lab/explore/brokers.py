@@ -26,7 +26,7 @@ from strandline.replica.beginnings import Beginnings
 from strandline.replica.core.leader import IsrProposal, LeaderCore, ProposeIsr
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.leader_stream import FollowerLink
-from strandline.replica.partition import Appended, Partition
+from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.rot import RotWatch
@@ -309,7 +309,7 @@ class Broker:
         assert partition is not None
         result = self.log.append_own(core.leader_epoch, value)
         effects = core.appended(result.next_offset, NOW_MS)
-        partition._publish(Appended(partition.channel, core, result))
+        partition._publish(result)
         self.log.mark()
         partition._carry_out(effects)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from strandline.log.partition_log import PartitionLog
+from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.reader import BatchPart, LogRead
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
@@ -25,7 +25,7 @@ from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
 from strandline.replica.core.follower import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.partition import Appended, Partition, Subscription
+from strandline.replica.partition import Partition, Subscription
 from strandline.replica.shared import Shared
 
 log = structlog.get_logger("strandline.replica")
@@ -232,26 +232,41 @@ class FollowerLink:
 
     # Data
 
-    def offer(self, subscription: Subscription, appended: Appended) -> None:
+    def offer(self, subscription: Subscription, appended: AppendResult, entry: bytes) -> bytes:
         """Queue just appended batches for a subscription that is at the end of the log and has credit, if they are no
-        more than two chunks, and the quota has room for a throttled one. Else it catches up from the log later."""
+        more than two chunks, and the quota has room for a throttled one. Else it catches up from the log later.
+
+        `entry`: the batches as the link of another follower has encoded them, or b"". Returns the same for the next.
+        """
         if subscription.lagging:
-            return
-        size = appended.size
+            return entry
+        size = len(appended.data)
         # rule B16/large-batches-in-one-frame
         if self._credit <= 0 or subscription.next_offset != appended.base_offset or size > self._entry_bytes_max:
             self._catch_up.add(subscription)
-            return
+            return entry
         if self._is_throttled(subscription):
             if not self._shared.leader_throttle.has_room:
                 self._catch_up.add(subscription)
-                return
+                return entry
             self._shared.leader_throttle.take(size)
+        core = subscription.core
+        if not entry:
+            header = frames.pack_data_header(
+                subscription.channel,
+                core.leader_epoch,
+                appended.base_offset,
+                high_watermark=core.high_watermark,
+                log_start_offset=appended.log_start_offset,
+                size=size,
+            )
+            entry = b"".join((header, appended.data))
         self._credit -= size
         self.bytes_out += size
         subscription.next_offset = appended.next_offset
-        subscription.sent_high_watermark = appended.high_watermark
-        self.push(appended.entry())
+        subscription.sent_high_watermark = core.high_watermark
+        self.push(entry)
+        return entry
 
     def _next_frame(self) -> bytes | None:
         """Next frame for the follower, made of what was queued; None: nothing was. With lagging subscriptions, every

@@ -182,60 +182,17 @@ class Link(Protocol):
     @property
     def node_id(self) -> NodeId: ...
 
-    def offer(self, subscription: Subscription, appended: Appended) -> None:
-        """Queue just appended batches for a subscription, or leave it to catch up from the log later."""
+    def offer(self, subscription: Subscription, appended: AppendResult, entry: bytes) -> bytes:
+        """Queue just appended batches for a subscription, or leave it to catch up from the log later.
+
+        `entry`: the batches as the link of another follower has encoded them, or b"". Returns the same for the next.
+        """
 
     def push(self, piece: bytes) -> None:
         """Queue one entry."""
 
     def ended(self, subscription: Subscription, code: ErrorCode) -> None:
         """The leadership under a subscription is over."""
-
-
-class Appended:
-    """Just appended batches on their way to the followers. They are copied once, for the first that takes them: the
-    receive buffer is the client's again when the append has returned.
-
-    Attributes:
-        base_offset, next_offset: offsets of the first record and behind the last one.
-        size: bytes of the batches.
-        high_watermark: the leader's, which goes along.
-    """
-
-    __slots__ = (
-        "_channel",
-        "_entry",
-        "_leader_epoch",
-        "_result",
-        "base_offset",
-        "high_watermark",
-        "next_offset",
-        "size",
-    )
-
-    def __init__(self, channel: int, core: LeaderCore, result: AppendResult) -> None:
-        self._channel = channel
-        self._leader_epoch = core.leader_epoch
-        self._result = result
-        self._entry = b""
-        self.base_offset = result.base_offset
-        self.next_offset = result.next_offset
-        self.size = len(result.data)
-        self.high_watermark = core.high_watermark
-
-    def entry(self) -> bytes:
-        """The batches as one entry of a frame."""
-        if not self._entry:
-            header = frames.pack_data_header(
-                self._channel,
-                self._leader_epoch,
-                self.base_offset,
-                high_watermark=self.high_watermark,
-                log_start_offset=self._result.log_start_offset,
-                size=self.size,
-            )
-            self._entry = b"".join((header, self._result.data))
-        return self._entry
 
 
 class Subscription:
@@ -557,8 +514,7 @@ class Partition:
         else:
             shared.counters.messages_in_bytes += len(batches)
             effects = core.appended(result.next_offset, now_ms)
-            if self.subscriptions:
-                self._publish(Appended(self.channel, core, result))
+            self._publish(result)
             if shared.config.sync_before_ack:
                 directory.syncer.mark(plog)
             self._carry_out(effects)
@@ -585,10 +541,12 @@ class Partition:
         else:
             self._shared.early_refusals.note(tp.topic, tp.partition, batches, code, now_ms)
 
-    def _publish(self, appended: Appended) -> None:
-        """Send an append to the followers that are at the end of the log."""
+    def _publish(self, result: AppendResult) -> None:
+        """Send an append to the followers that are at the end of the log: one copy serves all of them, and the receive
+        buffer is the client's again when this returns."""
+        entry = b""
         for subscription in self.subscriptions.values():
-            subscription.link.offer(subscription, appended)
+            entry = subscription.link.offer(subscription, result, entry)
 
     # Leading: what happened to followers, metadata and time
 
