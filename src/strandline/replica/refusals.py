@@ -24,14 +24,15 @@ MAY_PASS = frozenset(
 
 
 def note_refusal(plog: PartitionLog, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
-    """What the same producer has sent behind these batches is refused for the same reason, if that may pass."""
+    """Note that a log refused these batches. What the same producer has sent behind them is refused for that reason,
+    if that may pass."""
     header = _producers_header(batches) if code in MAY_PASS else None
     if header is not None:
         plog.producers.refused(header.producer_id, _refusal(header, code, now_ms))
 
 
 class EarlyRefusals:
-    """What was refused while there was no log to keep it with, for this broker's metadata were behind the client's: by
+    """Refusals from before there was a log to keep them with, for this broker's metadata were behind the client's: by
     topic (as the client named it), partition and producer id."""
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class EarlyRefusals:
     def recall(
         self, tp: TopicPartition, topic_id: TopicId, plog: PartitionLog, batches: memoryview, now_ms: float
     ) -> None:
-        """There is a log now: what was refused before of the producer of these batches belongs to it."""
+        """Give a log, now that there is one, what was refused before of the producer of these batches."""
         self._refusals.expire(now_ms)
         header = _producers_header(batches)
         if header is None:

@@ -44,7 +44,7 @@ PENDING_UPLOAD_TIMESTAMP = -6
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """What replication must know of a broker, from the metadata.
+    """State of a broker, from the metadata, as far as replication must know it.
 
     Attributes:
         endpoint: its internal listener, where replication streams are opened.
@@ -61,7 +61,7 @@ class BrokerState:
 
     @property
     def eligible(self) -> bool:
-        """May join an ISR as far as its registration goes."""
+        """True if the broker may join an ISR as far as its registration goes."""
         # rule B5/joins-while-fenced, rule B5/joins-while-stopping, schedule 57/full-replica-joins-the-isr
         return not self.fenced and not self.in_controlled_shutdown and not self.disk_full
 
@@ -120,7 +120,7 @@ class PartitionState:
 
 
 class ReadOutcome(NamedTuple):
-    """What a read found, under bounds that were taken once (schedule 17).
+    """Outcome of a read, under bounds that were taken once (schedule 17).
 
     Attributes:
         high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.
@@ -193,7 +193,7 @@ class ReplicaCounters:
 
 
 class Role(Enum):
-    """What this broker is for a partition; `strandline.replica.states` has the legal transitions."""
+    """Role of this broker for a partition; `TRANSITIONS` has the legal ways from one to another."""
 
     IDLE = "idle"
     """Hosted, but the metadata name no leader to follow (yet)."""
@@ -281,13 +281,13 @@ class ReplicaConfig:
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
         retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
-            scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
+        scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
         scrub_bytes_per_second: the most that this reads.
-            cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
+        cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
             log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
-            alter_log_dirs_io_max_bytes_per_second: Kafka's replica.alter.log.dirs.io.max.bytes.per.second.
-            disk_reserve_bytes: log.dir.reserve.bytes.
-            stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
+        alter_log_dirs_io_max_bytes_per_second: Kafka's replica.alter.log.dirs.io.max.bytes.per.second.
+        disk_reserve_bytes: log.dir.reserve.bytes.
+        stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 
     replica_lag_time_max_ms: int = 30_000
@@ -312,12 +312,12 @@ class ReplicaConfig:
 
     @property
     def sync_before_ack(self) -> bool:
-        """Whether the durable offset counts (flush.policy = ack)."""
+        """True if the durable offset counts (flush.policy = ack)."""
         return self.flush_policy == "ack"
 
 
 class RoleEvent(Enum):
-    """What happened to a partition, as far as its role goes."""
+    """Event of a partition that decides about its role."""
 
     ELECTED = "the metadata name this broker as leader, in a new leader epoch"
     FOLLOW = "the metadata name another broker as leader, in a new leader epoch"

@@ -21,7 +21,7 @@ from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
 from strandline.cluster.broker.request import Exchange, Gate, Peer, RequestContext
-from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.sasl import ListenerSasl
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
@@ -69,7 +69,7 @@ class Listener(Protocol):
     stats: ListenerStats
     notes: Notes
     tls: ListenerTls | None
-    sasl: SaslDoor | None
+    sasl: ListenerSasl | None
 
     @property
     def quotas(self) -> ClientQuotas | None:

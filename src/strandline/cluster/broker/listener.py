@@ -13,7 +13,7 @@ from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
-from strandline.cluster.broker.sasl import SESSION_OVER, SaslDoor
+from strandline.cluster.broker.sasl import SESSION_OVER, ListenerSasl
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.ids import Endpoint, bound_as
@@ -68,7 +68,7 @@ class KafkaListener:
         endpoint: Endpoint,
         config: ListenerConfig | None = None,
         tls: ListenerTls | None = None,
-        sasl: SaslDoor | None = None,
+        sasl: ListenerSasl | None = None,
     ) -> None:
         self.memory = broker.memory
         self.loop_time = broker.loop_time

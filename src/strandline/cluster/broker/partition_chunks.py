@@ -68,7 +68,7 @@ def encode_partitions(
     image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
 ) -> bytes:
     """The partition array of a topic. Partitions of a leader in doubt have none for now, so that clients ask again
-    soon, instead of waiting at a door that nobody opens."""
+    soon, instead of waiting for a leader that does not answer."""
     flexible = shape is Shape.FLEXIBLE
     out = bytearray(array_head(len(topic.partitions), flexible))
     for info in topic.partitions.values():
