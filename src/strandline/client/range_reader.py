@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import OffsetOutOfRange, TopicReplaced
+from strandline.client.fetcher import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, note
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
-from strandline.client.positions import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings

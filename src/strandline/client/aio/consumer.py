@@ -10,13 +10,13 @@ from uuid import UUID
 from strandline.client.aio.reader import Partition, Reader, T, partition_of
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
+from strandline.client.fetcher import PartitionState
 from strandline.client.groups.beginnings import Beginnings
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.groups.session import GroupSession
 from strandline.client.limits import limited
 from strandline.client.polled import Place, PolledRecords
-from strandline.client.positions import PartitionState
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError

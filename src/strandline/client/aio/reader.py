@@ -10,12 +10,10 @@ from uuid import UUID
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError, ClosedError, TopicReplaced
-from strandline.client.fetcher import Fetcher
+from strandline.client.fetcher import Fetcher, Lookups, PartitionState
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, limited
-from strandline.client.lookups import Lookups
 from strandline.client.polled import Part, PolledRecords
-from strandline.client.positions import PartitionState
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.tasks import Tasks, log

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from strandline.client.fetcher import PartitionState
 from strandline.client.groups.commits import Commits
 from strandline.client.metadata import Metadata
-from strandline.client.positions import PartitionState
 from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.errors import StrandlineError
