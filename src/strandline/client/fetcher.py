@@ -26,10 +26,9 @@ from uuid import UUID
 
 from strandline.client import logs
 from strandline.client.config import ConsumerConfig, duration_ms
-from strandline.client.connection import Connection
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange, PositionLost
 from strandline.client.leaders import Leaders
-from strandline.client.network import DATA, SEEK
+from strandline.client.network import DATA, SEEK, Connection
 from strandline.client.polled import PART_BYTES_MAX, Part
 from strandline.client.rights import answered
 from strandline.client.session import Session

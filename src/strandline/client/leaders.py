@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from strandline.client.connection import Connection
 from strandline.client.limits import Limit, note
-from strandline.client.network import CONTROL
+from strandline.client.network import CONTROL, Connection
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import EpochEnd, ListedOffset, NodeInfo, ProducerDescription

@@ -26,11 +26,10 @@ from uuid import UUID
 
 from strandline.client import logs
 from strandline.client.config import ProducerConfig
-from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
 from strandline.client.lanes import Lanes, Memory
 from strandline.client.metadata import TopicView
-from strandline.client.network import DATA
+from strandline.client.network import DATA, Connection
 from strandline.client.producer_batch import (
     SEQUENCE_MASK,
     OpenRecords,
