@@ -249,7 +249,7 @@ class PartitionState:
         self.resolving = False
         """A leader is asked about the position, or the log."""
         self.placing = False
-        """The group is asked where to begin (`groups.beginnings`)."""
+        """The group is asked where to begin (`groups.commits.Beginnings`)."""
         self.paused = False
         self.error: Exception | None = None
         self.error_told_ms = NEVER_MS

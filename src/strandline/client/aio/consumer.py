@@ -12,10 +12,8 @@ from uuid import UUID
 from strandline.client.config import ConsumerConfig, Deserializer
 from strandline.client.errors import ClientError, ClosedError, DeserializationFailed, TopicReplaced
 from strandline.client.fetcher import Fetcher, Lookups, PartitionState
-from strandline.client.groups.beginnings import Beginnings
 from strandline.client.groups.commits import CommitDone
-from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
-from strandline.client.groups.session import GroupSession
+from strandline.client.groups.session import ConsumerState, GroupSession, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, limited
 from strandline.client.polled import Part, Place, PolledRecords
@@ -122,13 +120,8 @@ class Consumer:
         self._ready: deque[ConsumerRecord] = deque()
         """Records that were polled and not yielded or returned."""
         self._group: GroupSession | None = None
-        self._beginnings: Beginnings | None = None
         if self._config.group_id is not None:
-            self._group = GroupSession(self._config, self.session, self, self._tasks)
-            self._beginnings = Beginnings(
-                self._states, self._group.commits, self.session.metadata, self._tasks,
-                timeout_ms=self._config.default_api_timeout_ms, wake_poll=self.wake_poll,
-            )  # fmt: skip
+            self._group = GroupSession(self._config, self.session, self, self._states, self._tasks)
         self._invoke: Invoke = invoke
         self._on_replaced: Listener | None = None
         self._replaced: dict[TopicPartition, None] = {}
@@ -201,12 +194,12 @@ class Consumer:
         if self._fetcher is not None:
             self.session.metadata.set_wanted(dict.fromkeys(item.topic for item in self._states))
         self._on_replaced = on_replaced
-        if group is not None and self._beginnings is not None:
+        if group is not None:
             group.progress.forget(before - self._states.keys())
             for item in self._states:
                 group.progress.take_up(item)
-            self._beginnings.drop_given_up()
-            self._beginnings.ask(item for item in self._states if item not in before)
+            group.beginnings.drop_given_up()
+            group.beginnings.ask(item for item in self._states if item not in before)
 
     def _hold(self, partitions: Iterable[Partition]) -> None:
         self._check_if_started()
@@ -482,8 +475,8 @@ class Consumer:
 
     def _place(self) -> None:
         """Have partitions begin where the group has committed. Raises what the last attempt failed with."""
-        if self._beginnings is not None:
-            self._beginnings.place()
+        if self._group is not None:
+            self._group.beginnings.place()
             self._wake()
 
     def finish_run(self) -> None:
@@ -585,10 +578,10 @@ class Consumer:
         if self._config.auto_offset_reset == "none" and state.position is None and state.reset_to is None:
             state.error = TopicReplaced(state.partition.topic, str(before), str(topic_id))
         self._replaced[state.partition] = None
-        if self._group is not None and self._beginnings is not None:
+        if self._group is not None:
             self._group.progress.start(state.partition, None)
             if state.position is None and state.reset_to is None and state.error is None:
-                self._beginnings.ask([state.partition])
+                self._group.beginnings.ask([state.partition])
 
     async def _call_on_replaced(self) -> None:
         """A listener that is cut short, because the poll was, is called again by the next one."""
@@ -722,20 +715,20 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], placed: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> None:
         """The group has given these; those that are not placed yet are looked up before they are read."""
-        assert self._beginnings is not None
+        beginnings = self._of_group("take_up").beginnings
         new = list(partitions)
         self._hold([*self._states, *new])
-        self._beginnings.ask(new)
+        beginnings.ask(new)
         for item, offset in placed.items():
-            self._beginnings.begin(item, offset)
+            beginnings.begin(item, offset)
         self._wake()
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """The group has taken these."""
         gone = frozenset(partitions)
         self._hold([item for item in self._states if item not in gone])
-        if self._beginnings is not None:
-            self._beginnings.drop_given_up()
+        if self._group is not None:
+            self._group.beginnings.drop_given_up()
 
     def wake_poll(self) -> None:
         """Wake a poll that waits."""
@@ -862,10 +855,10 @@ class Consumer:
         self._wake()
 
     def _sought(self, item: TopicPartition, offset: int | None) -> None:
-        if self._group is not None and self._beginnings is not None:
+        if self._group is not None:
             self._group.progress.move(item, offset)
             self._group.progress.take_up(item)
-            self._beginnings.drop(item)
+            self._group.beginnings.drop(item)
 
     def _seekable(self, partition: Partition, offset: int | None) -> PartitionState:
         self._check_if_started()
