@@ -81,8 +81,8 @@ class MadeResults:
 
 
 class SequencesBefore(NamedTuple):
-    """Where a producer of before stands, perhaps one of a process that was killed: its id and epoch, and the sequence
-    that comes next in each partition (0 in those that are not named)."""
+    """Place of an earlier producer, perhaps of a process that was killed, in its sequences: its id and epoch, and the
+    next sequence number of each partition (0 in those that are not named)."""
 
     producer_id: int
     producer_epoch: int
@@ -98,7 +98,7 @@ class ContinuedSequencer(Sequencer):
     """
 
     forgets_queues = False
-    """Its place in the sequences is read by the one that goes on after it."""
+    """False: the sender that goes on after this one reads its place in the sequences."""
 
     def __init__(
         self,

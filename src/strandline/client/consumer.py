@@ -119,7 +119,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
+        """State of this consumer: joining, stable, rebalancing, lost, ..., and its last error."""
         return self.inner.state
 
     beginning_offsets = waiting(AsyncConsumer.beginning_offsets)

@@ -505,7 +505,7 @@ class Lookups:
         self._tasks.spawn("a check of a leader epoch", self._settle_epoch(state, state.generation, epoch))
 
     def _is_replaced(self, state: PartitionState) -> bool:
-        """Its topic was made anew, which its caller has to hear of first."""
+        """Whether its topic was created anew, which the caller of `poll` has to hear of first."""
         return state.is_of_another(self._metadata.topic_id(state.partition.topic))
 
     def _reset_by_policy(self, state: PartitionState) -> None:
@@ -795,8 +795,8 @@ class Fetcher:
         most = self._config.fetch_max_wait_ms
         return min(most, _SHORT_WAIT_MS) if others_full else most
 
-    def _fetch(self, lane: tuple[NodeInfo, str], states: list[PartitionState], room: int, most_wait_ms: int) -> float:
-        node, purpose = lane
+    def _fetch(self, via: tuple[NodeInfo, str], states: list[PartitionState], room: int, most_wait_ms: int) -> float:
+        node, purpose = via
         connection = self._network.ready(node, purpose)
         if connection is None:
             return self._connect(node, purpose)
@@ -832,7 +832,7 @@ class Fetcher:
         self.requests_sent += 1
         read = partial(_read, connection, version)
         asked = {state.partition: (state, state.generation) for state in states}
-        answer.add_done_callback(partial(self._answered, lane, read, asked))
+        answer.add_done_callback(partial(self._answered, via, read, asked))
         return float("inf")
 
     def _connect(self, node: NodeInfo, purpose: str) -> float:
@@ -866,12 +866,12 @@ class Fetcher:
 
     def _answered(
         self,
-        lane: tuple[NodeInfo, str],
+        via: tuple[NodeInfo, str],
         read: Callable[[memoryview], FetchResponse],
         asked: Mapping[TopicPartition, tuple[PartitionState, int]],
         answer: asyncio.Future[memoryview],
     ) -> None:
-        node, purpose = lane
+        node, purpose = via
         self._asked_bytes.pop((node.node_id, purpose), None)
         for state, generation in asked.values():
             if state.generation == generation:

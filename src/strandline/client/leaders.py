@@ -23,7 +23,7 @@ Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
 
 
 NAMED_MAX = 5
-"""Of so many partitions the error of a question that nobody answered has the names."""
+"""Maximum partitions named in the error of a question that no leader answered."""
 
 
 class Leaders:
@@ -79,7 +79,7 @@ class Leaders:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, EpochEnd]:
-        """Where the leaders' logs end the given leader epochs (KIP-320).
+        """Ends of the given leader epochs in the leaders' logs (KIP-320).
 
         Raises:
             UnknownTopic, KafkaError, ClientTimeout.

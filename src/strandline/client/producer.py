@@ -166,7 +166,7 @@ class Producer:
         return running.thread.wait(running.core.producer_id)
 
     def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has. Raises as `send` does."""
+        """Number of partitions of a topic. Raises as `send` does."""
         running = self._running or self._start()
         running.thread.raise_left()
         deadline_ms = running.core.clock.monotonic_ms() + self._config.max_block_ms

@@ -29,47 +29,47 @@ SEQUENCE_MASK = 0x7FFFFFFF
 
 
 class SequenceNumbers(NamedTuple):
-    """What a broker tells duplicates and gaps by; -1 each: a producer without idempotence."""
+    """Numbers by which a broker finds duplicates and gaps; -1 each: a producer without idempotence."""
 
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
-    """Of the batch's first record."""
+    """Sequence number of the batch's first record."""
 
 
 class Answer(NamedTuple):
-    """What became of the records [first, after) of a batch. A batch that was split gets several."""
+    """Outcome of the records [first, after) of a batch. A batch that was split gets several."""
 
     first: int
     after: int
     base_offset: int = -1
-    """Of the first of them; -1: the broker has them and does not say where."""
+    """Offset of the first of them; -1: the broker has them and does not say where."""
     append_time_ms: int = -1
-    """The broker's time of all of them; -1: they keep their own."""
+    """Timestamp (ms) that the broker gave them all; -1: they keep their own."""
     replicas: tuple[int, ...] | None = None
     error: Exception | None = None
 
     def ack(self, partition: TopicPartition, index: int, timestamp_ms: int) -> Ack:
-        """Of the record with this number in the batch."""
+        """The acknowledgement of the record with this number in the batch."""
         offset = -1 if self.base_offset < 0 else self.base_offset + index - self.first
         time_ms = timestamp_ms if self.append_time_ms < 0 else self.append_time_ms
         return Ack(*partition, offset, time_ms, self.replicas)
 
 
 class Results(Protocol):
-    """What became of the records of one batch, its halves' among them if it was split."""
+    """Outcomes of the records of one batch, those of its halves among them if it was split."""
 
     @property
     def make(self) -> Callable[[], Any]:
-        """See `lanes_python.OpenBatch`, as for the two lists."""
+        """Maker of the records' futures; see `lanes_python.OpenBatch`, as for the two lists."""
 
     @property
     def futures(self) -> list[Any] | None:
-        """What it has made, by the records' numbers."""
+        """Futures that `make` has made, by the records' numbers."""
 
     @property
     def timestamps(self) -> list[int] | None:
-        """The records', by their numbers."""
+        """Timestamps (ms) of the records, by their numbers."""
 
     def settle(self, answer: Answer) -> None:
         """Complete these records' futures, in order. Once for each record."""
@@ -89,7 +89,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
         return answer.ack(self._results.partition, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the record failed with, or None, waiting at most `timeout` seconds. Raises TimeoutError, ClientError."""
+        """The error of the record, or None, waiting at most `timeout` seconds. Raises TimeoutError, ClientError."""
         return self._results.answer(self, timeout).error
 
     def done(self) -> bool:
@@ -131,7 +131,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
         return self._listeners("callbacks")
 
     def _listeners(self, kind: str) -> list[Any]:
-        """Those who are told when it is done; asked for under `_condition`."""
+        """The listeners of this kind, told when it is done; asked for under `_condition`."""
         found: list[Any] = self.__dict__.setdefault(kind, [])
         self._results.listen(self)
         return found
@@ -163,7 +163,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
 
 
 class ThreadResults:
-    """What became of the records of one batch, for threads. Invariant: a record has one answer, which stays."""
+    """Outcomes of the records of one batch, for threads. Invariant: a record has one answer, which stays."""
 
     __slots__ = ("_answers", "_kind", "_listening", "partition")
 
@@ -183,7 +183,7 @@ class ThreadResults:
         return self._kind.lock
 
     def find(self, index: int) -> Answer | None:
-        """What became of this record, if that is known."""
+        """The answer that holds for this record, if there is one yet."""
         answers = self._answers
         if not answers:
             return None
@@ -275,7 +275,7 @@ class ThreadFutures:
             raise interrupted(call)
 
     def results(self, partition: TopicPartition) -> ThreadResults:
-        """Of a new batch."""
+        """The results of a new batch."""
         return ThreadResults(self, partition)
 
     def after_fork(self) -> None:
@@ -284,7 +284,7 @@ class ThreadFutures:
 
 
 class LoopResults:
-    """What became of the records of one batch, for coroutines of the running loop."""
+    """Outcomes of the records of one batch, for coroutines of the running loop."""
 
     __slots__ = ("futures", "make", "partition", "timestamps")
 
@@ -309,7 +309,7 @@ class LoopResults:
 
 
 class OpenRecords(OpenBatch):
-    """Records that come one by one."""
+    """Records that are appended one by one, and encoded as they come."""
 
     __slots__ = ("_codec",)
 
@@ -317,7 +317,7 @@ class OpenRecords(OpenBatch):
 
     @classmethod
     def of(cls, memory: Memory, results: Results, codec: Codec) -> OpenRecords:
-        """None yet."""
+        """An open batch without records."""
         records = cls(memory, results, results.make, results.futures, results.timestamps)
         records._codec = codec
         return records
@@ -368,14 +368,14 @@ class ProducerBatch:
         self.first = first
         self.created_ms = now_ms
         self.reserved_bytes = 0
-        """Of `buffer.memory`, once it is sealed."""
+        """Bytes of `buffer.memory`, once it is sealed."""
         self.numbers: SequenceNumbers | None = None
-        """None: it has not been sent yet, or its producer gives no sequence numbers."""
+        """Numbers that it is sent under; None: it has not been sent yet, or its producer gives none."""
         self.attempts = 0
         self.retry_at_ms = 0.0
         self.sealed = False
         self.announced = False
-        """The sender was woken for it."""
+        """Whether the sender was woken for it."""
         self.done = False
         self.resolved = False
         self.encoded: bytearray | None = None
@@ -395,7 +395,7 @@ class ProducerBatch:
 
     @property
     def records(self) -> OpenRecords | None:
-        """Where records are added one by one; None: it was made whole (half of another batch, say)."""
+        """The open batch that records are appended to; None: it was made whole (half of another batch, say)."""
         return self.builder if isinstance(self.builder, OpenRecords) else None
 
     def seal(self) -> None:

@@ -1,4 +1,4 @@
-"""Who a client is, and by which mechanism of SASL it says so: from its settings (KIP-43, KIP-84)."""
+"""Login of a client by SASL, from its settings: its user, and the mechanism that proves it (KIP-43, KIP-84)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MODULES = {
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who a client is, and by which mechanism it says so."""
+    """User of a client, and the mechanism that proves it."""
 
     mechanism: str
     user: str
@@ -38,11 +38,11 @@ class Login:
     rng: Rng = field(repr=False, compare=False)
     """Draws the nonces of SCRAM."""
     tokens: Tokens | None = field(default=None, compare=False)
-    """Of OAUTHBEARER, which has no user and no password here."""
+    """Source of the tokens of OAUTHBEARER, which has no user and no password here."""
 
     @property
     def who(self) -> str:
-        """The client in words of an error: the user, or where its token is from."""
+        """Words for the client in an error: its user, or the source of its token."""
         return f"user {self.user!r}" if self.tokens is None else f"the token of {self.tokens.where}"
 
 

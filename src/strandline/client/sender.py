@@ -89,11 +89,11 @@ class PartitionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing of it has to be sent, answered or settled."""
+        """Whether nothing of it has to be sent, answered or settled."""
         return not (self.waiting or self.on_wire or self.numbered)
 
     def goes_to(self, topic_id: UUID | None) -> None:
-        """What is sent next goes to the topic with this id; the log of another one than before holds nothing yet."""
+        """Note the id of the topic that is sent to next; the log of another one than before holds nothing yet."""
         if topic_id is not None and topic_id != self.topic_id:
             self.known = self.known and self.topic_id is None
             self.topic_id = topic_id
@@ -429,7 +429,7 @@ class Sequencer:
         self._on_fatal = on_fatal
         self._fetching: asyncio.Task[None] | None = None
         self._first_epoch = 0
-        """Of new queues: no log can have records of this producer id in it."""
+        """Epoch of new queues: no log can have records of this producer id in it."""
 
     def retire(self, queue: PartitionQueue) -> None:
         """A queue is forgotten, and where it was in its sequences. Its log may still be there, and know them: the next
@@ -585,7 +585,7 @@ _SWEEP_MS_MAX = 1_000.0
 
 
 class Sender:
-    """The producer's engine. Runs on one event loop."""
+    """Sends the batches of one producer. Runs on one event loop."""
 
     def __init__(
         self,
@@ -949,7 +949,7 @@ class Sender:
         self._next_sweep_ms = next_ms
 
     def _forget_idle_queues(self) -> None:
-        """Those of topics that are deleted, or were not sent to for `metadata.max.idle.ms`: a producer may see many."""
+        """Forget the queues of topics that are deleted, or were not sent to for `metadata.max.idle.ms`."""
         sequencer = self._sequencer
         if sequencer is not None and not sequencer.forgets_queues:
             return

@@ -54,10 +54,10 @@ _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
 
 class Tokens(Protocol):
-    """Where a client's tokens come from."""
+    """Source of a client's tokens."""
 
     where: str
-    """In words of an error: `the token of ...`."""
+    """Words for the source in an error: `the token of ...`."""
 
     over_tls: bool
     """Whether they come by HTTPS."""
@@ -324,7 +324,7 @@ def _token(document: Mapping[str, Any], clock: Clock) -> _Token:
 
 
 def _claims(token: str) -> Mapping[str, Any]:
-    """What a JWT says, unchecked: brokers check it."""
+    """Claims of a JWT, unchecked: brokers check it."""
     part = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         return _document(urlsafe_b64decode(part + "=" * (-len(part) % 4)))

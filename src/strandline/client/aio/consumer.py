@@ -373,7 +373,7 @@ class Consumer:
         return record
 
     def take_back(self, settled: ConsumerRecord | None) -> None:
-        """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
+        """Hand out again, as not done, what an iteration has handed out last, unless it is `settled`."""
         one = self._handed if self._group is None else self._group.progress.handed_last
         if one is not None and one is not settled:
             where = TopicPartition(one.topic, one.partition)
@@ -381,26 +381,26 @@ class Consumer:
                 self.seek(where, one.offset)
 
     def put_back(self, records: Iterable[ConsumerRecord | Place]) -> None:
-        """These were handed out, and came to nobody: they come again."""
+        """Hand out again these records, which were handed out and came to nobody."""
         for record in reversed(list(records)):
             where = TopicPartition(record.topic, record.partition)
             if where in self._states:
                 self.seek(where, record.offset)
 
     def put_parts_back(self, polled: PolledRecords) -> None:
-        """As `put_back`, of `poll_columns`."""
+        """Hand out again the records of a `poll_columns`, as `put_back`."""
         self.put_back(part.first for part in polled.parts)
 
     def put_one_back(self, record: ConsumerRecord | None) -> None:
-        """As `put_back`, of an iteration."""
+        """Hand out again the record of an iteration, as `put_back`."""
         self.put_back([] if record is None else [record])
 
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
-        """What a raw record means. Raises DeserializationFailed."""
+        """The record with key and value deserialized. Raises DeserializationFailed."""
         return self._deserializing.record(raw) if self._deserializing.wanted else raw
 
     def _finish(self) -> None:
-        """Everything handed out is done; where nothing waits, so is what was skipped on the way (markers)."""
+        """Note that everything handed out is done; where nothing waits, so is what was skipped on the way (markers)."""
         if self._group is not None:
             progress = self._group.progress
             if self._ready:
@@ -474,7 +474,7 @@ class Consumer:
         return True
 
     def _place(self) -> None:
-        """Have partitions begin where the group has committed. Raises what the last attempt failed with."""
+        """Begin partitions where the group has committed. Raises what the last attempt failed with."""
         if self._group is not None:
             self._group.beginnings.place()
             self._wake()
@@ -535,7 +535,7 @@ class Consumer:
 
     @limited
     async def lag(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
-        """How many offsets lie between the next record to be handed out and the end, per partition (None: all
+        """Number of offsets between the next record to be handed out and the end, per partition (None: all
         assigned). What is paused counts too. Raises as `position` and `end_offsets`.
         """
         wanted = self.assignment() if partitions is None else [partition_of(item) for item in partitions]
@@ -561,7 +561,7 @@ class Consumer:
             await self._call_on_replaced()
 
     def _id_now(self, state: PartitionState) -> UUID | None:
-        """Of the topic that has the name now, if that is another one than the position's."""
+        """Id of the topic that has the name now, if that is another one than the position's."""
         now = self.session.metadata.topic_id(state.partition.topic)
         return now if state.is_of_another(now) else None
 
@@ -597,7 +597,7 @@ class Consumer:
         return by_policy if self._group is None else f"what its group has committed, else by {by_policy}"
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
-        """Of the topic that is read, or would be, as this partition; None: not known."""
+        """Id of the topic that is read, or would be, as this partition; None: not known."""
         state = self._states.get(partition)
         own = None if state is None else state.topic_id
         return own or self.session.metadata.topic_id(partition.topic)
@@ -628,7 +628,7 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of these partitions (None: of those assigned); None where nothing is.
+        """Committed offsets of the group in these partitions (None: those assigned); None where nothing is committed.
 
         Raises:
             ConfigError: no `group.id`.
@@ -647,7 +647,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
+        """State of this consumer: joining, stable, rebalancing, lost, ..., and its last error."""
         if self._closed:
             return ConsumerState("closed", last_error=None if self._group is None else self._group.member.last_error)
         if self._group is not None:
@@ -778,7 +778,7 @@ class Consumer:
             raise self._broken.with_traceback(None)
 
     def _limit(self) -> Limit:
-        """Of a call that begins now. Raises ClosedError, ClientError: this client cannot be called here."""
+        """Limit of a call that begins now. Raises ClosedError, ClientError: this client cannot be called here."""
         self.session.check()
         timeout_ms = self._timeout_ms()
         return Limit(timeout_ms, f"no answer within default.api.timeout.ms={timeout_ms:.0f}")
@@ -832,7 +832,7 @@ class Consumer:
         return [state for state in turned if not state.paused and state.has_records]
 
     def _refetch_decoded(self) -> None:
-        """What became records before, and was not handed out, is to come as columns."""
+        """Fetch again what became records before, and was not handed out, so that it comes as columns."""
         for item, state in self._states.items():
             held = self._first_ready(item)
             if held is not None:

@@ -54,12 +54,12 @@ class ProducerCore:
         self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
         self._runs = 0
         self._woken_at = -1
-        """What `_runs` was when the next run was asked for; another number: none is asked for."""
+        """Value of `_runs` when the next run was asked for; another number: none is asked for."""
         self.accumulator = Accumulator(config, results, self.clock, self._wake_from_append)
         self.sender = Sender(config, session, self.accumulator, self._wake)
         self._session = session
         self.lanes: dict[str, Lanes] = {}
-        """Of the topics that were sent to."""
+        """Lanes of the topics that were sent to, by name."""
         self._wall_ms = None if isinstance(self.clock, SystemClock) else self.clock.wall_ms
         self._sticky: dict[str, StickyPartitioner] = {}
         self.metadata.subscribe(self._forget_topics)
@@ -295,7 +295,7 @@ class Producer:
             await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has. Raises as `send` does."""
+        """Number of partitions of a topic. Raises as `send` does."""
         deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
         return (await self._view(self._started(), topic, None, deadline_ms)).partition_count
 

@@ -258,7 +258,7 @@ class Commits:
                 await self._send(self._signature(), wanted, timeout_ms)
 
     def commit_later(self, tasks: Tasks, offsets: Offsets | None, done: CommitDone | None) -> None:
-        """As `commit`, beside everything else; `done` gets the outcome. In the order of the calls."""
+        """Commit as `commit` does, beside everything else and in the order of the calls; `done` gets the outcome."""
         wanted = self._wanted(offsets)
         # Under the membership of this moment: behind other commits its turn may come in another generation. By then
         # another member may read the partitions, and this commit would take its commits back.
@@ -308,7 +308,7 @@ class Commits:
                 await self._send(self._signature(), offsets, timeout_ms)
 
     async def commit_parting(self, timeout_ms: float = PARTING_COMMIT_MS) -> None:
-        """What is done, before partitions go; what cannot be committed comes again."""
+        """Commit what is done, before partitions go; what cannot be committed comes again."""
         if self._config.enable_auto_commit:
             await self.commit_done(min(timeout_ms, PARTING_COMMIT_MS))
 
@@ -408,7 +408,7 @@ class Commits:
         return self._signed(offsets)
 
     def _signed(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """With the ids of the topics that they count records of."""
+        """The offsets with the ids of the topics that they count records of."""
         return {
             item: offset if offset.topic_id else offset._replace(topic_id=self._topic_id(item))
             for item, offset in offsets.items()
@@ -479,7 +479,7 @@ class Commits:
         return list(living)
 
     def _end_of(self, item: TopicPartition, offset: OffsetAndMetadata) -> StrandlineError | None:
-        """Why an offset is of no use any more: its topic was made anew, or is gone."""
+        """Error for an offset that is of no use any more: its topic was created anew, or is gone."""
         now = self._metadata.topic_id(item.topic)
         if now is not None and offset.topic_id is not None and now != offset.topic_id:
             return TopicReplaced(item.topic, str(offset.topic_id), str(now))

@@ -48,7 +48,7 @@ async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """How a consumer stands.
+    """State of a consumer.
 
     Attributes:
         name: unassigned, assigned (by `assign`, no membership), joining, stable, rebalancing, unmatched (the pattern
@@ -73,7 +73,7 @@ class ConsumerState:
 
 @dataclass
 class Subscribed:
-    """What is subscribed to, and the listeners.
+    """Topics that are subscribed to, and the listeners.
 
     Attributes:
         topics: the names, sorted; of a pattern those that exist, as far as known.
@@ -136,10 +136,10 @@ class Holder(Protocol):
     """The consumer, as far as its group is concerned."""
 
     def assignment(self) -> list[TopicPartition]:
-        """What it holds."""
+        """The partitions that it holds."""
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
-        """Of the topic that it reads as this partition; None: not known."""
+        """Id of the topic that it reads as this partition; None: not known."""
 
     def take_up(self, partitions: Iterable[TopicPartition], placed: Placed) -> None:
         """Read these too: from there, or where `auto.offset.reset` says; what is not placed yet is to be looked up."""
@@ -205,7 +205,7 @@ class GroupSession:
 
     @property
     def state(self) -> ConsumerState:
-        """How it stands; see ConsumerState."""
+        """State of the consumer."""
         member, wanted, waits_for = self.member, self.subscribed, ""
         if member.fatal is not None:
             name = "failed"
@@ -305,7 +305,7 @@ class GroupSession:
         return not self._joining.done() or await self._complete(wanted, self._joining, until_ms)
 
     async def _parted(self, until_ms: float) -> bool:
-        """What is done is committed before partitions go, or cannot be; False: not by then."""
+        """Commit what is done before partitions go; False: not by then."""
         if self._parting is None:
             self._parting = self._tasks.spawn("a commit before a rebalance", self.commits.commit_parting())
             self._parting.add_done_callback(lambda _: self._holder.wake_poll())
@@ -473,7 +473,7 @@ class GroupSession:
         return [name for name in self.subscribed.topics if unknown.get(name, before_ms + 1) <= before_ms]
 
     def _say_what_is_missing(self) -> None:
-        """Once, until it has been there."""
+        """Log each missing topic once, until it has been there."""
         missing = self._missing
         for name in missing:
             if name not in self._said_missing:
