@@ -162,7 +162,8 @@ class Accumulator:
             KafkaError: MESSAGE_TOO_LARGE above `max.request.size` or `buffer.memory`.
         """
         size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")  # at most, as `lanes_python.bound_of`
-        size += sum(len(name) * 4 + 10 + len(content or b"") for name, content in headers)
+        if headers:
+            size += sum(len(name) * 4 + 10 + len(content or b"") for name, content in headers)
         if size > self._max_record:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
