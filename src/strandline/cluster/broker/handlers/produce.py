@@ -284,7 +284,7 @@ class ProduceHandler:
                 if append is not None:
                     pending.appends.append(append)
         if pending.left > 1 and pending.appends:
-            pending.ticket = self._deadlines.add(max(request.timeout_ms, 0), pending)
+            pending.ticket = self._deadlines.add(max(request.timeout_ms, 0), pending.expire)
         pending.one_ended()
 
     def _refusal(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
