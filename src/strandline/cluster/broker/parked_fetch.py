@@ -272,7 +272,7 @@ class Fetch:
         result.log_start_offset = outcome.log_start_offset
         data = outcome.data
         if data:
-            result.chunks.append(data)
+            result.chunks += (data,)
             result.size += len(data)
             result.next_offset = outcome.next_offset
             self._size += len(data)
