@@ -197,6 +197,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_retention.py::test_a_record_is_none_of_the_future_by_a_clock_set_back",
     ),
     one_change(
+        "the-future-is-as-old-as-its-file",
+        "B32: a record of the future is not older than what is before it",
+        value("written_ms"),
+        "tests/log/test_retention.py::test_a_record_of_the_future_is_not_older_than_its_segment",
+    ),
+    one_change(
         "stamps-of-a-clock-set-back",
         "B32: a stamp goes on from before when time is set back by days",
         part("before_ms - offset_ms > AWAY_MS", "False"),

@@ -192,6 +192,19 @@ def test_a_record_is_none_of_the_future_by_a_clock_set_back(disk: FailingDisk, t
     assert expired(log, T0 - 8 * 24 * HOUR_MS, latest_ms=T0 + 5) is None
 
 
+def test_a_record_of_the_future_is_not_older_than_its_segment(disk: FailingDisk, tmp_path: Path) -> None:
+    """The leader's clock was 400 days ahead when it stamped the second record, and the clock of this machine eight days
+    behind when the file was written: the record before, which is an hour old, says that neither is so (seed 18000267).
+    """
+    log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0])
+    log.append_as_leader(client_batch(1, timestamp_ms=T0 + 400 * 24 * HOUR_MS), 1, T0)
+    os.utime(log.segments[0].path(".log"), (T0 / 1000 - 8 * 86_400,) * 2)
+    assert expired(log, T0 + HOUR_MS) is None
+    found = expired(log, T0 + HOUR_MS + 1)
+    assert found is not None
+    assert found.offset == 2
+
+
 def test_times_too_far_from_the_brokers_are_refused(disk: FailingDisk, tmp_path: Path) -> None:
     """message.timestamp.before.max.ms and after.max.ms, as Kafka has them; not where the leader sets the time."""
     bounds = LogConfig(timestamp_before_max_ms=1_000, timestamp_after_max_ms=10)

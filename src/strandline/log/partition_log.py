@@ -382,7 +382,7 @@ class PartitionLog(LogState):
                     lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread, latest_ms=latest_ms)
                 )
             except retention.Unproven as unproven:
-                await retention.prove_newest(self, unproven.segment, self._reader.cold)
+                await retention.prove_newest(self, unproven.segment, latest_ms, self._reader.cold)
         return None
 
     async def find_cleanable(self, now_ms: int, latest_ms: int, limit_offset: int) -> Cleanable:

@@ -137,7 +137,7 @@ def find_expired(
     return found
 
 
-async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
+async def prove_newest(log: LogState, segment: Segment, latest_ms: int, cold: Cold) -> None:
     """Walk a segment's batches, which alone can say how old its newest record is (rule B31). A time index that says
     less is built anew. Ends early where the segment has left the log meanwhile.
 
@@ -145,7 +145,7 @@ async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
     """
     held = True
     while log.failure is None and segment in log.segments and segment.proven_to < segment.size:
-        held &= await cold(partial(segment.prove_newest, PROVEN_AT_ONCE))
+        held &= await cold(partial(segment.prove_newest, PROVEN_AT_ONCE, latest_ms))
         await asyncio.sleep(0)
     if not held and log.failure is None and segment in log.segments:  # rule B31/a-time-index-stays-wrong
         mark("time-index-rotten")
@@ -169,7 +169,8 @@ def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
 def newest_ms(log: LogState, segment: Segment, latest_ms: int, pread: Pread) -> int:
     """The time of the segment's newest record. A timestamp of the future, which would hold the disk for as long, counts
     from when the segment was last written; so does a record without one. What is not beyond the latest time that may be
-    right is none of the future: the clock by which the file was written may be the wrong one."""
+    right is none of the future: the clock by which the file was written may be the wrong one. So it was not written
+    before the time of any other batch in it, whatever that clock says."""
     newest, _ = segment.newest(pread)
     if segment is not log.segments[-1]:
         log.cache.touch(segment)
@@ -177,6 +178,8 @@ def newest_ms(log: LogState, segment: Segment, latest_ms: int, pread: Pread) -> 
         return newest
     mark("timestamp-of-the-future")
     written_ms = log.disk.modified_ms(segment.path(LOG_SUFFIX))
+    # rule B32/the-future-is-as-old-as-its-file
+    written_ms = max(written_ms, segment.believable_ms)
     return written_ms if newest < 0 else min(newest, written_ms)  # schedule 72/the-future-holds-the-disk
 
 

@@ -87,6 +87,7 @@ class Segment:
         "allocate_at",
         "allocated",
         "base_offset",
+        "believable_ms",
         "created_ms",
         "file",
         "holes",
@@ -130,6 +131,8 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.proven_to = self.size if create else 0
         """Up to this position `max_timestamp` is known from the batches themselves (`prove_newest`)."""
+        self.believable_ms = -1
+        """The latest time up to there that was none of the future."""
 
     def path(self, suffix: str) -> str:
         """One of its files."""
@@ -249,7 +252,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
-        self.proven_to = 0
+        self.proven_to, self.believable_ms = 0, -1
         self.holes = Holes(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
@@ -484,8 +487,9 @@ class Segment:
         self.load_indexes(pread)
         return self.max_timestamp, self.max_timestamp_offset
 
-    def prove_newest(self, batches_max: int, pread: Pread) -> bool:
+    def prove_newest(self, batches_max: int, latest_ms: int, pread: Pread) -> bool:
         """Hold `newest` against the headers of the next few batches, from `proven_to` on; False once one is younger.
+        What is later than `latest_ms` is of the future.
 
         A time index has no checksum: a flipped bit, a cut or an older copy of it makes records look older than they
         are. What a header says more is taken in, and what the index says more stays: a record goes when both agree.
@@ -497,6 +501,8 @@ class Segment:
             if number == batches_max:
                 self.proven_to = position
                 return holds
+            if self.believable_ms < header.max_timestamp <= latest_ms:
+                self.believable_ms = header.max_timestamp
             if header.max_timestamp > self.max_timestamp:
                 holds = False
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
