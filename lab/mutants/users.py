@@ -23,6 +23,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/client/test_progress.py::test_polls_seeks_and_what_is_committed_already",
     ),
     one_change(
+        "a-seek-commits-what-is-in-hand",
+        "schedule 64: what was not handled comes again: a seek beyond it says nothing of what is in hand",
+        part("offset > done_to", "False"),
+        "tests/client/test_progress.py::test_a_seek_beyond_what_is_in_hand_is_committed_with_the_next_poll",
+    ),
+    one_change(
         "paused-partition-skips-what-was-polled-ahead",
         "schedule 108: what was polled ahead comes after the pause",
         removed(),

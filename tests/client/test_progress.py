@@ -56,6 +56,24 @@ def test_what_is_polled_as_columns_is_done_with_the_next_poll() -> None:
     assert progress.to_commit() == {A: OffsetAndMetadata(7, "", 3), B: OffsetAndMetadata(2, "", 4)}
 
 
+def test_a_seek_beyond_what_is_in_hand_is_committed_with_the_next_poll() -> None:
+    """The caller is at work on record 6, and has said where to go on: a process that dies now has not done it."""
+    progress = Progress()
+    progress.start(A, OffsetAndMetadata(5))
+    progress.hand([record(A, 5)])
+    progress.finish()
+    progress.hand([record(A, 6)])
+    progress.move(A, 7)
+    assert offsets(progress) == {}
+    progress.finish()
+    assert offsets(progress) == {A: 7}
+    progress.move(A, 9)
+    assert offsets(progress) == {A: 9}, "nothing is in hand"
+    progress.hand([record(A, 9)])
+    progress.move(A, 3)
+    assert offsets(progress) == {A: 3}, "everything before it was done"
+
+
 def test_polls_seeks_and_what_is_committed_already() -> None:
     """A poll's records are done with the next; a seek takes back what was handed out; nothing is committed twice."""
     progress = Progress()

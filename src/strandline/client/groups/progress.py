@@ -94,12 +94,16 @@ class Progress:
             self._done[partition] = OffsetAndMetadata(offset, "", -1 if known is None else known.leader_epoch)
 
     def move(self, partition: TopicPartition, offset: int | None) -> None:
-        """The caller goes on from elsewhere (None: not known yet): what he held is not done."""
+        """The caller goes on from elsewhere (None: not known yet), and what he holds is not done. Where he goes is what
+        is to be committed: at once, or, beyond something that he holds, when he asks for more."""
         self._settle()
-        self._handed.pop(partition, None)
-        self._done.pop(partition, None)
-        if offset is not None:
-            self._done[partition] = OffsetAndMetadata(offset)
+        held, done = self._handed.pop(partition, None), self._done.pop(partition, None)
+        if offset is None:
+            return
+        done_to = self._committed.get(partition, -1) if done is None else done.offset
+        # schedule 64/a-seek-commits-what-is-in-hand
+        moved = self._handed if held is not None and offset > done_to else self._done
+        moved[partition] = OffsetAndMetadata(offset)
 
     def take_up(self, partition: TopicPartition) -> None:
         """A tenure begins, unless one lasts."""
