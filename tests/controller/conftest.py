@@ -17,7 +17,8 @@ from strandline.controller.machine.unproven import WAIT_MS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType
-from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, decode_record, encode_record
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint
