@@ -12,7 +12,16 @@ from typing import Annotated
 from uuid import UUID
 
 from strandline.proto.acls import AclBinding
-from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
+from strandline.proto.ids import (
+    NO_NODE,
+    BrokerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    NodeId,
+    PartitionEpoch,
+    ProducerId,
+    TopicId,
+)
 from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
 
 
@@ -31,9 +40,23 @@ class MetadataVersionRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker's process has registered, in the place of any earlier one of its node id; fields as in `BrokerInfo`.
+    """A broker's process has registered, in the place of any earlier one of its node id; then the broker as it stands.
 
     Only snapshots and amended registrations have `fenced` false, or `in_controlled_shutdown` or `disk_full` true.
+
+    Attributes:
+        incarnation_id: names the process; drawn anew at every start.
+        broker_epoch: offset of the registration record: one process lifetime.
+        listeners: advertised endpoints of the client listeners, by listener name.
+        internal: where other nodes reach it (replication, probes).
+        rack: the failure zone, or None.
+        fenced: not alive as far as the controller knows: in no ISR, leads nothing.
+        in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
+        directory_id: names its data directory; None where it did not report one.
+        acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
+            counts in acks need not be on any disk.
+        disk_full: its disk has no room, as it said itself: its replicas are read and take no writes. It leads nothing
+            and is in no ISR where a replica with room is in sync (schedule 57).
     """
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -47,6 +70,11 @@ class RegisterBrokerRecord(MetadataRecord):
     directory_id: Annotated[UUID | None, 9] = None
     acks_unsynced: Annotated[bool, 10] = False
     disk_full: Annotated[bool, 11] = False
+
+    @property
+    def active(self) -> bool:
+        """May lead partitions and join ISRs."""
+        return not self.fenced and not self.in_controlled_shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +114,18 @@ class RemoveTopicRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord(MetadataRecord):
-    """A partition is created, or stands so in a snapshot; fields as in `PartitionInfo`."""
+    """A partition is created, or stands so.
+
+    Attributes:
+        replicas: the assignment; the first is the preferred leader.
+        isr: in-sync replicas, in the order in which they were recorded.
+        eligible_leader_replicas: left the ISR below min.insync, yet hold all that is committed (KIP-966).
+        last_known_elr: members of the last ISR that are in doubt: their logs were cut when they were recovered. Where a
+            replica's broker acks what is not synced: the last known leader while there is none (Kafka's use of it).
+        leader: NO_NODE while there is none.
+        leader_epoch: bumped at each election; partition_epoch: bumped at each change of this partition.
+        recovering: the leader was elected uncleanly and has not finished recovering.
+    """
 
     topic_id: Annotated[TopicId, 1]
     partition: Annotated[int, Int32(2)]
@@ -98,6 +137,14 @@ class PartitionRecord(MetadataRecord):
     leader_epoch: Annotated[LeaderEpoch, Int32(8)]
     partition_epoch: Annotated[PartitionEpoch, Int32(9)]
     recovering: Annotated[bool, 10]
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_NODE
+
+    @property
+    def preferred_leader(self) -> NodeId:
+        return self.replicas[0]
 
 
 @dataclass(frozen=True, slots=True)
