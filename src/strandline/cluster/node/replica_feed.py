@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
@@ -124,8 +123,7 @@ def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: Metada
         return resolver.broker_value(image, row)
 
     of = BrokerSettings
-    return replace(
-        config,
+    return config.replaced(
         cleaner_backoff_ms=value(of.log_cleaner_backoff_ms),
         cleaner_dedupe_buffer_bytes=value(of.log_cleaner_dedupe_buffer_size),
         cleaner_io_max_bytes_per_second=value(of.log_cleaner_io_max_bytes_per_second),
