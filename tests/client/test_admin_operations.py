@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from strandline.client.connection import Connection
-from strandline.client.versions import SUPPORTED
 
 import strandline.client
 from strandline.client import Admin, NewTopic, aio
@@ -32,6 +30,7 @@ from strandline.client.aio.admin_base import (
     operations_of,
 )
 from strandline.client.errors import ClientTimeout, UnknownTopic
+from strandline.client.network import SUPPORTED, Connection
 from strandline.client.types import ConfigResource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError

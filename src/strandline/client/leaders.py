@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from strandline.client.connection import Connection
 from strandline.client.descriptions import by_topic
 from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL, Connection
