@@ -49,7 +49,7 @@ from strandline.proto.kafka.fetch import (
 )
 from strandline.proto.kafka.fields import NO_TAGS, Unencodable
 from strandline.proto.ports import Clock
-from strandline.proto.steps import ITEMS, Steps, at_once, parts
+from strandline.proto.steps import ITEMS, Steps, at_once, let_go, parts
 from strandline.proto.tasks import spawn
 from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
@@ -314,7 +314,7 @@ class Fetch:
         result.log_start_offset = outcome.log_start_offset
         data = outcome.data
         if data:
-            result.chunks.append(data)
+            result.chunks += (data,)
             result.size += len(data)
             result.next_offset = outcome.next_offset
             self._size += len(data)
@@ -746,9 +746,11 @@ class FetchHandler:
                 )
             )
             return
-        message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)))
         if results is None:
             results = yield from self._locate_all(context, message, opened.wanted)
+        # What was asked is held by the results alone from here on, and ends with them.
+        message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)), partitions=())
+        opened = opened._replace(wanted=())
         fetch = Fetch(
             self._shared,
             context.peer,
@@ -833,6 +835,10 @@ class FetchHandler:
             end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,
         )
         exchange.respond(answer)
+        if len(results) > ITEMS:  # rule A26/what-a-long-fetch-leaves-goes-at-once
+            yield from let_go(results)
+            if sent is not results:
+                yield from let_go(sent)
 
     def _respond_without(self, exchange: Exchange, message: FetchRequest, opened: Opened, throttle_ms: int) -> None:
         """Answer a client that has had too much: with nothing of what was found, and its session goes on as if it was
