@@ -29,10 +29,9 @@ from strandline.client.aio.admin_base import (
     by_key,
     operations_of,
 )
-from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout, UnknownTopic
+from strandline.client.network import SUPPORTED, Connection
 from strandline.client.types import ConfigResource
-from strandline.client.versions import SUPPORTED
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.kafka import kio_modules

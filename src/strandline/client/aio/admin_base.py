@@ -18,16 +18,14 @@ from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from strandline.client.config import AdminConfig
-from strandline.client.connection import Connection
 from strandline.client.errors import ManyErrors, UnknownTopic
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, note
-from strandline.client.network import CONTROL
+from strandline.client.network import CONTROL, SUPPORTED, Connection
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.settings import AdminSettings
 from strandline.client.types import NodeInfo
-from strandline.client.versions import SUPPORTED
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
