@@ -57,7 +57,7 @@ shutil.rmtree(sys.argv[1])
 _ROT = """
 import sys
 from pathlib import Path
-from strandline.chaos.live.ruin import rot_newest_batch
+from strandline.chaos.live.disk_damage import rot_newest_batch
 print(rot_newest_batch(Path(sys.argv[1]), int(sys.argv[2])))
 """
 

@@ -15,7 +15,7 @@ from lab.explore.controllers import as_replicas_see_it, first_metadata
 from lab.explore.model import FIRST_MESSAGE, FIRST_NODE, NODES, SHARED, State, Step, View
 from lab.explore.partition_acts import Frame
 from lab.explore.partition_control import ControllerSteps
-from lab.explore.partition_rules import Look, World
+from lab.explore.partition_rules import BrokerView, World
 from lab.explore.partition_steps import (
     ANY,
     CRASHES,
@@ -202,7 +202,7 @@ class PartitionModel(ControllerSteps):
 
     # Processes
 
-    def _process_steps(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
+    def _process_steps(self, state: State, node: NodeId, now: BrokerView) -> Iterator[Step]:
         budget = state[0]
         written = budget // RECORDS & ANY
         if now.leads >= 0 and written < self.bounds.records:
@@ -229,21 +229,21 @@ class PartitionModel(ControllerSteps):
             }
             yield self._after(("break", node, leader), state, changed, budget - NETWORK)
 
-    def _crashes(self, state: State, node: NodeId, now: Look, cost: int) -> Iterator[Step]:
+    def _crashes(self, state: State, node: NodeId, now: BrokerView, cost: int) -> Iterator[Step]:
         """The process ends, with any part of what was not synced."""
         for kept in range(now.unsynced + 1):
             yield self._crash(("crash", node, kept), state, node, state[0] - cost)
         for kept in now.torn:
             yield self._crash(("crash", node, kept, "torn"), state, node, state[0] - cost)
 
-    def _ruins(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
+    def _ruins(self, state: State, node: NodeId, now: BrokerView) -> Iterator[Step]:
         """The disk of a machine on which no process runs loses what was synced."""
         if state[0] // ROTS & ANY and not now.ruined:
             for kept in range(len(now.disk)):
                 for what in ("rot", "lose", "zero"):
                     yield from self._alone((what, node, kept), state, node, what, kept, cost=ROTS)
 
-    def _would_judge(self, state: State, now: Look) -> bool:
+    def _would_judge(self, state: State, now: BrokerView) -> bool:
         """The leader knows the leader epoch in which a refused fetch is to be tried again: it would not refuse it in
         the same way once more."""
         leader = now.follows

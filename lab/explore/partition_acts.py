@@ -10,7 +10,7 @@ from lab.explore.broker_codec import broker_codec
 from lab.explore.brokers import CLUSTER, Broker, no_loop
 from lab.explore.controllers import as_replicas_see_it, carried_out
 from lab.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation, refused
-from lab.explore.partition_rules import Look, World, look
+from lab.explore.partition_rules import BrokerView, World, look
 from lab.explore.parts import Parts
 from strandline.controller.broker_api import AlterPartitionReply
 from strandline.controller.metadata.image import PartitionInfo
@@ -70,7 +70,7 @@ class Acts:
         """Nothing is computed yet."""
         self._outcomes: dict[tuple[Any, ...], tuple[Outcome, ...]] = {}
         self._slowed: dict[tuple[int, str], int] = {}
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, BrokerView] = {}
         self._places: dict[int, tuple[Any, ...]] = {}
         self._worlds: dict[int, World] = {}
         self._published: dict[int, Any] = {}
@@ -194,7 +194,7 @@ class Acts:
 
     # What digests stand for
 
-    def look(self, digest: int) -> Look:
+    def look(self, digest: int) -> BrokerView:
         """A broker at one instant."""
         known = self._looks.get(digest)
         if known is None:

@@ -8,7 +8,7 @@ from typing import Any
 from lab.explore.controllers import Found
 from lab.explore.model import FIRST_MESSAGE, NODES, SHARED, State, Step, Violation
 from lab.explore.partition_acts import Proposal
-from lab.explore.partition_rules import Look
+from lab.explore.partition_rules import BrokerView
 from lab.explore.partition_steps import (
     ANY,
     FAILOVERS,
@@ -25,7 +25,7 @@ from strandline.proto.ids import NodeId
 class ControllerSteps(PartitionSteps):
     """Commands: of brokers that register, report and propose, and of the controller by itself."""
 
-    def _controller_steps(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
+    def _controller_steps(self, state: State, node: NodeId, now: BrokerView) -> Iterator[Step]:
         metadata = self.acts.world(state[SHARED]).metadata
         info = metadata.brokers[node]
         budget = state[0]
@@ -49,7 +49,7 @@ class ControllerSteps(PartitionSteps):
             if budget // FAILOVERS & ANY:
                 yield from self._command(("failover",), state, "failover", cost=FAILOVERS)
 
-    def has_report(self, state: State, node: NodeId, now: Look) -> bool:
+    def has_report(self, state: State, node: NodeId, now: BrokerView) -> bool:
         """A broker has something to say to the controller that counts now, and was not said yet."""
         metadata = self.acts.world(state[SHARED]).metadata
         info = metadata.brokers[node]
@@ -76,7 +76,7 @@ class ControllerSteps(PartitionSteps):
             elif there[SHARED] != state[SHARED]:
                 yield self._after(name, there, {}, state[0] - cost)
 
-    def _stop(self, state: State, node: NodeId, now: Look, cost: int) -> Iterator[Step]:
+    def _stop(self, state: State, node: NodeId, now: BrokerView, cost: int) -> Iterator[Step]:
         """A broker asks to be let go; when it may, it ends."""
         newest = self.acts.published(state[SHARED])
         reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)

@@ -15,7 +15,7 @@ from strandline.proto.ids import NO_NODE, NodeId
 from strandline.replica.states import Role
 
 
-class Look(NamedTuple):
+class BrokerView(NamedTuple):
     """What a broker is at one instant, as far as anything is decided or judged by it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Look(NamedTuple):
         return self.life > 0
 
 
-DOWN = Look(
+DOWN = BrokerView(
     life=0,
     role=None,
     knows=None,
@@ -100,7 +100,7 @@ DOWN = Look(
 )
 
 
-def look(broker: Broker) -> Look:
+def look(broker: Broker) -> BrokerView:
     """The present state of a broker."""
     log = broker.log
     stored = DOWN._replace(
@@ -158,7 +158,7 @@ def _known(broker: Broker) -> Any:
 
 
 def published(metadata: Metadata) -> Any:
-    """What a broker knows that has heard of everything: compare with `Look.knows`."""
+    """What a broker knows that has heard of everything: compare with `BrokerView.knows`."""
     brokers = tuple(
         (node, int(one.broker_epoch), one.fenced, one.in_controlled_shutdown)
         for node, one in sorted(metadata.brokers.items())
@@ -216,7 +216,7 @@ class World(NamedTuple):
     committed: tuple[Entry, ...] = ()
 
 
-def judge_step(node: NodeId, before: Look, after: Look, trouble: str) -> Violation | None:
+def judge_step(node: NodeId, before: BrokerView, after: BrokerView, trouble: str) -> Violation | None:
     """What one broker may not do, whatever the others are."""
     if trouble:
         return Violation("CommittedRecordsAreKept", f"{node}: {trouble}")
@@ -233,7 +233,7 @@ def judge_step(node: NodeId, before: Look, after: Look, trouble: str) -> Violati
     return None
 
 
-def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
+def judge(world: World, looks: tuple[BrokerView, ...]) -> World | Violation:
     """The world with what is committed now, or what is broken."""
     committed = world.committed
     for node, one in zip(NODES, looks, strict=True):
@@ -256,7 +256,7 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
     )
 
 
-def _candidates(metadata: Metadata, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _candidates(metadata: Metadata, looks: tuple[BrokerView, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """LeaderCandidateCompleteness: who may be elected has everything committed, on its disk. Whose disk was ruined is
     elected only once it has registered, and said so; one that was zeroed, only as one whose end nothing proves.
     """
@@ -279,7 +279,9 @@ def _candidates(metadata: Metadata, looks: tuple[Look, ...], committed: tuple[En
     return None
 
 
-def _in_doubt(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _in_doubt(
+    partition: PartitionInfo, looks: tuple[BrokerView, ...], committed: tuple[Entry, ...]
+) -> Violation | None:
     """InDoubtCompleteness: where the ISR is empty, one of the eligible, or of the members in doubt, has everything
     committed.
     NoCommittedRecordLostGlobally: some disk has it."""
@@ -294,7 +296,7 @@ def _in_doubt(partition: PartitionInfo, looks: tuple[Look, ...], committed: tupl
     return None
 
 
-def _leaders(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _leaders(partition: PartitionInfo, looks: tuple[BrokerView, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """OneLeaderPerLeaderEpoch, LeaderCompleteness, MaximalIsr."""
     led: dict[int, NodeId] = {}
     for node, one in zip(NODES, looks, strict=True):
@@ -320,7 +322,7 @@ def _leaders(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple
     return None
 
 
-def _logs_match(looks: tuple[Look, ...]) -> Violation | None:
+def _logs_match(looks: tuple[BrokerView, ...]) -> Violation | None:
     """LogMatching: where two logs have the same leader epoch at an offset they are equal up to there."""
     for place, one in enumerate(looks):
         for other in looks[place + 1 :]:
@@ -367,7 +369,7 @@ def tell_metadata(world: World) -> str:
     return f"leader {leader}, {epochs}, ISR {_nodes(one.isr)}{''.join(more)}"
 
 
-def tell_broker(one: Look) -> str:
+def tell_broker(one: BrokerView) -> str:
     """A broker in full."""
     log = f"log {tell(one.entries)}, of which synced {tell(one.disk)}"
     if not one.up:
@@ -397,7 +399,7 @@ def tell_message(message: Any) -> str:
     return f"{what} n{int(message.leader)}'s proposal of ISR {isr}".strip()
 
 
-def tell_point(one: Look) -> tuple[str, int, int, int, int, str]:
+def tell_point(one: BrokerView) -> tuple[str, int, int, int, int, str]:
     """A broker in a row of a story."""
     last = one.entries[-1].epoch if one.entries else -1
     if not one.up or one.role is None:

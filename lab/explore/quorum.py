@@ -21,7 +21,7 @@ from lab.explore.model import (
     refused,
 )
 from lab.explore.parts import Parts
-from lab.explore.quorum_rules import History, Look, look
+from lab.explore.quorum_rules import History, VoterView, look
 from lab.explore.trace import prelude
 from lab.explore.voters import CODEC, Answered, Voter
 from strandline.chaos.explain.recorder import QUORUM
@@ -74,7 +74,7 @@ class QuorumModel:
         self.parts = Parts(CODEC, RENAMINGS)
         self.calls = Calls(self.parts)
         self._outcomes: dict[tuple[Any, ...], Outcome] = {}
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, VoterView] = {}
         self._histories: dict[int, History] = {}
         self._judged: dict[tuple[Any, ...], int | Violation] = {}
 
@@ -296,7 +296,7 @@ class QuorumModel:
         }
         return Outcome(self.parts.put(voter), requests, answers, new_role, violation)
 
-    def _look(self, digest: int) -> Look:
+    def _look(self, digest: int) -> VoterView:
         known = self._looks.get(digest)
         if known is None:
             known = self._looks[digest] = look(self.parts.get(digest))

@@ -159,7 +159,7 @@ class Codec:
 
     def thaw(self, frozen: Frozen) -> Any:
         """The objects of a value, made anew."""
-        thawing = _Thawing(self)
+        thawing = _Decoding(self)
         made = thawing.of(frozen)
         thawing.finish()
         return made
@@ -353,7 +353,7 @@ _NO_TUPLE: Frozen = (_TUPLE,)
 _NO_DICT: Frozen = (_DICT,)
 
 
-class _Thawing:
+class _Decoding:
     """One value being turned into objects."""
 
     __slots__ = ("_codec", "_made", "_unfinished")

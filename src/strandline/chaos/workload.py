@@ -52,7 +52,7 @@ _NOTHING_WRITTEN = frozenset(
 
 
 @dataclass
-class Lane:
+class ProducerKind:
     """A kind of producer."""
 
     name: str
@@ -63,12 +63,12 @@ class Lane:
 
 
 LANES = (
-    Lane("idempotent", {}),
-    Lane("idempotent", {}),
-    Lane("once", {"enable_idempotence": False, "retries": 0}, single_attempt=True),
-    Lane("leader", {"acks": "1", "retries": 0}, acks=1, single_attempt=True),
-    Lane("blind", {"acks": "0"}, acks=0),
-    Lane("bumping", BUMPING_SETTINGS, kind=BumpingProducer),
+    ProducerKind("idempotent", {}),
+    ProducerKind("idempotent", {}),
+    ProducerKind("once", {"enable_idempotence": False, "retries": 0}, single_attempt=True),
+    ProducerKind("leader", {"acks": "1", "retries": 0}, acks=1, single_attempt=True),
+    ProducerKind("blind", {"acks": "0"}, acks=0),
+    ProducerKind("bumping", BUMPING_SETTINGS, kind=BumpingProducer),
 )
 
 
@@ -188,7 +188,7 @@ class Workload:
 
     # --- producing ---
 
-    async def _produce(self, ports: Ports, lane: Lane, name: str) -> None:
+    async def _produce(self, ports: Ports, lane: ProducerKind, name: str) -> None:
         settings = self.options.producer | lane.settings | self.login
         producer = lane.kind(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = self.partitions
@@ -206,7 +206,9 @@ class Workload:
             self._failed(error)
         self.idle += 1
 
-    async def _send(self, producer: Producer, lane: Lane, name: str, where: Partition, rng: random.Random) -> None:
+    async def _send(
+        self, producer: Producer, lane: ProducerKind, name: str, where: Partition, rng: random.Random
+    ) -> None:
         self._values += 1
         value = f"{self.prefix}{self._values}".ljust(rng.randint(1, self.options.value_bytes_max), ".")
         send = self.history.send(Send(name, where, value, acks=lane.acks, group=self._groups, invoked_ms=self.now_ms()))
@@ -220,7 +222,7 @@ class Workload:
             return
         future.add_done_callback(partial(self._settled, send, lane))
 
-    def _settled(self, send: Send, lane: Lane, future: asyncio.Future[Ack]) -> None:
+    def _settled(self, send: Send, lane: ProducerKind, future: asyncio.Future[Ack]) -> None:
         send.completed_ms = self.now_ms()
         error = future.exception()
         if error is None:

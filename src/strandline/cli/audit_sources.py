@@ -95,7 +95,7 @@ class AuditFiles:
         self._file.close()
 
     def newest(self, count: int, fits: Fits) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.newest`."""
         found: deque[Raw] = deque()
         end = self._end
         file, name, older = self._file, self._path, True
@@ -118,7 +118,7 @@ class AuditFiles:
         return list(found)
 
     def begin_at_end(self) -> None:
-        """See `Source`."""
+        """Implement `Source.begin_at_end`."""
         self._file.seek(self._end)
 
     def begin_at_start(self) -> None:
@@ -126,7 +126,7 @@ class AuditFiles:
         self._file.seek(0)
 
     def poll(self, wait_s: float) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.poll`."""
         lines = self._read_on()
         if not lines:
             lines = self._move_on()
@@ -216,7 +216,7 @@ class AuditPair:
 
     @property
     def unfinished(self) -> str:
-        """See `Source`."""
+        """Implement `Source.unfinished`."""
         return "\n".join(one.unfinished for one in self._files if one.unfinished)
 
     def close(self) -> None:
@@ -225,17 +225,17 @@ class AuditPair:
             one.close()
 
     def newest(self, count: int, fits: Fits) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.newest`."""
         found = [one.newest(count, fits) for one in self._files]
         return _by_time(found)[-count:] if count else []
 
     def begin_at_end(self) -> None:
-        """See `Source`."""
+        """Implement `Source.begin_at_end`."""
         for one in self._files:
             one.begin_at_end()
 
     def poll(self, wait_s: float) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.poll`."""
         self._look()
         found = [one.poll(0) for one in self._files]
         if not any(found):
@@ -343,13 +343,13 @@ class AuditRecords:
         return found
 
     def begin_at_end(self) -> None:
-        """See `Source`."""
+        """Implement `Source._read`."""
         self._consumer.assign(self._partitions)
         for one, end in self._ends.items():
             self._consumer.seek(one, end)
 
     def poll(self, wait_s: float) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.poll`."""
         if self._clock.monotonic_ms() - self._looked_ms >= LOOK_MS:
             self._looked_ms = self._clock.monotonic_ms()
             self._read_new_partitions()

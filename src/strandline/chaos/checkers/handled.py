@@ -27,7 +27,7 @@ SHOWN_MAX = 10
 
 
 @dataclass
-class Ledger:
+class HandledRecords:
     """What clients were promised, and what became of it, over all incarnations of their process.
 
     Args:

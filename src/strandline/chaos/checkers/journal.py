@@ -334,7 +334,7 @@ def read_columns(path: str | Path) -> Columns:
 
 def read_history(path: str | Path) -> History:
     """A journal as a history in memory. Raises BadHistory, OSError."""
-    taker = _Taker(History())
+    taker = _HistoryBuilder(History())
     with open(path, encoding="utf-8") as file:
         for event in events(file):
             taker.take(event)
@@ -355,7 +355,7 @@ class Follower:
         self.size_bytes = 0
         self._path = path
         self._decoder = _Decoder()
-        self._taker = _Taker(history)
+        self._taker = _HistoryBuilder(history)
         self._rest = b""
 
     @property
@@ -380,7 +380,7 @@ class Follower:
         return [send for send in ended if send is not None]
 
 
-class _Taker:
+class _HistoryBuilder:
     """Puts the events of one journal into a history."""
 
     def __init__(self, history: History) -> None:

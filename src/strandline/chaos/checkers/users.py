@@ -47,7 +47,7 @@ def place_of_key(key: bytes, partitions: int) -> int:
     return ((mixed ^ mixed >> 15) & 0x7FFFFFFF) % partitions
 
 
-class Shown(NamedTuple):
+class ConsumedRecord(NamedTuple):
     """A record as a consumer got it, however it asked."""
 
     partition: Partition
@@ -69,7 +69,7 @@ class Content:
 
 
 @dataclass
-class UserLedger:
+class UserRecords:
     """What users were promised and given, over all incarnations of their process."""
 
     contents: dict[str, Content] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class UserLedger:
         """Behind the last record that was acknowledged."""
         return max(self.acked.get(partition, ()), default=-1) + 1
 
-    def check_whole(self, who: str, shown: Iterable[Shown]) -> None:
+    def check_whole(self, who: str, shown: Iterable[ConsumedRecord]) -> None:
         """Raises InvariantViolated."""
         for record in shown:
             sent = self.contents.get(record.value)
@@ -104,7 +104,7 @@ class UserLedger:
                 facts = {"who": who, "offset": record.offset, "sent": wanted, "shown": found}
                 raise InvariantViolated("RecordIsWhole", f"{record.value[:40]} in {record.partition}", **facts)
 
-    def finish(self, shown: Iterable[Shown]) -> None:
+    def finish(self, shown: Iterable[ConsumedRecord]) -> None:
         """A member of the group is done with these."""
         for record in shown:
             self.done.setdefault(record.partition, set()).add(record.offset)
@@ -123,7 +123,7 @@ class UserLedger:
             facts = {"who": who, "partition": str(partition), "end": end, "acked_end": acked_end}
             raise InvariantViolated("EndIsBehindAcks", "an acknowledged record lies behind the end", **facts)
 
-    def check_lookups(self, stored: Sequence[Shown]) -> None:
+    def check_lookups(self, stored: Sequence[ConsumedRecord]) -> None:
         """`stored`: everything, read to the end. Raises InvariantViolated."""
         times: dict[Partition, list[tuple[int, int]]] = {}
         for record in stored:
@@ -135,11 +135,11 @@ class UserLedger:
                 raise InvariantViolated("FirstAtTime", "a look-up by time passed over records", **facts)
 
 
-class Stand:
+class ConsumerPosition:
     """Where one consumer stands: by what it asked for, and what it was given. Offsets follow on each other: nothing is
     deleted or compacted in what it reads."""
 
-    def __init__(self, who: str, ledger: UserLedger) -> None:
+    def __init__(self, who: str, ledger: UserRecords) -> None:
         self.who = who
         self.generation = 0
         """Counts up with every assignment and seek."""
@@ -188,7 +188,7 @@ class Stand:
         self._at_least.pop(partition, None)
         self._asked_time.pop(partition, None)
 
-    def given(self, records: Sequence[Shown]) -> None:
+    def given(self, records: Sequence[ConsumedRecord]) -> None:
         """One call gave these. Raises InvariantViolated."""
         self._ledger.check_whole(self.who, records)
         for record in records:

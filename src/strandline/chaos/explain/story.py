@@ -89,7 +89,7 @@ class Story:
 
 
 @dataclass
-class _Concern:
+class _Subject:
     """What the violation points at."""
 
     subject: str
@@ -131,23 +131,23 @@ def _short(text: str, limit: int = 240) -> str:
 # --- what it is about ---
 
 
-def _concern(error: BaseException | None, history: History | None, recording: Recording) -> _Concern:
+def _concern(error: BaseException | None, history: History | None, recording: Recording) -> _Subject:
     facts = error.facts if isinstance(error, InvariantViolated) else {}
     partition = facts.get("partition")
     if isinstance(partition, str) and partition in recording.replicas:
         start = facts.get("offset", facts.get("log_end", facts.get("now", -1)))
         offset = start if isinstance(start, int) else -1
-        return _Concern(partition, offset, _value_at(history, partition, offset))
+        return _Subject(partition, offset, _value_at(history, partition, offset))
     if isinstance(error, InvariantViolated) and history is not None:
         for anomaly in judge(history):
             if anomaly.name == error.name and anomaly.partition is not None:
                 offsets = anomaly.facts.get("offsets") or [anomaly.facts.get("offset", anomaly.facts.get("to_offset"))]
                 value = anomaly.facts.get("value")
                 offset = offsets[0] if isinstance(offsets[0], int) else -1
-                return _Concern(str(anomaly.partition), offset, value)
+                return _Subject(str(anomaly.partition), offset, value)
     if _about_the_quorum(error) or len(recording.replicas) <= 1:
-        return _Concern(QUORUM)
-    return _Concern(_sickest(recording))
+        return _Subject(QUORUM)
+    return _Subject(_sickest(recording))
 
 
 def _about_the_quorum(error: BaseException | None) -> bool:
@@ -232,7 +232,7 @@ def _end(point: Replica) -> str:
     return f"{point.log_end}" + (f"@{point.log_end_epoch}" if point.log_end_epoch >= 0 else "")
 
 
-def _record_path(story: Story, concern: _Concern, history: History | None) -> list[Step]:
+def _record_path(story: Story, concern: _Subject, history: History | None) -> list[Step]:
     """Sent, appended where at what offset, replicated, committed, acked, read, gone."""
     send = _send_of(history, concern)
     steps: list[Step] = []
@@ -258,7 +258,7 @@ def _record_path(story: Story, concern: _Concern, history: History | None) -> li
     return steps
 
 
-def _send_of(history: History | None, concern: _Concern) -> Send | None:
+def _send_of(history: History | None, concern: _Subject) -> Send | None:
     if history is None or concern.value is None:
         return None
     return next((send for send in history.sends if send.value == concern.value), None)

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from strandline.chaos.demo.checks import committed_digest
+from strandline.chaos.live.disk_damage import lose_newest_batches, rot_newest_batch
 from strandline.chaos.live.namespaces import Switch
-from strandline.chaos.live.proxy import Cables
-from strandline.chaos.live.ruin import lose_newest_batches, rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, Wires, client_settings, pause
+from strandline.chaos.live.proxy import Proxies
+from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, NodeNetwork, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters
@@ -74,7 +74,7 @@ class LiveCluster(DevCluster):
         disk_bytes: int | None = None,
         secure: bool = False,
     ) -> None:
-        self._wires: Wires = Switch() if cut == "netns" else Cables()
+        self._wires: NodeNetwork = Switch() if cut == "netns" else Proxies()
         super().__init__(
             data_dir,
             nodes=nodes,
@@ -217,7 +217,7 @@ class LiveCluster(DevCluster):
 
         Raises:
             DevError: the node runs.
-            NothingToRot: no batch is newer than what its checkpoints vouch for.
+            NothingToDamage: no batch is newer than what its checkpoints vouch for.
         """
         self._directory_of_the_dead(node_id)
         return rot_newest_batch(self._replica(node_id, topic, partition), seed)
@@ -227,7 +227,7 @@ class LiveCluster(DevCluster):
 
         Raises:
             DevError: the node runs.
-            NothingToRot: no batch is newer than what its checkpoints vouch for.
+            NothingToDamage: no batch is newer than what its checkpoints vouch for.
         """
         return lose_newest_batches(self._directory_of_the_dead(node_id) / f"{topic}-{partition}", seed)
 

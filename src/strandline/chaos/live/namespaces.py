@@ -36,7 +36,7 @@ _OWN = "/proc/thread-self/ns/net"
 
 
 class Switch:
-    """The bridge and the nodes' namespaces; see `wires.Wires`.
+    """The bridge and the nodes' namespaces; see `wires.NodeNetwork`.
 
     The thread that makes it is in the run's network from then on, until `close`. Not safe for threads.
 

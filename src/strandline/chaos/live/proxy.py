@@ -46,7 +46,7 @@ class _Caller:
     node_id: int | None = None
 
 
-class Cables:
+class Proxies:
     """All proxies of one cluster, on a thread of their own.
 
     A node that is down refuses connections: `unplug` and `plug_in` say so. Connections from processes that are no node

@@ -18,10 +18,10 @@ from strandline.chaos.live.faults import (
     FAULTS,
     RETENTION_MS,
     SEGMENT_BYTES,
+    ActiveFault,
     Fault,
+    FaultContext,
     NotNow,
-    Scene,
-    Strike,
     Violated,
     plan,
     undo,
@@ -133,14 +133,14 @@ class LiveRun:
         )
         self._acks = AckTimes()
         self._windows: list[Window] = []
-        self._strikes: list[Strike] = []
+        self._strikes: list[ActiveFault] = []
         self._struck_alone: set[str] = set()
         self._outcome = Outcome()
         self._over = False
         self._began = time.monotonic()
         self._partitions = [Partition(topic, n) for topic, count in options.topics.items() for n in range(count)]
         partitions = [(where.topic, where.number) for where in self._partitions]
-        self._scene = Scene(target, self._rng, partitions, self._whole, self._wait_whole, self._wait_acked)
+        self._scene = FaultContext(target, self._rng, partitions, self._whole, self._wait_whole, self._wait_acked)
 
     def execute(self) -> Outcome:
         """Run it; the cluster is there, and started. It is left running, healed as far as it can be."""

@@ -1,6 +1,6 @@
 """What the live runner needs of a cluster, whatever its nodes are: processes of this machine, or containers.
 
-And what it needs of that which joins them: proxies (`proxy.Cables`) or a bridge (`namespaces.Switch`).
+And what it needs of that which joins them: proxies (`proxy.Proxies`) or a bridge (`namespaces.Switch`).
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def client_settings(properties: Path | None) -> dict[str, Any]:
     return {} if properties is None else dict(parse_properties(properties.read_text(), str(properties)))
 
 
-class Wires(Protocol):
+class NodeNetwork(Protocol):
     """Ways from each node to each other. Clients are never cut off."""
 
     def host(self, node_id: int) -> str:

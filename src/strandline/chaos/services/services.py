@@ -36,7 +36,7 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.tools.copy.engine import Engine
 from strandline.tools.copy.errors import CopyError, CopyTakenOver
-from strandline.tools.copy.target import Wish
+from strandline.tools.copy.target import TargetSpec
 
 WATCH_S = 1.0
 
@@ -174,7 +174,7 @@ class Services:
     def _engine(self, ports: Ports, *, follow: bool) -> Engine:
         settings = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 20_000, **self.shared.login}
         return Engine(
-            self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=Wish(partitions=2, configs=SAFE), transform=None,
+            self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=TargetSpec(2, configs=SAFE), transform=None,
             follow=follow, accept_deleted=False, settings=settings, on_progress=lambda _done, _all: None,
             clock=ports.clock, rng=ports.rng,
         )  # fmt: skip

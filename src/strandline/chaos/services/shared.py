@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from strandline.chaos.checkers.handled import Ledger
+from strandline.chaos.checkers.handled import HandledRecords
 from strandline.chaos.services.options import ServiceOptions, is_poison
 from strandline.chaos.workload import Ports
 from strandline.client.aio import Admin, Consumer, Producer
@@ -29,7 +29,7 @@ class Shared:
         self.bootstrap = bootstrap
         self.login = login
         self.options = options
-        self.ledger = Ledger(is_poison if "run" in options.members else lambda _: False)
+        self.ledger = HandledRecords(is_poison if "run" in options.members else lambda _: False)
         self.errors: Counter[str] = Counter()
         self.cancelled = 0
         self._running: dict[str, asyncio.Task[Any]] = {}

@@ -12,8 +12,8 @@ from strandline.chaos.cluster import SimCluster
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
-from strandline.chaos.testing.asked import as_texts
 from strandline.chaos.testing.faults import SimFaults
+from strandline.chaos.testing.requested import as_texts
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
 from strandline.controller.metadata.image import PartitionInfo

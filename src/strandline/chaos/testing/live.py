@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from strandline.chaos.live.cluster import LiveCluster
-from strandline.chaos.testing.asked import AskedFault, as_texts, assert_met, check_met
+from strandline.chaos.testing.requested import RequestedFault, as_texts, assert_met, check_met
 from strandline.client import Admin
 from strandline.client.types import NewTopic, PartitionDescription
 from strandline.cluster.node.dev import DevError
@@ -61,7 +61,7 @@ class ClusterUnderTest:
         self.story: list[str] = []
         self._live = live
         self._began = time.monotonic()
-        self._asked: list[AskedFault] = []
+        self._asked: list[RequestedFault] = []
         self._paused: dict[int, None] = {}
         self._starting: dict[int, None] = {}
         """Not yet known to do their work."""
@@ -128,7 +128,7 @@ class ClusterUnderTest:
 
     # --- network, disk, requests ---
 
-    def partition(self, a: int, b: int, *, one_way: bool = False, required: bool = True) -> AskedFault:
+    def partition(self, a: int, b: int, *, one_way: bool = False, required: bool = True) -> RequestedFault:
         """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut.
 
         Met: what was held back.
@@ -141,7 +141,7 @@ class ClusterUnderTest:
             required,
         )
 
-    def isolate(self, node: int, *, required: bool = True) -> AskedFault:
+    def isolate(self, node: int, *, required: bool = True) -> RequestedFault:
         """Nothing comes from this node to any other, nor back. Clients still reach it."""
         others = [other for other in self.node_ids if other != node]
         pairs = [*((node, other) for other in others), *((other, node) for other in others)]
@@ -159,7 +159,7 @@ class ClusterUnderTest:
         self._wait_for_starting()
         self._tell("heal")
 
-    def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> AskedFault:
+    def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> RequestedFault:
         """Every group sync and cold read of a node takes so much longer; 0 undoes it. Met: syncs and reads."""
         self._listening(node)
         if not delay_ms:
@@ -170,7 +170,7 @@ class ClusterUnderTest:
 
     def fail_next(
         self, api: str, error: str, times: int = 1, *, node: int | None = None, required: bool = True
-    ) -> AskedFault:
+    ) -> RequestedFault:
         """The next `times` requests of a Kafka API are answered with that error, by this node (None: by each).
 
         Args:
@@ -187,7 +187,7 @@ class ClusterUnderTest:
 
     # --- did it strike? ---
 
-    def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
+    def assert_fault_met(self, fault: RequestedFault | None = None, times: int = 1) -> None:
         """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
         assert_met(self._asked, fault, times)
 
@@ -315,23 +315,23 @@ class ClusterUnderTest:
             line = next(line for line in page.read().decode().splitlines() if line.startswith(METADATA_OFFSET))
         return float(line.split()[1])
 
-    def _cut(self, what: str, pairs: list[tuple[int, int]], cut: Callable[[], None], required: bool) -> AskedFault:
+    def _cut(self, what: str, pairs: list[tuple[int, int]], cut: Callable[[], None], required: bool) -> RequestedFault:
         for first, second in pairs:
             if self._known(first) == self._known(second):
                 raise ValueError(f"{what}: two different nodes are needed")
         before = sum(self._live.held(*pair) for pair in pairs)
         cut()
-        fault = AskedFault(what, required, lambda: sum(self._live.held(*pair) for pair in pairs) - before)
+        fault = RequestedFault(what, required, lambda: sum(self._live.held(*pair) for pair in pairs) - before)
         self._tell(what)
         self._asked.append(fault)
         return fault
 
-    def _ask(self, what: str, asked: Mapping[str, Any], nodes: list[int], *, required: bool) -> AskedFault:
+    def _ask(self, what: str, asked: Mapping[str, Any], nodes: list[int], *, required: bool) -> RequestedFault:
         made: list[tuple[int, int, int]] = []
         for node in nodes:
             pid = self._live.pids()[node]
             made += [(node, pid, fault["id"]) for fault in self._post(node, asked)]
-        fault = AskedFault(what, required, lambda: self._met_by(made))
+        fault = RequestedFault(what, required, lambda: self._met_by(made))
         self._tell(what)
         self._asked.append(fault)
         return fault

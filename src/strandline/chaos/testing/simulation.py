@@ -26,9 +26,9 @@ from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.chaos.testing.asked import as_texts, check_met
 from strandline.chaos.testing.env import Env, Main
 from strandline.chaos.testing.faults import SimFaults
+from strandline.chaos.testing.requested import as_texts, check_met
 from strandline.chaos.testing.virtual import taken_over
 
 APP = "app"

@@ -7,8 +7,8 @@ from typing import Any
 
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.checkers.invariant import InvariantViolated
-from strandline.chaos.checkers.users import Shown
-from strandline.chaos.users.hands import Hands
+from strandline.chaos.checkers.users import ConsumedRecord
+from strandline.chaos.users.calls import CallMaker
 from strandline.chaos.users.options import BUYERS, ORDERS
 from strandline.chaos.users.reading import Act, Reader
 from strandline.chaos.users.shared import Shared
@@ -31,7 +31,7 @@ class Buyer(Reader):
         """What this member has committed, or tried to, since it was given the partition."""
         self._sure: set[Partition] = set()
         """Where the group's offset is one of those: a commit was answered."""
-        self._held: list[Shown] = []
+        self._held: list[ConsumedRecord] = []
         """What it was given last, and is not done with: that is so with the next call for records, or a commit."""
         self._fresh: set[Partition] = set()
         """Where it was given records since it was given the partition, or went back."""
@@ -52,7 +52,7 @@ class Buyer(Reader):
         own: dict[str, Any] = {"enable_auto_commit": False} if self._own else {}
         return {**super().settings(), **self.shared.options.group, "group_id": BUYERS, **own}
 
-    async def begin(self, consumer: Any, hands: Hands) -> None:
+    async def begin(self, consumer: Any, hands: CallMaker) -> None:
         """Join."""
         stand, said = self.stand, self._said
         stand.begins = self.shared.ledger.check_committed
@@ -80,12 +80,12 @@ class Buyer(Reader):
         listeners = {"on_assigned": assigned, "on_revoked": gone, "on_lost": gone}
         await hands.call(consumer.subscribe, ORDERS, cut=False, **listeners)
 
-    async def leave(self, consumer: Any, hands: Hands) -> None:
+    async def leave(self, consumer: Any, hands: CallMaker) -> None:
         """Or hang."""
         if hands.rng.random() < _CLOSE_SHARE:
             await super().leave(consumer, hands)
 
-    async def calm_down(self, consumer: Any, hands: Hands) -> None:
+    async def calm_down(self, consumer: Any, hands: CallMaker) -> None:
         """Everything is to be read, and committed."""
         await super().calm_down(consumer, hands)
         if self._own:
@@ -94,7 +94,7 @@ class Buyer(Reader):
             except StrandlineError as error:
                 self.shared.failed(error)
 
-    async def call_for_records(self, hands: Hands, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def call_for_records(self, hands: CallMaker, function: Callable[..., Any], *arguments: Any) -> Any:
         """What it was given before is done."""
         self._finish()
         return await super().call_for_records(hands, function, *arguments)
@@ -103,13 +103,13 @@ class Buyer(Reader):
         self.shared.ledger.finish(self._held)
         self._held = []
 
-    def take(self, records: list[Shown], invoked_ms: float) -> None:
+    def take(self, records: list[ConsumedRecord], invoked_ms: float) -> None:
         """One call gave these. Raises InvariantViolated."""
         super().take(records, invoked_ms)
         self._held = records
         self._fresh.update(one.partition for one in records)
 
-    async def _seek_back(self, consumer: Any, hands: Hands) -> None:
+    async def _seek_back(self, consumer: Any, hands: CallMaker) -> None:
         for where in self._some(hands.rng):
             stood = self.stand.next.get(where)
             if stood is not None:
@@ -126,7 +126,7 @@ class Buyer(Reader):
         for where, offset in offsets.items():
             self._said.setdefault(where, set()).add(offset)
 
-    async def _commit(self, consumer: Any, hands: Hands) -> None:
+    async def _commit(self, consumer: Any, hands: CallMaker) -> None:
         """All that was handed out; then it is committed, as far as this member still holds it."""
         generation, stands, fresh = self.stand.generation, self._stands(), set(self._fresh)
         self._say(stands)
@@ -136,7 +136,7 @@ class Buyer(Reader):
             if hands.rng.random() < 0.5:
                 await self._read_back(consumer, hands)
 
-    async def _commit_some(self, consumer: Any, hands: Hands) -> None:
+    async def _commit_some(self, consumer: Any, hands: CallMaker) -> None:
         """By name: up to where it stands, or less."""
         some = {where: hands.rng.randint(0, offset) for where, offset in self._stands().items()}
         generation = self.stand.generation
@@ -146,7 +146,7 @@ class Buyer(Reader):
             if generation == self.stand.generation:
                 self._sure.update(some)
 
-    async def _commit_later(self, consumer: Any, hands: Hands) -> None:
+    async def _commit_later(self, consumer: Any, hands: CallMaker) -> None:
         stands = self._stands()
         self._say(stands)
 
@@ -156,7 +156,7 @@ class Buyer(Reader):
 
         await hands.call(consumer.commit_async, None, answered, cut=False)
 
-    async def _read_back(self, consumer: Any, hands: Hands) -> None:
+    async def _read_back(self, consumer: Any, hands: CallMaker) -> None:
         """What this member committed last, or was committing when it was cut short, and nothing else."""
         generation, member = self.stand.generation, consumer.state.generation
         asked = {where: set(self._said[where]) for where in sorted(self._sure) if where in self.stand.next}

@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from strandline.chaos.checkers.history import History, Partition
-from strandline.chaos.checkers.users import Shown
+from strandline.chaos.checkers.users import ConsumedRecord
 from strandline.chaos.services.topics import shown as keyed
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.process import current_process
 from strandline.chaos.sim.threads import Threads
+from strandline.chaos.users.calls import Callers, CallMaker, Coroutines
+from strandline.chaos.users.calls import by_thread as run_by_thread
 from strandline.chaos.users.grouped import Buyer
-from strandline.chaos.users.hands import Callers, Coroutines, Hands
-from strandline.chaos.users.hands import by_thread as run_by_thread
 from strandline.chaos.users.options import BUYERS, COMPACTS, LATEST, ORDERS, SAFE, UserOptions
 from strandline.chaos.users.reading import Reader
 from strandline.chaos.users.shared import COMPACTED_ID, Shared, shown
@@ -105,7 +105,7 @@ class Users:
         self._writing += writes
         if by_thread:
             threads = self._threads_of(ports)
-            hands: Hands = Callers(threads, shared.bootstrap, shared.cut_share, shared.cut)
+            hands: CallMaker = Callers(threads, shared.bootstrap, shared.cut_share, shared.cut)
             await threads.run(lambda: run_by_thread(user.live(hands)))
         else:
             await user.live(Coroutines(ports, shared.bootstrap, shared.cut_share, shared.cut))
@@ -220,9 +220,9 @@ class Users:
         }
         self.shared.latest.check_compacted(COMPACTED_ID, stored, {})
 
-    async def _whole(self, ports: Ports, topic: str, partitions: int) -> list[Shown]:
+    async def _whole(self, ports: Ports, topic: str, partitions: int) -> list[ConsumedRecord]:
         """All records, each checked."""
-        found: list[Shown] = []
+        found: list[ConsumedRecord] = []
         async with self._consumer(ports) as consumer:
             places = [TopicPartition(topic, number) for number in range(partitions)]
             consumer.assign(places)

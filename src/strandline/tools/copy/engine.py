@@ -30,9 +30,9 @@ from strandline.tools.copy.errors import (
 )
 from strandline.tools.copy.lease import Lease, LeaseLost
 from strandline.tools.copy.plan import Round, from_notes, next_ranges, round_offsets, to_notes
-from strandline.tools.copy.source import Source, Tally, Transform
-from strandline.tools.copy.target import Target, Wish, bounds, find_target, listed, prepare_target
-from strandline.tools.copy.writer import OutOfTurn, Writer, Written, partition_for
+from strandline.tools.copy.source import CopyCounts, Source, Transform
+from strandline.tools.copy.target import Target, TargetSpec, bounds, find_target, listed, prepare_target
+from strandline.tools.copy.writer import SequenceMismatch, Writer, Written, partition_for
 
 FETCH_BYTES = 4 << 20
 """One answer of the source; two are in memory at most."""
@@ -71,7 +71,7 @@ class Engine:
         target: str,
         *,
         group: str,
-        wish: Wish,
+        wish: TargetSpec,
         transform: Transform | None,
         follow: bool,
         accept_deleted: bool,
@@ -82,7 +82,7 @@ class Engine:
     ) -> None:
         if source == target:
             raise CopyRefused(f"source and target are one topic, {source}: a copy goes into another one")
-        self.tally = Tally()
+        self.tally = CopyCounts()
         self.starts: dict[int, int] = {}
         """Of each source partition: where this run began."""
         self.positions: dict[int, int] = {}
@@ -173,7 +173,7 @@ class Engine:
             try:
                 await self._attempt()
                 return
-            except (OutOfTurn, LeaseLost) as error:
+            except (SequenceMismatch, LeaseLost) as error:
                 if sum(self.ends) > seen:  # since the last refusal somebody has written
                     seen, since_ms = sum(self.ends), clock.monotonic_ms()
                 if clock.monotonic_ms() - since_ms > PATIENCE_S * 1000:
@@ -381,7 +381,7 @@ class Engine:
 
     async def _round(self, planned: Round, writer: Writer, written: dict[int, Written]) -> None:
         """Read the round's ranges, write what is not there yet; returns once everything is acknowledged."""
-        tally = Tally()
+        tally = CopyCounts()
         for number, (start, end) in sorted(planned.ranges.items()):
             if start == end:
                 continue

@@ -22,7 +22,7 @@ SLICE_RECORDS = 500
 
 
 @dataclass(slots=True)
-class Tally:
+class CopyCounts:
     """Records of rounds: read (by source partition), of them `left_out` by the transform, `already` there or `written`.
 
     `size_bytes` is that of the batches read, `deleted` counts the offsets that the source had deleted before.
@@ -35,7 +35,7 @@ class Tally:
     size_bytes: int = 0
     deleted: int = 0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: CopyCounts) -> None:
         """Count a round that is done."""
         for number, count in other.read.items():
             self.read[number] = self.read.get(number, 0) + count
@@ -65,7 +65,7 @@ class Source:
         self._transform = transform
         self._accept_deleted = accept_deleted
 
-    async def slices(self, number: int, start: int, end: int, tally: Tally) -> AsyncGenerator[Slice, None]:
+    async def slices(self, number: int, start: int, end: int, tally: CopyCounts) -> AsyncGenerator[Slice, None]:
         """The records of [start, end) of a partition, as the transform makes them; counted in `tally`.
 
         Raises:
@@ -98,7 +98,7 @@ class Source:
         return end - start
 
     async def _batches(
-        self, place: TopicPartition, start: int, end: int, tally: Tally
+        self, place: TopicPartition, start: int, end: int, tally: CopyCounts
     ) -> AsyncGenerator[RawBatch, None]:
         """The batches that reach into a range; what was deleted of it is stepped over, where that is accepted."""
         position = start

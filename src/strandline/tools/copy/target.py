@@ -30,7 +30,7 @@ OPEN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TargetSpec:
     """What the target is to be like. None: as the source; `configs` stand beside those that are the source's own."""
 
     partitions: int | None = None
@@ -50,7 +50,7 @@ class Target(NamedTuple):
     """The most that one batch of the copy takes."""
 
 
-async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool) -> Target:
+async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish: TargetSpec, *, begun: bool) -> Target:
     """Make the target, or check the one that is there.
 
     Args:
@@ -69,7 +69,7 @@ async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish
 
 
 async def find_target(
-    admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool
+    admin: Admin, source: TopicDescription, name: str, wish: TargetSpec, *, begun: bool
 ) -> Target | NewTopic:
     """The target that is there, checked; or the one that is to be made. Changes nothing, and raises as
     `prepare_target`."""
@@ -87,7 +87,7 @@ async def find_target(
     return await _checked(admin, there, wish)
 
 
-async def _checked(admin: Admin, there: TopicDescription, wish: Wish) -> Target:
+async def _checked(admin: Admin, there: TopicDescription, wish: TargetSpec) -> Target:
     entries = await _configs(admin, there.name)
     _compare(there, entries, wish)
     largest = int(entries[MAX_MESSAGE_BYTES].value or 0) if MAX_MESSAGE_BYTES in entries else 1 << 20
@@ -117,7 +117,7 @@ async def _configs(admin: Admin, name: str) -> dict[str, ConfigEntry]:
         await asyncio.sleep(_NEW_TOPIC_PAUSE_S)
 
 
-async def _wanted(admin: Admin, source: TopicDescription, name: str, wish: Wish) -> NewTopic:
+async def _wanted(admin: Admin, source: TopicDescription, name: str, wish: TargetSpec) -> NewTopic:
     """The target that is to be made."""
     entries = (await _configs(admin, source.name)).values()
     own = {entry.name: entry.value for entry in entries if entry.source == TOPICS_OWN and entry.value is not None}
@@ -147,7 +147,7 @@ async def _refuse_unless_empty(admin: Admin, there: TopicDescription) -> None:
         )
 
 
-def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: Wish) -> None:
+def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: TargetSpec) -> None:
     """What was asked for against what is there."""
     count, replicas = len(there.partitions), max((len(part.replicas) for part in there.partitions), default=1)
     if wish.partitions not in (None, count):

@@ -12,7 +12,7 @@ from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
 from strandline.tools.copy.engine import Engine
 from strandline.tools.copy.source import Transform
-from strandline.tools.copy.target import Wish
+from strandline.tools.copy.target import TargetSpec
 
 _FAREWELL_S = 5.0
 
@@ -106,7 +106,7 @@ class TopicCopy:
             self._engine = self._thread.call(
                 lambda: Engine(
                     bootstrap, source, target, group=self._group,
-                    wish=Wish(partitions, replication_factor, configs or {}, append),
+                    wish=TargetSpec(partitions, replication_factor, configs or {}, append),
                     transform=transform, follow=follow, accept_deleted=accept_deleted, settings=settings,
                     on_progress=on_progress,
                 )

@@ -30,7 +30,7 @@ _OUT_OF_TURN = frozenset(
 )
 
 
-class OutOfTurn(ClientError):
+class SequenceMismatch(ClientError):
     """A leader has had records under these sequences, or lacks those before them: look again what is there."""
 
 
@@ -79,7 +79,7 @@ class Writer:
             codec: of the batches that begin with one of these, unless one was asked for.
 
         Raises:
-            OutOfTurn, ForeignRecords, KafkaError, ClientTimeout: what has failed by now.
+            SequenceMismatch, ForeignRecords, KafkaError, ClientTimeout: what has failed by now.
         """
         for number, batch in self._place(records, self._codec or codec):
             await self._send(number, batch)
@@ -129,7 +129,7 @@ class Writer:
         if self._failure is not None:
             return
         if isinstance(error, KafkaError) and error.code in _OUT_OF_TURN:
-            self._failure = OutOfTurn(str(error))
+            self._failure = SequenceMismatch(str(error))
         elif isinstance(error, Exception):
             self._failure = error
         elif error is None and future.result().offset not in (expected, -1):  # -1: it has it, and does not say where

@@ -65,11 +65,11 @@ class LakeSink:
         self.state = lake.state()
 
     def open(self, name: str) -> Writing:
-        """See `Sink`."""
+        """Implement `Sink.open`."""
         return self._lake.store.writer(f"{DATA}/{name}")
 
     def open_bad(self, name: str) -> Writing:
-        """See `Sink`."""
+        """Implement `Sink.open_bad`."""
         return self._lake.store.writer(f"{BAD}/{name}")
 
     def bad_end(self, topic: str, topic_id: str, partition: int) -> int:
@@ -77,7 +77,7 @@ class LakeSink:
         return 0
 
     def commit(self, change: Commit) -> None:
-        """See `Sink`."""
+        """Implement `Sink.commit`."""
         self._lake.commit(change, self.state)
 
 

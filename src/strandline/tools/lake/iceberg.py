@@ -80,22 +80,22 @@ class IcebergSink:
         self._bad_state = State() if self._bad is None else state_of(self._bad)
 
     def open(self, name: str) -> Writing:
-        """See `export.Sink`."""
+        """Implement `export.Sink.open`."""
         return _written(self._table, name)
 
     def open_bad(self, name: str) -> Writing:
-        """See `export.Sink`."""
+        """Implement `export.Sink.open_bad`."""
         if self._bad is None:
             self._bad = self._opened(f"{self._name}_bad", BAD_SCHEMA, by_day=False)
         return _written(self._bad, name)
 
     def bad_end(self, topic: str, topic_id: str, partition: int) -> int:
-        """See `export.Sink`."""
+        """Implement `export.Sink.bad_end`."""
         same = self._bad_state.topic_ids.get(topic, topic_id) == topic_id
         return self._bad_state.ends.get((topic, partition), 0) if same else 0
 
     def commit(self, change: Commit) -> None:
-        """See `export.Sink`."""
+        """Implement `export.Sink.commit`."""
         if change.bad:
             assert self._bad is not None
             self._bad_state = _append(self._bad, self._bad_state, change, list(change.bad), _bad_up_to)

@@ -25,7 +25,7 @@ _STEPS_MAX = 12
 _AFTER_S = 0.3
 
 
-class CutShort(Exception):
+class CallInterrupted(Exception):
     """The call was cancelled, or interrupted: what it was to do may be done or not."""
 
 
@@ -33,7 +33,7 @@ class Exited(Exception):
     """What the call called has called `sys.exit`."""
 
 
-class Hands(Protocol):
+class CallMaker(Protocol):
     """Makes clients of one kind, and their calls."""
 
     rng: random.Random
@@ -50,7 +50,7 @@ class Hands(Protocol):
         """What the client's method returns, in the end. `cut`: it may be cut short.
 
         Raises:
-            CutShort, Exited; whatever the method raises.
+            CallInterrupted, Exited; whatever the method raises.
         """
 
     async def sleep(self, duration_s: float) -> None:
@@ -71,19 +71,19 @@ class Coroutines:
         self._cut = cut
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        """See Hands."""
+        """Implement `CallMaker.producer`."""
         return Producer(self._bootstrap, clock=self._ports.clock, rng=self._ports.rng, **settings)
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        """See Hands."""
+        """Implement `CallMaker.consumer`."""
         return Consumer(self._bootstrap, clock=self._ports.clock, rng=self._ports.rng, **settings)
 
     async def sleep(self, duration_s: float) -> None:
-        """See Hands."""
+        """Implement `CallMaker.sleep`."""
         await asyncio.sleep(duration_s)
 
     async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
-        """See Hands."""
+        """Implement `CallMaker.call`."""
         try:
             begun = function(*arguments, **named)
             if not isawaitable(begun):
@@ -108,7 +108,7 @@ class Coroutines:
             if iscoroutine(begun):
                 begun.close()  # it may never have begun
             self._cut[name] += 1
-            raise CutShort(name)
+            raise CallInterrupted(name)
         return task.result()
 
 
@@ -126,20 +126,20 @@ class Callers:
         self._cut = cut
 
     def producer(self, settings: Mapping[str, Any]) -> BlockingProducer:
-        """See Hands."""
+        """Implement `CallMaker.producer`."""
         return BlockingProducer(self._bootstrap, **settings)
 
     def consumer(self, settings: Mapping[str, Any]) -> BlockingConsumer:
-        """See Hands."""
+        """Implement `CallMaker.consumer`."""
         return BlockingConsumer(self._bootstrap, clock=self._threads.clock, rng=self.rng, **settings)  # type: ignore[call-arg]
 
     async def sleep(self, duration_s: float) -> None:
-        """See Hands."""
+        """Implement `CallMaker.sleep`."""
         assert self._threads.current is not None
         self._threads.current.sleep(duration_s)
 
     async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
-        """See Hands."""
+        """Implement `CallMaker.call`."""
         caller = self._threads.current
         assert caller is not None
         if cut and self.rng.random() < self._share():
@@ -149,7 +149,7 @@ class Callers:
             return function(*arguments, **named)
         except KeyboardInterrupt:
             self._cut[f"{function.__name__} by a thread"] += 1
-            raise CutShort(function.__name__) from None
+            raise CallInterrupted(function.__name__) from None
         except SystemExit as exit_:
             raise Exited from exit_
         finally:
