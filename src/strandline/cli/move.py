@@ -25,7 +25,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 
 INTERVAL_S = 1.0
-"""Between two looks at how far it is."""
+"""Seconds between two checks of the progress."""
 
 _WORDS = {
     ErrorCode.LOG_DIR_NOT_FOUND: "the broker has no such directory in log.dirs, or it is offline",

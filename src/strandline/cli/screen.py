@@ -1,4 +1,4 @@
-"""Where commands write: the one place through which text reaches a terminal, made printable (rule A29)."""
+"""Output of commands: the one place through which text reaches a terminal, made printable (rule A29)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def say(text: object, **style: Any) -> None:
 
 
 def draw(text: str) -> None:
-    """What this program has drawn itself, colours and all: whoever draws makes each piece printable."""
+    """Print text that this program has drawn itself, colours and all; the caller has made each piece printable."""
     click.echo(text, nl=False)
 
 

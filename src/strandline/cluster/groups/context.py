@@ -1,4 +1,4 @@
-"""What the parts of a group shard share: its groups and offsets, its deadlines, where effects go; and what is counted,
+"""State that the parts of a group shard share: its groups and offsets, its deadlines, where effects go; and counters
 over all shards and their lives.
 """
 
@@ -53,7 +53,7 @@ class ShardContext:
         return f"{prefix}-{self.new_id()}"
 
     def has_room_for_a_group(self) -> bool:
-        """There are not too many groups of which nothing is stored."""
+        """True unless there are too many groups of which nothing is stored."""
         if len(self.groups) < UNSTORED_GROUPS_MAX:
             return True
         return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
@@ -82,7 +82,7 @@ def client_error(error: ErrorCode) -> ErrorCode:
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Since the process began.
+    """Counters since the process began.
 
     Attributes:
         offset_commits: offsets that were written; expired and deleted ones were taken back.

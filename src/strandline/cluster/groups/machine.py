@@ -1,4 +1,4 @@
-"""What a shard of a coordinator is: a pure machine, commands in, writes and replies out.
+"""Interface of a coordinator's shard: a pure machine, commands in, writes and replies out.
 
 A shard never changes what is durable by itself. It asks for a `Write`; the runtime appends it to the shard's partition
 and, once it stands in the log, calls `replay` with each record: at run time exactly as when the partition is loaded, so
@@ -18,8 +18,8 @@ from strandline.proto.kafka.keyed_record import Record
 
 
 class Now(NamedTuple):
-    """When a command is handled: `monotonic_ms` for deadlines, `wall_ms` for what is written down, `earliest_ms` to
-    judge what was written down by (`BelievedClock`)."""
+    """Time of a command: `monotonic_ms` for deadlines, `wall_ms` for what is written down, `earliest_ms` to judge
+    what was written down by (`BelievedClock`)."""
 
     monotonic_ms: float
     wall_ms: int
@@ -27,7 +27,7 @@ class Now(NamedTuple):
 
 
 class WriteOutcome(NamedTuple):
-    """How a write ended.
+    """Result of a write.
 
     Attributes:
         error: NONE once it is committed, else the error for the client.
@@ -72,7 +72,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Effects:
-    """What a step of a shard wants done: the writes in their order, then the replies."""
+    """Effects of a step of a shard: the writes in their order, then the replies."""
 
     writes: list[Write] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Outbox:
             self._effects.replies.append(Reply(to, answer, after_writes))
 
     def take(self) -> Effects:
-        """What came together, and begin anew."""
+        """Return the effects collected so far, and begin anew."""
         effects, self._effects = self._effects, Effects()
         return effects
 
@@ -121,4 +121,4 @@ class Shard(Protocol):
 
     @property
     def next_deadline_ms(self) -> float | None:
-        """By the monotonic clock: `tick` has nothing to do before."""
+        """Time before which `tick` has nothing to do, by the monotonic clock in milliseconds."""

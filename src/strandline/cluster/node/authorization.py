@@ -30,7 +30,7 @@ def authorizer_of(
     clock: Clock,
     sink: Sink | None,
 ) -> Authorizer:
-    """What decides on this node's broker."""
+    """Authorizer of this node's broker."""
     if not config.authorizer:
         return AllowAll()
     return StandardAuthorizer(
@@ -44,7 +44,7 @@ def authorizer_of(
 
 
 def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
-    """What an operator who has configured an authorizer, or meant to, should know."""
+    """Findings that an operator who has configured an authorizer, or meant to, should know."""
     if not config.is_broker:
         for name in ("audit.log.path", "audit.topic.enable"):
             if config.given.get(name, "").lower() not in ("", "false"):

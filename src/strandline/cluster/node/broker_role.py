@@ -1,4 +1,4 @@
-"""What a node is as a broker: its session, its replicas, its service and the listeners of its clients."""
+"""The broker in a node: its session, its replicas, its service and the listeners of its clients."""
 
 from __future__ import annotations
 
@@ -206,11 +206,11 @@ class BrokerRole:
         self.kafka.registered()
 
     def _tell_controller(self) -> None:
-        """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
+        """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
-        """What the node's internal listener has to serve for other brokers."""
+        """Handlers that the node's internal listener has to serve for other brokers."""
         return self._audit_partitions.handlers()
 
     async def wait_ready(self) -> None:
@@ -298,7 +298,7 @@ class BrokerRole:
 
 
 def _session_config(config: NodeConfig) -> BrokerSessionConfig:
-    """For the broker's session with the controller."""
+    """Settings of the broker's session with the controller."""
     return BrokerSessionConfig(
         heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
         registration_timeout_ms=config.initial_broker_registration_timeout_ms,
@@ -306,7 +306,7 @@ def _session_config(config: NodeConfig) -> BrokerSessionConfig:
 
 
 def _replica_config(config: NodeConfig) -> ReplicaConfig:
-    """For the replica manager, but for what may change while the node runs (`upkeep_config`)."""
+    """Settings of the replica manager, without those that may change while the node runs (`upkeep_config`)."""
     return ReplicaConfig(
         replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         retention_check_interval_ms=config.log_retention_check_interval_ms,
@@ -316,7 +316,7 @@ def _replica_config(config: NodeConfig) -> ReplicaConfig:
 
 
 def _broker_config(config: NodeConfig) -> BrokerConfig:
-    """For the service."""
+    """Settings of the service."""
     return BrokerConfig(
         fetch_max_bytes=config.fetch_max_bytes,
         rack_aware_fetch=config.replica_selector == RACK_AWARE,
@@ -333,12 +333,12 @@ def _broker_config(config: NodeConfig) -> BrokerConfig:
 
 
 def _listener_config(config: NodeConfig) -> ListenerConfig:
-    """For each Kafka listener."""
+    """Settings of each Kafka listener."""
     return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
 
 
 def static_settings(config: NodeConfig) -> list[StaticSetting]:
-    """What DescribeConfigs tells of settings that cannot change while the node runs."""
+    """Settings that cannot change while the node runs, for DescribeConfigs."""
     rows = dict(config.rows)
     rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
     return [StaticSetting(name, row, config.given.get(name)) for name, row in rows.items()]

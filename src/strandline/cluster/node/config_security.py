@@ -31,7 +31,7 @@ LISTENER_SETTINGS: Mapping[str, Setting[str]] = {
     ENABLED: Sasl.sasl_enabled_mechanisms,
     PLAIN_JAAS: PLAIN_USERS,
 }
-"""What may be given for one listener, by the name without the prefix."""
+"""Settings that may be given for one listener, by the name without the prefix."""
 
 
 def listener_setting(name: str) -> tuple[str, Setting[str]] | None:

@@ -1,4 +1,4 @@
-"""How a data directory is born: its cluster, its node, its own id, and the first controllers.
+"""Formatting of a data directory: its cluster, its node, its own id, and the first controllers.
 
 A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
 epoch it has voted in already (schedule 26). Only `strandline dev` formats, and says so.
@@ -33,7 +33,7 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """What the main data directory was made for.
+    """Result of formatting a node's directories.
 
     Attributes:
         path: of that directory.
@@ -121,7 +121,7 @@ def format_directory(
 
 @contextmanager
 def _locked(disk: Disk, path: str) -> Iterator[None]:
-    """This process alone is in the directory, which is made if need be, with the names that a start left away."""
+    """Lock the directory, which is made if need be, with the names that a start left away."""
     disk.mkdir(path)
     lock = disk.lock(path)  # rule A3/a-directory-formatted-by-everybody
     try:

@@ -38,7 +38,7 @@ MakeProtocol = Callable[[], asyncio.BaseProtocol]
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """What `run_node` runs on."""
+    """Event loop of `run_node`."""
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: MakeProtocol, host: str | None = None, port: int | None = None, **keywords: Any
@@ -126,7 +126,7 @@ class ListeningServer(asyncio.AbstractServer):
         return bool(self.sockets)
 
     async def start_serving(self) -> None:
-        """It serves from the start."""
+        """Serve from the start."""
 
     async def serve_forever(self) -> None:
         await self._loop.create_future()

@@ -1,4 +1,4 @@
-"""What the HTTP pages show of a node."""
+"""View of a node for the HTTP pages."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ class ObservedNode(Protocol):
         """The node does its work."""
 
     def describe(self) -> Mapping[str, str | int]:
-        """Who it is and where it listens."""
+        """Identity and listeners of the node."""

@@ -55,7 +55,7 @@ _LAST_PRODUCER_ID = 2**63 - 1
 
 
 class BrokerState(Enum):
-    """What a registered broker may do."""
+    """States of a registered broker, by what it may do."""
 
     FENCED = "nothing: it is in no ISR and leads nothing"
     UNFENCED = "lead and follow"
@@ -211,7 +211,7 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
 
 
 class _Reports(NamedTuple):
-    """What a heartbeat says of replicas.
+    """Reports on replicas in one heartbeat.
 
     Attributes:
         failed: the broker cannot serve them any more.

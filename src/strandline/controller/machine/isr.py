@@ -168,7 +168,7 @@ def _validate_isr(partition: PartitionInfo, item: AlterPartitionItem) -> None:
 
 
 def _ineligible(image: MetadataImage, member: IsrMember) -> str:
-    """Why a broker may not be in an ISR, or nothing."""
+    """Reason why a broker may not be in an ISR, or ""."""
     broker = image.brokers.get(member.node_id)
     if broker is None:
         return "is not registered"  # rule B2/unregistered-member-joins

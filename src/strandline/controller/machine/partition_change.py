@@ -35,7 +35,7 @@ from strandline.proto.marks import mark
 
 
 class Election(Enum):
-    """How far an election may go."""
+    """Kinds of election, by how far they may go."""
 
     ONLINE = "keep a leader that may lead, else elect a clean one"
     PREFERRED = "the first replica, if it is in the ISR, even if another one leads"
@@ -43,7 +43,7 @@ class Election(Enum):
 
 
 class Rule(Enum):
-    """By which rule the leader leads; the words stand in the record's reason."""
+    """Rule by which the leader leads; the words stand in the record's reason."""
 
     KEPT = "the leader stays"
     IN_SYNC = "elected from the ISR"
@@ -60,7 +60,7 @@ class Rule(Enum):
 
 
 class LogPosition(NamedTuple):
-    """Where a replica's log ends while its partition has no leader; the last epoch is -1 where it has no record."""
+    """End of a replica's log while its partition has no leader; the last epoch is -1 where it has no record."""
 
     last_epoch: LeaderEpoch
     log_end_offset: Offset
@@ -158,7 +158,7 @@ class PartitionChange:
         self._waits = False
         self._reason = reason
         self.rule = Rule.KEPT
-        """By which rule the leader of the record leads."""
+        """Rule by which the leader of the record leads."""
 
     def build(self) -> PartitionChangeRecord | None:
         """The record, or None when the partition stays as it is."""

@@ -67,7 +67,7 @@ class OffsetTracker:
         return replicas
 
     def condition(self, topic_id: TopicId, partition: int, node_id: NodeId) -> LogCondition | None:
-        """What a replica's recovery found, or None."""
+        """Finding of a replica's recovery, or None."""
         return self._conditions.get(node_id, {}).get(TopicIdPartition(topic_id, partition))
 
     def of(self, topic_id: TopicId, partition: int, node_id: NodeId) -> TrackedOffsets | None:

@@ -65,7 +65,7 @@ def _alter_one(state: MachineState, sender: NodeId, change: TierChange) -> list[
 
 
 def _check_sender(partition: PartitionInfo, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
-    """In the order of `machine.isr.validate`.
+    """Check the sender of a change, in the order of `machine.isr.validate`.
 
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST.

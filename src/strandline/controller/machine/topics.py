@@ -182,7 +182,7 @@ def _new_topic_id(state: MachineState, proposed: TopicId) -> TopicId:
 
 
 def _first_half(topic_id: TopicId) -> int:
-    """As it is in an id of version 4, whatever was proposed."""
+    """First half of a topic id, as it is in an id of version 4, whatever was proposed."""
     return UUID(int=topic_id.int, version=4).int >> 64
 
 

@@ -1,4 +1,4 @@
-"""What the quorum offers to the rest of a node: values, errors, and the listener that replays the metadata log.
+"""Interface of the quorum for the rest of a node: values, errors, and the listener that replays the metadata log.
 
 The consumers (the active controller, the image publisher of each broker) see committed batches in order, each exactly
 once between two snapshot loads, and never an uncommitted one. Record bytes are opaque to the quorum.
@@ -22,19 +22,20 @@ DAMAGE_ADVICE = (
     "then has no vote, until `strandline quorum restore-vote` gives it back. On the only controller restore the "
     "directory from a copy"
 )
-"""What to do about damage in the metadata log or its snapshots. Its quorum-promise file must stay: it is the proof that
-a controller has voted (rule A14)."""
+"""Advice on damage in the metadata log or its snapshots. Its quorum-promise file must stay: it is the proof that a
+controller has voted (rule A14)."""
 
 
 class LeaderAndEpoch(NamedTuple):
-    """Who leads the metadata quorum. `leader_id` is None while an election runs; the epoch never goes back."""
+    """Leader and epoch of the metadata quorum. `leader_id` is None while an election runs; the epoch never goes
+    back."""
 
     leader_id: NodeId | None
     epoch: int
 
 
 class NotLeader(KafkaError):
-    """This node does not lead the quorum in the epoch that the caller named; nothing was appended."""
+    """The node does not lead the quorum in the epoch that the caller named; nothing was appended."""
 
     def __init__(self, leader_and_epoch: LeaderAndEpoch, *, wanted_epoch: int) -> None:
         self.leader_and_epoch = leader_and_epoch
@@ -66,14 +67,16 @@ class QuorumConfig:
     """Timing and sizes of the quorum; Kafka's names where Kafka has the setting."""
 
     quorum_election_timeout_ms: int = 1000
-    """How long an election, or a voter that knows no leader, waits; each wait is drawn from [1, 2) times this."""
+    """Milliseconds that an election, or a voter that knows no leader, waits; each wait is drawn from [1, 2) times this.
+    """
 
     quorum_fetch_timeout_ms: int = 1500
     """A voter without a successful fetch for this long asks for an election. The leader resigns after 1.5 times this
     without fetches of a majority (rule A5)."""
 
     quorum_request_timeout_ms: int = 1000
-    """How long one call between quorum nodes may take; a fetch that may be parked gets at least twice its wait."""
+    """Milliseconds that one call between quorum nodes may take; a fetch that may be parked gets at least twice its
+    wait."""
 
     quorum_retry_backoff_ms: int = 20
     """Wait before a failed call is repeated."""
@@ -86,14 +89,14 @@ class QuorumConfig:
     in the order of succession times twice this, unless a retried fetch succeeds first."""
 
     quorum_fetch_max_wait_ms: int = 500
-    """How long the leader parks a fetch that it has nothing new for (long poll); at most a third of the fetch timeout
-    is asked for."""
+    """Milliseconds that the leader parks a fetch that it has nothing new for (long poll); at most a third of the fetch
+    timeout is asked for."""
 
     quorum_fetch_max_bytes: int = 8 * 1024 * 1024
-    """At most this many bytes of the log in one fetch answer, save that one batch always fits."""
+    """Bytes of the log in one fetch answer, at most, save that one batch always fits."""
 
     quorum_snapshot_chunk_bytes: int = 1024 * 1024
-    """At most this many bytes of a snapshot in one FetchSnapshot answer."""
+    """Bytes of a snapshot in one FetchSnapshot answer, at most."""
 
     snapshot_max_new_record_bytes: int = 20 * 1024 * 1024
     """A snapshot is taken once this many committed bytes were appended since the last one (Kafka:
@@ -173,7 +176,8 @@ class QuorumView(Protocol):
         """The voters to which the last call found no connection, and why."""
 
     def describe(self) -> QuorumDescription:
-        """Who leads, and how far each replica has come; only the leader knows the others."""
+        """Description of the quorum: its leader, and how far each replica has come; only the leader knows the
+        others."""
 
 
 class QuorumLog(QuorumView, Protocol):

@@ -129,7 +129,7 @@ class RaftCore:
 
     @property
     def key(self) -> ReplicaKey:
-        """This replica."""
+        """Node id and directory id of this replica."""
         return self.node.key
 
     @property
@@ -153,7 +153,7 @@ class RaftCore:
         return self.node.is_voter
 
     def deadline_ms(self) -> float:
-        """When `tick` is due; infinity for never."""
+        """Time when `tick` is due, in monotonic milliseconds; infinity for never."""
         return self.role.deadline_ms()
 
     # --- inputs ------------------------------------------------------------------------------------------------------
@@ -203,12 +203,12 @@ class RaftCore:
         self._make(self.role.resign(Event.RESIGN_REQUESTED))
 
     def add_voter(self, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
-        """See `voter_changes.add_voter`, which this leader carries out. Raises KafkaError NOT_CONTROLLER besides."""
+        """Carry out `voter_changes.add_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
         return voter_changes.add_voter(self._as_leader(), node_id, directory_id, now_ms)
 
     def remove_voter(self, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
-        """See `voter_changes.remove_voter`, which this leader carries out. Raises KafkaError NOT_CONTROLLER besides."""
+        """Carry out `voter_changes.remove_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
         return voter_changes.remove_voter(self._as_leader(), node_id, directory_id, now_ms)
 
@@ -355,7 +355,8 @@ class RaftCore:
             self._make(Move(Event.HIGHER_EPOCH, epoch, election_deadline_ms=deadline_ms))
 
     def _fit_role(self) -> None:
-        """What was fetched, or cut, may have made a voter of this observer, or the other way round."""
+        """Take the role that fits the voter set: what was fetched, or cut, may have made a voter of this observer, or
+        the other way round."""
         role = self.role
         if isinstance(role, Follower) and not self.is_voter:
             self._make(Move(Event.VOTE_REMOVED, self.epoch, leader_id=role.leader_id))

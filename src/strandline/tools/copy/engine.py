@@ -41,19 +41,20 @@ ANSWER_MS_MAX = 60_000
 """A question that nobody answers ends the copy after so long, or after `delivery.timeout.ms` where that is shorter."""
 
 FOLLOW_S = 0.5
-"""How often a copy that has caught up looks for more."""
+"""Seconds between two looks for more records, of a copy that has caught up."""
 
 AGAIN_S = 0.3
 PATIENCE_S = 60.0
-"""How long a copy that is refused looks again and again what is there, without getting further: a new leader may not
+"""Seconds that a copy which is refused looks again for what is there, without getting further: a new leader may not
 know yet that records are committed which it has (replica.lag.time.max.ms, 30 s)."""
 
 SETTLE_S = 5.0
-"""Where the source has lost records of a half-done round: what a process that was killed had under way is there by
-then, or gone. Only there time counts: elsewhere whoever is late brings the very records that are there already."""
+"""Seconds to wait where the source has lost records of a half-done round: the requests of a process that was killed
+have arrived by then, or never will. Only there time counts: elsewhere whoever is late brings the very records that are
+there already."""
 
 LAG_GRACE_S = 45.0
-"""How long records that were acknowledged may seem to be missing, for the same reason."""
+"""Seconds that acknowledged records may seem to be missing, for the same reason as in `PATIENCE_S`."""
 
 
 class Engine:
@@ -84,11 +85,11 @@ class Engine:
             raise CopyRefused(f"source and target are one topic, {source}: a copy goes into another one")
         self.tally = CopyCounts()
         self.starts: dict[int, int] = {}
-        """Of each source partition: where this run began."""
+        """Start offset of this run, by source partition."""
         self.positions: dict[int, int] = {}
-        """Of each source partition: how far it is."""
+        """Next offset to copy, by source partition."""
         self.ends: list[int] = []
-        """Of each target partition."""
+        """End offset of each target partition."""
         self._target = target
         self._group = group
         self._wish = wish
@@ -98,7 +99,7 @@ class Engine:
         self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
-        """Of each source partition, where known: the leader epoch in which its goal was told."""
+        """Leader epoch in which the goal was reported, by source partition, where known."""
         producer = ProducerConfig(settings)
         if producer.partitioner is not None:
             raise ConfigError("partitioner", producer.partitioner, "a copy goes by the key, as clients do without one")
@@ -183,7 +184,8 @@ class Engine:
                     await self._lease.take()
 
     async def _attempt(self) -> None:
-        """What a copy finds wrong means nothing if another one had the place by then: it has seen that one's work."""
+        """Make one attempt. An error means nothing if another copy had the lease by then: this one has seen the other's
+        work."""
         try:
             await self._go_on()
         except CopyTakenOver:
@@ -357,7 +359,7 @@ class Engine:
     # -- one round --------------------------------------------------------------------------------------------------
 
     async def _written(self, planned: Round) -> dict[int, Written]:
-        """What earlier runs have written of a round; sets `ends` accordingly."""
+        """Records of a round that earlier runs have written; sets `ends` accordingly."""
         firsts = await self._source_bounds(EARLIEST)
         lost = False
         for number, (start, end) in planned.ranges.items():

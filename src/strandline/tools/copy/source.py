@@ -1,4 +1,4 @@
-"""From the source: the records of a range, as they are to be sent."""
+"""The source of a copy: the records of a range, as they are to be sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.tools.copy.errors import RecordsDeleted
 Transform = Callable[[ConsumerRecord], ConsumerRecord | None]
 
 SLICE_RECORDS = 500
-"""After so many records the heartbeats, and what is sent and fetched, have their turn."""
+"""Records after which the heartbeats, and what is sent and fetched, have their turn."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class CopyCounts:
 
 
 class Slice(NamedTuple):
-    """Some records in order, the codec of their batch, and the offset behind them."""
+    """Records in order, the codec of their batch, and the offset behind them."""
 
     records: list[ConsumerRecord]
     codec: Codec
@@ -92,7 +92,7 @@ class Source:
                     yield Slice(part, batch.header.codec, next_offset)
 
     def deleted(self, number: int, start: int, end: int) -> int:
-        """How many offsets were deleted; raises RecordsDeleted unless that is accepted."""
+        """Number of deleted offsets; raises RecordsDeleted unless that is accepted."""
         if not self._accept_deleted:
             raise RecordsDeleted(TopicPartition(self.topic, number), start, end)
         return end - start

@@ -26,12 +26,13 @@ BATCH_BYTES = 256 << 10
 """A batch is closed at this size before compression, or at a quarter of the target's max.message.bytes."""
 
 OPEN_BYTES = 64 << 20
-"""What the open batches of all partitions may take together: with more than 256 partitions they are smaller."""
+"""Bytes that the open batches of all partitions may take together: with more than 256 partitions they are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What the target is to be like. None: as the source; `configs` stand beside those that are the source's own."""
+    """Topic that the copy is to make. None: as the source has it; `configs` are added to those that are the source's
+    own. None: as the source; `configs` stand beside those that are the source's own."""
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -148,7 +149,7 @@ async def _refuse_unless_empty(admin: Admin, there: TopicDescription) -> None:
 
 
 def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: TargetSpec) -> None:
-    """What was asked for against what is there."""
+    """Compare an existing topic with what was asked for."""
     count, replicas = len(there.partitions), max((len(part.replicas) for part in there.partitions), default=1)
     if wish.partitions not in (None, count):
         raise CopyRefused(
@@ -168,12 +169,12 @@ def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: 
 
 
 async def bounds(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, int]:
-    """Where the logs begin (EARLIEST), or end for readers of committed records (LATEST)."""
+    """Start offsets of the logs (EARLIEST), or their ends for readers of committed records (LATEST)."""
     return {number: told.offset for number, told in (await listed(admin, topic, partitions, when)).items()}
 
 
 async def listed(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, ListedOffset]:
-    """As `bounds`, each with the leader epoch that told it."""
+    """Offsets as `bounds` gives them, each with the leader epoch that reported it."""
     if not partitions:
         return {}
     asked: dict[TopicPartition | tuple[str, int], int] = {TopicPartition(topic, number): when for number in partitions}

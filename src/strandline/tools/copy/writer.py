@@ -148,7 +148,7 @@ def _weight(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str,
 
 
 class Written:
-    """What lies in one target partition behind the start of a round: records that an earlier run has written.
+    """Records in one target partition behind the start of a round: an earlier run has written them.
 
     Args:
         end: where it ends; what comes behind has been written since.
@@ -193,8 +193,8 @@ class Written:
         return False
 
     async def rest(self) -> int | None:
-        """When the round is at its end: the offset of a record that lies here all the same; None where none does, or
-        where the source has lost some. Raises ForeignRecords."""
+        """Offset of a record that lies behind the end of the round; None where there is none, or where the source has
+        lost some. Raises ForeignRecords."""
         while not self.is_over:
             there = await self._next()
             if there is not None and not self._lenient:

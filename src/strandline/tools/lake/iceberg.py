@@ -118,7 +118,7 @@ class IcebergSink:
 
 
 def state_of(table: Table) -> State:
-    """Up to where a table is, by the newest snapshot that says so: compaction and the like make others.
+    """State of a table, from the newest snapshot that carries one: compaction and the like make snapshots without.
 
     Raises:
         IcebergFailed: it has rows, and no snapshot of it is an export's.
@@ -204,7 +204,7 @@ def _followed_by(state: State, change: Commit) -> State:
 
 
 def _bad_up_to(state: State, change: Commit) -> State:
-    """Beyond the ranges of a commit whose bad rows are there; what lies between had none."""
+    """State behind the ranges of a commit whose bad rows are stored; what lies between had none."""
     ends = {key: end for key, end in state.ends.items() if key[0] not in change.new_topics}
     for topic, parts in change.ranges.items():
         for number, (_start, end) in parts.items():

@@ -51,7 +51,7 @@ def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShap
 
 
 def _kept(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, dict[Partition, None]]:
-    """What each had and still may have."""
+    """Partitions that each member had and still may have."""
     names = {shape.topic_id: name for name, shape in topics.items()}
     taken: set[Partition] = set()
     owned: dict[str, dict[Partition, None]] = {}
@@ -191,4 +191,4 @@ def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""By Kafka's name."""
+"""Assignors, by Kafka's name."""

@@ -45,7 +45,7 @@ class SlowDisk(DiskAbove):
         self.sync_dir = disk.sync_dir
 
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
-        """As the disk, told later. Raises DiskError."""
+        """Sync as the disk does, and report it later. Raises DiskError."""
         return self._told_later(self._disk.sync(files, directories, wait_ms))
 
     async def _told_later(self, begun: Awaitable[None]) -> None:
@@ -53,7 +53,7 @@ class SlowDisk(DiskAbove):
         await self._delay()
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:
-        """As the disk, told later. Raises DiskError."""
+        """Read as the disk does, and report it later. Raises DiskError."""
         data = await self._disk.pread_cold(file, size, position)
         await self._delay()
         return data
@@ -68,7 +68,7 @@ class ShiftedClock:
         self._ahead_ms = ahead_ms
 
     def wall_ms(self) -> int:
-        """What the machine says, and what it is ahead by."""
+        """Wall clock of the machine, with what it is ahead by."""
         return self._clock.wall_ms() + self._ahead_ms()
 
 
@@ -82,7 +82,7 @@ ASKED = frozenset({"fail_next", "slow_disk_ms", "clock_ahead_ms", "clear"})
 
 
 class BadFault(ValueError):
-    """What was asked for is no fault; the message says what is allowed."""
+    """The requested fault does not exist; the message says what is allowed."""
 
 
 @dataclass

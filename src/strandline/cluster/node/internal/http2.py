@@ -65,14 +65,14 @@ _WINDOW_UPDATE = Struct(">IBII")
 _WINDOW_UPDATE_START = (4 << 8) | 8
 
 _SCRATCH = bytearray(256 * 1024)
-"""What was just received, of whichever connection: it is taken in at once, within `buffer_updated`."""
+"""Buffer of what was just received, of whichever connection: it is taken in at once, within `buffer_updated`."""
 _SCRATCH_VIEW = memoryview(_SCRATCH)
 
 Accept = Callable[[GrpcStream, str], None]
 """A peer has opened a stream for this method."""
 
 Refuses = Callable[[Mapping[str, Any] | None], str | None]
-"""Why the holder of a certificate may not be here; None: it may."""
+"""Reason why the holder of a certificate may not be here; None: it may."""
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -98,19 +98,19 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.h2 = h2_connection(client=client)
         self.streams: dict[int, GrpcStream] = {}
         self.frame_bytes_max = self.h2.max_outbound_frame_size
-        """Of a DATA frame that we send."""
+        """Bytes of a DATA frame that we send, at most."""
         self.write_paused = False
         self.broken: RpcUnavailable | None = None
-        """Why nothing more goes over this connection."""
+        """Reason why nothing more goes over this connection."""
         self.leaving: RpcUnavailable | None = None
         """The peer takes no new streams here (GOAWAY)."""
         self.paid_frames = UNPAID_FRAMES_MAX
-        """How many more frames without data the peer may send for now. Data in either direction pay for more."""
+        """Frames without data that the peer may still send for now. Data in either direction pay for more."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.where = "?"
         self.certificate: Mapping[str, Any] | None = None
         self.on_refused: Callable[[str, str], None] | None = None
-        """Called with the peer's address and the reason."""
+        """Callback for a refused peer, with its address and the reason."""
         self._refuses = refuses
         self._transport: asyncio.Transport | None = None
         self._preface_left = 0 if client else PREFACE_BYTES
@@ -423,8 +423,8 @@ class Http2Connection(asyncio.BufferedProtocol):
     # The end
 
     def _keep_alive(self) -> None:
-        """After a silence ask whether the peer is there; a peer that does not answer is gone: a machine without power
-        sends no FIN."""
+        """Ask after a silence whether the peer is there; a peer that does not answer is gone: a machine without
+        power sends no FIN."""
         if self._transport is None:
             return
         silent_s = self._loop.time() - self._heard_s
