@@ -94,12 +94,18 @@ class Progress:
             self._done[partition] = OffsetAndMetadata(offset, "", -1 if known is None else known.leader_epoch)
 
     def move(self, partition: TopicPartition, offset: int | None) -> None:
-        """The caller goes on from elsewhere (None: not known yet): what he held is not done."""
+        """The caller goes on from elsewhere (None: not known yet): what it held is not done. While it holds records, a
+        place beyond what is done counts as one of them: it is done with the next call for records."""
         self._settle()
-        self._handed.pop(partition, None)
-        self._done.pop(partition, None)
-        if offset is not None:
+        held, done = self._handed.pop(partition, None), self._done.pop(partition, None)
+        if offset is None:
+            return
+        if held is None or (done is not None and offset <= done.offset):
             self._done[partition] = OffsetAndMetadata(offset)
+            return
+        self._handed[partition] = OffsetAndMetadata(offset)  # schedule 64/a-seek-finishes-what-is-held
+        if done is not None:
+            self._done[partition] = done
 
     def take_up(self, partition: TopicPartition) -> None:
         """A tenure begins, unless one lasts."""
