@@ -1,4 +1,4 @@
-"""How far a search goes: the bounds of each model, and those that have a name.
+"""Bounds of a search: those of each model, and those that have a name.
 
 Every step that is a fault or a wish of somebody costs: the bounds say how many of each one path may have. What the
 product does by itself costs nothing.
@@ -19,7 +19,7 @@ def _bound(default: int, what: str, least: int = 0, most: int = _MOST) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class QuorumBounds:
-    """Of three voters."""
+    """Bounds of the quorum: three voters."""
 
     epochs: int = _bound(2, "The last epoch that anybody may open.")
     records: int = _bound(1, "Records that clients append, in all; leader changes come on top.")
@@ -41,7 +41,7 @@ class QuorumBounds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """Of three brokers with one partition, and its controller."""
+    """Bounds of the partition: three brokers with one partition, and its controller."""
 
     min_isr: int = _bound(2, "min.insync.replicas.", least=1, most=3)
     leader_epochs: int = _bound(2, "The last leader epoch; the first is 0.")

@@ -1,4 +1,4 @@
-"""What an explored model is: states, the steps from each to the next, and the names under which steps are told."""
+"""Interface of an explored model: states, the steps from each to the next, and the names under which steps are told."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Model(Protocol):
     parts: Parts
 
     def starts(self) -> Sequence[State]:
-        """Where the search begins."""
+        """States where the search begins."""
         ...
 
     def steps(self, state: State) -> Iterator[Step]:

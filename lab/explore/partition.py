@@ -121,7 +121,7 @@ class PartitionModel(ControllerSteps):
             before = digest
 
     def _settle(self, event: tuple[Any, ...], state: State) -> Iterator[Step]:
-        """What follows by itself, at once or with delays."""
+        """Follow with what happens by itself, at once or with delays."""
         for kind, node, happen in self._internals(state):
             if kind in self.acts.look(state[node]).slow:
                 continue
@@ -141,7 +141,7 @@ class PartitionModel(ControllerSteps):
     # What happens by itself
 
     def _internals(self, state: State) -> Iterator[Internal]:
-        """What can happen by itself now, in the order in which it does."""
+        """Events that can happen by themselves now, in the order in which they do."""
         newest = self.acts.published(state[SHARED])
         looks = [(self.acts.place(state[node]), node) for node in NODES]
         looks.sort()
@@ -184,7 +184,7 @@ class PartitionModel(ControllerSteps):
         yield from self._say(self._changed(state, {node: connected, leader: accepted}, rest), node, leader, "connect")
 
     def _say(self, state: State, node: NodeId, leader: NodeId, name: str = "say") -> Iterator[Step]:
-        """What a follower has to say arrives, or is held back."""
+        """Let what a follower has to say arrive, or hold it back."""
         said = self.acts.one(state[node], node, "say")
         event = (name, node, leader)
         for heard in self.acts.of(state[leader], leader, "receive_requests", node, said.out):
@@ -195,7 +195,7 @@ class PartitionModel(ControllerSteps):
             yield self._after(("held", *event), state, {node: said}, state[0] - NETWORK, messages)
 
     def _offer(self, state: State, node: NodeId, follower: NodeId) -> Iterator[Step]:
-        """What a leader has for a follower arrives. To hold it back would be to send it later."""
+        """Let what a leader has for a follower arrive. To hold it back would be to send it later."""
         offered = self.acts.one(state[node], node, "offer", follower)
         for heard in self.acts.of(state[follower], follower, "receive_replies", offered.out):
             yield self._after(("offer", node, follower), state, {node: offered, follower: heard}, state[0])

@@ -63,7 +63,7 @@ class ControllerSteps(PartitionSteps):
         )
 
     def report(self, state: State, node: NodeId) -> Iterator[Step]:
-        """It says so with a heartbeat."""
+        """Report with a heartbeat."""
         now = self.acts.look(state[node])
         reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)
         return self._command(("report", node), state, "report", node, now.life, reported)
@@ -92,7 +92,7 @@ class ControllerSteps(PartitionSteps):
     def _commanded(
         self, event: tuple[Any, ...], state: State, *command: Any
     ) -> Iterator[tuple[tuple[Any, ...], State, int | Violation]]:
-        """What a command may come to, within the bounds; and the answer to it."""
+        """Results of a command, within the bounds; and the answers to it."""
         for number, (metadata, answer) in enumerate(self.acts.commands(state[SHARED], *command)):
             partition = self.acts.world(metadata).metadata.partition
             if partition.leader_epoch > self.bounds.leader_epochs or partition.partition_epoch > self.bounds.changes:

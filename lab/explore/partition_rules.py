@@ -1,4 +1,4 @@
-"""What must hold of an explored partition: the invariants of KIP-966's specification, and those of rules B."""
+"""Invariants of an explored partition: those of KIP-966's specification, and those of rules B (replication)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.replica.states import Role
 
 
 class BrokerView(NamedTuple):
-    """What a broker is at one instant, as far as anything is decided or judged by it.
+    """View of a broker at one instant, as far as anything is decided or judged by it.
 
     Attributes:
         life: the broker epoch; 0 while no process runs that has registered.
@@ -60,7 +60,7 @@ class BrokerView(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """When its turn is, where several brokers can do something: not by their names, which mean nothing."""
+        """Rank of its turn, where several brokers can do something: not by their names, which mean nothing."""
         state = (len(self.entries), len(self.disk), self.unsynced, self.high_watermark, self.connected, self.says)
         return (self.leads < 0, self.life, *state, self.retries, self.slow, self.reported)
 
@@ -158,7 +158,7 @@ def _known(broker: Broker) -> Any:
 
 
 def published(metadata: Metadata) -> Any:
-    """What a broker knows that has heard of everything: compare with `BrokerView.knows`."""
+    """Knowledge of a broker that has heard of everything: compare with `BrokerView.knows`."""
     brokers = tuple(
         (node, int(one.broker_epoch), one.fenced, one.in_controlled_shutdown)
         for node, one in sorted(metadata.brokers.items())
@@ -175,7 +175,7 @@ def _lagging(core: Any) -> tuple[NodeId, ...]:
 
 
 def _streams(broker: Broker) -> dict[str, Any]:
-    """What there is to be said on streams."""
+    """Frames to be said on streams."""
     streams, fetcher = broker.streams, broker.fetcher
     assert streams is not None
     found: dict[str, Any] = {}
@@ -205,7 +205,7 @@ def _risen(broker: Broker, node: Any) -> bool:
 
 
 class World(NamedTuple):
-    """What all brokers share.
+    """World that all brokers share.
 
     Attributes:
         metadata: as committed.
@@ -217,7 +217,7 @@ class World(NamedTuple):
 
 
 def judge_step(node: NodeId, before: BrokerView, after: BrokerView, trouble: str) -> Violation | None:
-    """What one broker may not do, whatever the others are."""
+    """Judge one step of one broker, by what it may not do whatever the others are."""
     if trouble:
         return Violation("CommittedRecordsAreKept", f"{node}: {trouble}")
     if before.life == after.life and after.high_watermark < before.high_watermark:
@@ -349,7 +349,7 @@ def _nodes(nodes: Any) -> str:
 
 
 def tell_metadata(world: World) -> str:
-    """What is committed of the partition and its brokers, in full."""
+    """Committed metadata of the partition and its brokers, in full."""
     one = world.metadata.partition
     leader = "none" if one.leader == NO_NODE else f"n{int(one.leader)}"
     more = [

@@ -31,7 +31,7 @@ from strandline.proto.ids import NodeId
 
 
 class Outcome(NamedTuple):
-    """What one voter does in one step, in digests."""
+    """Result of one voter's step, in digests."""
 
     voter: int
     requests: tuple[int, ...]
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     answers: dict[int, int]
     """Calls that it held -> the same calls, answered."""
     new_role: bool
-    """What its present role had asked nobody waits for any more."""
+    """True: nobody waits any more for what its present role had asked."""
     violation: Violation | None
 
 

@@ -1,4 +1,4 @@
-"""What must hold of an explored quorum: Kafka's simulation invariants and those of Vanlightly's KRaft specification.
+"""Invariants of an explored quorum: Kafka's simulation invariants and those of Vanlightly's KRaft specification.
 
 Rules of one voter are judged in the step that could break them (`judge_step`), rules of all of them on what a step
 changed (`History`).
@@ -20,7 +20,7 @@ MAJORITY = 2
 
 
 class VoterView(NamedTuple):
-    """What a voter is at one instant, as far as anything is decided or judged by it.
+    """View of a voter at one instant, as far as anything is decided or judged by it.
 
     `log` and `disk` begin at `start`. `leads`: the epoch that it leads, 0 for none. `epoch_watermark`: the leader's own
     high watermark in its epoch. `in_doubt`: its disk may have lost what it had synced, and it has not caught up since.
@@ -42,7 +42,7 @@ class VoterView(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the log ends."""
+        """End of the log."""
         return self.log[-1].next_offset if self.log else self.start.offset
 
 
@@ -71,7 +71,7 @@ def look(voter: Voter) -> VoterView:
 def judge_step(
     node: NodeId, before: VoterView, after: VoterView, sent: list[Any], *, restarted: bool
 ) -> Violation | None:
-    """What one voter may not do, whatever the others are."""
+    """Judge one step of one voter, by what it may not do whatever the others are."""
     if after.epoch < before.epoch:
         return Violation("MonotonicEpoch", f"{node} goes back from epoch {before.epoch} to {after.epoch}")
     forgotten = _forgets(before.saved, after.saved)
@@ -125,7 +125,7 @@ def _undurable(answered: Answered, saved: ElectionState | None) -> bool:
 
 
 class History(NamedTuple):
-    """What has happened for good.
+    """Facts that hold for good.
 
     Attributes:
         leaders: who led epoch 1, 2, ...; None while nobody did.

@@ -82,7 +82,7 @@ CHANCE = _Half()
 
 
 def voter_codec() -> Codec:
-    """What of a voter is its state, and what only says how long it waits."""
+    """Codec of a voter's state; what only says how long it waits is left out."""
     waits: dict[tuple[type, str], Any] = {
         (role, "_election_deadline_ms"): PENDING_MS for role in (Unattached, Prospective, Candidate, Resigned)
     }
@@ -217,7 +217,7 @@ class Voter:
         return self.start_process(proven=not doubted)
 
     def zeroed(self, lost: int) -> list[Any]:
-        """As `crash`, and the disk does not give back the newest `lost` batches that it had synced.
+        """Crash as `crash` does, and the disk does not give back the newest `lost` batches that it had synced.
 
         Time stands still, so that the end of this log is doubted until it has caught up: the wait of rule A22 is taken
         to be long enough for the others to be there.
@@ -268,7 +268,7 @@ class Voter:
         return self._carry_out()
 
     def take_snapshot(self) -> list[Any]:
-        """It writes a snapshot of everything committed, and deletes the log below it."""
+        """Write a snapshot of everything committed, and delete the log below it."""
         core = self._core()
         offset = core.high_watermark
         snapshot = OffsetAndEpoch(offset, core.log.epoch_before(offset))
@@ -287,7 +287,7 @@ class Voter:
         return self.core
 
     def _durable_end(self) -> int:
-        """How far the disk agrees with the log as it is."""
+        """End up to which the disk agrees with the log as it is."""
         end = self.start.offset
         for held, written in zip(self.disk, self.log, strict=False):
             if held != written:
@@ -342,7 +342,7 @@ class Voter:
 
 
 def _plain(batch: Batch) -> Batch:
-    """Who voted for the leader makes no two logs differ."""
+    """Batch without who voted for the leader, which makes no two logs differ."""
     if not isinstance(batch.data, LeaderChange):
         return batch
     return Batch(batch.base_offset, batch.next_offset, batch.epoch, LeaderChange(batch.data.leader_id, (), ()))

@@ -18,7 +18,7 @@ _FORK = multiprocessing.get_context("fork")
 _STATES, _STEPS, _STOP, _KB = range(4)
 _FIELDS = 4
 _LOOK_S = 0.2
-"""How often progress is looked at."""
+"""Seconds between two looks at the progress."""
 
 
 def explore(model: Model, limits: Limits, *, jobs: int = 1, on_level: Any = None) -> Found:

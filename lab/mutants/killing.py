@@ -32,7 +32,7 @@ _TEST_S = 60
 
 @dataclass
 class Verdict:
-    """How one mutant ended."""
+    """Result of one mutant."""
 
     name: str
     rule: str
@@ -42,7 +42,7 @@ class Verdict:
     """The killers that held, or that could not be run: each is a hole in the tests."""
     seconds: float = 0.0
     details: str = ""
-    """What was printed, where something survived."""
+    """Output of the tests, where something survived."""
 
     @property
     def killed(self) -> bool:
@@ -154,7 +154,7 @@ def _child(connection: Connection, mutant: Mutant) -> None:
 
 
 def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
-    """Which of the tests fail in a pytest of this process, with the mutant applied (if any); and what it printed."""
+    """Tests that fail in a pytest of this process, with the mutant applied (if any); and what it printed."""
     import pytest
 
     failed = dict.fromkeys(tests, False)

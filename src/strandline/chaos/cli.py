@@ -187,7 +187,7 @@ def _until(seeds: Iterable[int], minutes: float | None) -> Iterator[int]:
 
 
 class _Report:
-    """What is shown: a progress bar on standard error, failures in full, a summary."""
+    """Output of a run: a progress bar on standard error, failures in full, a summary."""
 
     def __init__(self, output: str, timeline: bool, case: Case) -> None:
         self.failed: list[int] = []

@@ -88,7 +88,7 @@ class Journal:
         self._line(entry)
 
     def errors(self, counts: dict[str, int]) -> None:
-        """What went wrong in the clients' eyes, counted since their beginning."""
+        """Note the errors that clients saw, counted since their beginning."""
         self._line({"errors": counts})
 
     def flush(self) -> None:
@@ -237,7 +237,7 @@ class Begin(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """What went wrong in a client's eyes, counted since its beginning."""
+    """Errors that a client saw, counted since its beginning."""
 
     counts: dict[str, int]
 
@@ -253,7 +253,7 @@ class _Decoder:
         self._partitions: dict[str, Partition] = {}
 
     def event(self, line: str) -> Event:
-        """What the next line tells. Raises BadHistory."""
+        """Event in the next line. Raises BadHistory."""
         self.lines += 1
         try:
             entry = read_json(line)
@@ -268,7 +268,7 @@ class _Decoder:
 
 
 def events(lines: Iterable[str]) -> Iterator[Event]:
-    """What a journal tells, in its order.
+    """Events of a journal, in its order.
 
     Raises:
         BadHistory: a line other than a torn last one does not parse.

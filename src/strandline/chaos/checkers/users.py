@@ -1,4 +1,4 @@
-"""What must hold of what users do: consumers are given what they asked for, and records are what was sent.
+"""Checks of users: consumers are given what they asked for, and records are what was sent.
 
 | violation | says |
 |---|---|
@@ -25,7 +25,7 @@ from strandline.chaos.checkers.history import Partition
 from strandline.chaos.checkers.invariant import InvariantViolated
 
 SHOWN_MAX = 10
-"""So many offsets of a violation are told."""
+"""Maximum offsets listed per violation."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -70,10 +70,10 @@ class Content:
 
 @dataclass
 class UserRecords:
-    """What users were promised and given, over all incarnations of their process."""
+    """Promises to users and what they were given, over all incarnations of their process."""
 
     contents: dict[str, Content] = field(default_factory=dict)
-    """By value."""
+    """Contents by value."""
     acked: dict[Partition, dict[int, str]] = field(default_factory=dict)
     """Partition -> offset -> value."""
     done: dict[Partition, set[int]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class UserRecords:
         self.acked.setdefault(partition, {})[offset] = value
 
     def end(self, partition: Partition) -> int:
-        """Behind the last record that was acknowledged."""
+        """End behind the last record that was acknowledged."""
         return max(self.acked.get(partition, ()), default=-1) + 1
 
     def check_whole(self, who: str, shown: Iterable[ConsumedRecord]) -> None:
@@ -136,15 +136,15 @@ class UserRecords:
 
 
 class ConsumerPosition:
-    """Where one consumer stands: by what it asked for, and what it was given. Offsets follow on each other: nothing is
-    deleted or compacted in what it reads."""
+    """Position of one consumer: by what it asked for, and what it was given. Offsets follow on each other: nothing
+    is deleted or compacted in what it reads."""
 
     def __init__(self, who: str, ledger: UserRecords) -> None:
         self.who = who
         self.generation = 0
         """Counts up with every assignment and seek."""
         self.next: dict[Partition, int | None] = {}
-        """By assigned partition; None: it is for the consumer to find out."""
+        """Next offset by assigned partition; None: it is for the consumer to find out."""
         self.paused: set[Partition] = set()
         self.begins: Callable[[Partition, int], None] = lambda _partition, _offset: None
         """Checks where the consumer begins what it was given by a group. Raises InvariantViolated."""
@@ -153,14 +153,14 @@ class ConsumerPosition:
         self._asked_time: dict[Partition, int] = {}
 
     def hold(self, partitions: Iterable[Partition]) -> None:
-        """These are assigned, and begin where the consumer finds out."""
+        """Note partitions that are assigned, and begin where the consumer finds out."""
         self.generation += 1
         for one in partitions:
             self._move(one, None)
             self.paused.discard(one)
 
     def lose(self, partitions: Iterable[Partition]) -> None:
-        """These are assigned no more."""
+        """Note partitions that are assigned no more."""
         self.generation += 1
         for one in partitions:
             self.next.pop(one, None)
@@ -172,13 +172,13 @@ class ConsumerPosition:
         self._move(partition, offset)
 
     def seek_end(self, partition: Partition) -> None:
-        """To the end as it is now, or later."""
+        """Move to the end as it is now, or later."""
         self.generation += 1
         self._move(partition, None)
         self._at_least[partition] = self._ledger.end(partition)
 
     def seek_time(self, partition: Partition, timestamp_ms: int) -> None:
-        """To the first record of that time or later."""
+        """Move to the first record of that time or later."""
         self.generation += 1
         self._move(partition, None)
         self._asked_time[partition] = timestamp_ms
@@ -235,6 +235,6 @@ def check_answered(who: str, call: str, answered: Mapping[str, bool]) -> None:
 
 
 def check_memory(who: str, used: int) -> None:
-    """Of a producer all of whose records have their answers. Raises InvariantViolated."""
+    """Check the memory of a producer all of whose records have their answers. Raises InvariantViolated."""
     if used:
         raise InvariantViolated("MemoryComesBack", "nothing waits, and memory is taken", who=who, bytes=used)

@@ -1,4 +1,4 @@
-"""What a failure is about: the partition, the record, and their past. Built from a recording and a history."""
+"""The story of a failure: the partition, the record, and their past. Built from a recording and a history."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Story:
     subject: str
     """A partition, or the metadata quorum."""
     record: str = ""
-    """Which record was lost or wrong, if one was."""
+    """Record that was lost or wrong, if one was."""
     record_offset: int = -1
     steps: list[Step] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
@@ -58,11 +58,11 @@ class Story:
     replay: list[str] = field(default_factory=list)
     """Commands."""
     unit: str = "ms"
-    """Of its times: milliseconds of a run, or the steps of a path."""
+    """Unit of its times: milliseconds of a run, or the steps of a path."""
 
     @property
     def name(self) -> str:
-        """What the story is of."""
+        """Title of the story."""
         return f"Seed {self.seed}" if self.unit == "ms" else "A path through the states"
 
     def moment(self, at: float) -> str:
@@ -70,7 +70,7 @@ class Story:
         return f"{at:.0f} ms" if self.unit == "ms" else f"step {at:.0f}"
 
     def at(self, node: str, at_ms: float) -> Replica | None:
-        """What a node was at an instant: the last change that was seen then."""
+        """State of a node at an instant: the last change that was seen then."""
         last = None
         for point in self.replicas.get(node, ()):
             if point.at_ms > at_ms:
@@ -79,7 +79,7 @@ class Story:
         return last
 
     def committed_at(self, at_ms: float) -> Committed | None:
-        """What the committed metadata said at an instant."""
+        """Committed metadata at an instant."""
         last = None
         for point in self.committed:
             if point.at_ms > at_ms:
@@ -90,7 +90,7 @@ class Story:
 
 @dataclass
 class _Subject:
-    """What the violation points at."""
+    """Subject of the violation."""
 
     subject: str
     offset: int = -1
@@ -265,7 +265,7 @@ def _send_of(history: History | None, concern: _Subject) -> Send | None:
 
 
 def _on_node(node: str, points: list[Replica], offset: int, since_ms: float) -> list[Step]:
-    """When a replica's log end and high watermark passed the record, and when its log end fell below it."""
+    """Steps at which a replica's log end and high watermark passed the record, and when its log end fell below it."""
     steps = []
     held = committed = False
     for point in points:

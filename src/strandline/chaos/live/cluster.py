@@ -137,7 +137,7 @@ class LiveCluster(DevCluster):
         self._wires.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
 
     def held(self, a: int, b: int) -> int:
-        """How often something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing.
+        """Number of times that something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing.
 
         Raises:
             DevError: under "netns" nobody counts.
@@ -169,7 +169,7 @@ class LiveCluster(DevCluster):
             self._ahead.pop(node_id, None)
 
     def _ask(self, node_id: int, fault: Mapping[str, float]) -> None:
-        """By the node's fault hook. Raises OSError."""
+        """Ask for a fault by the node's fault hook. Raises OSError."""
         body = json.dumps(fault).encode()
         scheme, context = "http", None
         if self._layout.secure:
@@ -334,7 +334,7 @@ class LiveCluster(DevCluster):
 
     @property
     def store_url(self) -> str | None:
-        """Of the nodes' object store; None: they have none."""
+        """URL of the nodes' object store; None: they have none."""
         return self._settings.get(STORE_URL)
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
@@ -409,7 +409,7 @@ class LiveCluster(DevCluster):
 
 
 def why_no_mount() -> str | None:
-    """Why no node can be given a disk of its own here; None: it can."""
+    """Reason why no node can be given a disk of its own here; None: it can."""
     if sys.platform != "linux":
         return "a small disk for each node is a tmpfs, which Linux alone has"
     if os.geteuid() != 0:

@@ -84,7 +84,7 @@ def lose_newest_batches(directory: Path, seed: int) -> str:
 
 
 def _vouched_for(directory: Path) -> int:
-    """Up to where a start misses what is gone, by the node's checkpoints."""
+    """Offset up to which a start misses what is gone, by the node's checkpoints."""
     topic, _, number = directory.name.rpartition("-")
     where = TopicPartition(topic, int(number))
     return max(_checkpoint(directory.parent / name, where) for name in (RECOVERY_POINTS, HIGH_WATERMARKS))
@@ -108,7 +108,7 @@ def _batches(segment: bytearray) -> list[tuple[int, BatchHeader]]:
 
 
 def _checkpoint(path: Path, where: TopicPartition) -> int:
-    """What a checkpoint says of a partition; 0: nothing yet."""
+    """Offset of a partition in a checkpoint; 0: none yet."""
     try:
         return decode_offsets(str(path), path.read_bytes()).get(where, 0)
     except FileNotFoundError:

@@ -16,14 +16,15 @@ from strandline.proto.errors import StrandlineError
 SHOWN_MAX = 5
 SLOW_DISK_MS = (20, 50, 200)
 AHEAD_DAYS = (8, 400, -8)
-"""Beyond `retention.ms` of the topics, `offsets.retention.minutes` and `producer.id.expiration.ms`, or back as far."""
+"""Days by which a clock is set: beyond `retention.ms` of the topics, `offsets.retention.minutes` and
+`producer.id.expiration.ms`, or back as far."""
 SEGMENT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 4096
 RETENTION_MS = 7 * 24 * 3_600_000
-"""Of the topics: only a clock that is wrong makes a record of theirs older."""
+"""Retention of the topics, in milliseconds: only a clock that is wrong makes a record of theirs older."""
 
 CLOSED_S = 2.0
-"""So long after a change of their size segments are closed, on a machine that is not very busy."""
+"""Seconds until a segment.bytes change takes effect, on a machine that is not very busy."""
 
 
 class NotNow(Exception):
@@ -51,7 +52,7 @@ class ActiveFault:
 
 @dataclass(frozen=True)
 class FaultContext:
-    """What a fault may look at and do.
+    """Cluster and state that a fault works with.
 
     Attributes:
         whole: whether every replica is in its ISR and every node runs, now.
@@ -88,14 +89,14 @@ class FaultContext:
             raise NotNow("not every replica is in sync: a disk too many would be lost")
 
     def any_node(self) -> int:
-        """Some node that runs."""
+        """A node that runs, drawn."""
         running = self.target.running()
         if not running:
             raise NotNow("no node runs")
         return self.rng.choice(running)
 
     def any_broker(self) -> int:
-        """Some broker that runs."""
+        """A broker that runs, drawn."""
         running = [node for node in self.target.running() if node in self.target.broker_ids]
         if not running:
             raise NotNow("no broker runs")
@@ -142,7 +143,7 @@ def _kill_any(scene: FaultContext) -> ActiveFault:
 
 
 def _kill_every_node(scene: FaultContext) -> list[int]:
-    """Those that ran, in any order."""
+    """Kill every node; returns those that ran, in any order."""
     nodes = scene.target.running()
     for node in nodes:
         scene.target.kill(node)

@@ -35,7 +35,7 @@ from strandline.proto.errors import StrandlineError
 
 READY_S = 60.0
 WHOLE_S = 90.0
-"""After healing, so long for: every node up, every replica in its ISR, acks in every partition."""
+"""Seconds after healing for: every node up, every replica in its ISR, acks in every partition."""
 
 QUIET_S = 1.5
 POLL_S = 0.1
@@ -84,7 +84,7 @@ class RunOptions:
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """Result of a run.
 
     Attributes:
         violations: every broken promise, one sentence each; none: the run held.

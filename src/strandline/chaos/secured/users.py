@@ -46,17 +46,17 @@ _READS: dict[str, Any] = _SHORT | {"auto_offset_reset": "earliest", "fetch_max_w
 
 _PATIENCE_MS = 2_000.0
 _WITHOUT_LOGIN = 0.1
-"""So many of those who knock say nothing of themselves."""
+"""Share of clients that try without a login."""
 
 PLAIN_TOPIC = "alpha"
-"""Of the plain clients."""
+"""Topic of the plain clients."""
 
 GUESSES = ((CLIENT, f"{CLIENT}:2"), (NOBODY, f"{NOBODY}:1"))
 """Never set."""
 
 
 class Attempt(Enum):
-    """What came of an attempt."""
+    """Result of an attempt."""
 
     IN = "in"
     REFUSED = "refused"

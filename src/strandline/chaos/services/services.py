@@ -114,13 +114,13 @@ class Services:
 
     @property
     def open(self) -> list[str]:
-        """What is still to be handled."""
+        """Names of what is still to be handled."""
         living = [topic for topic in (self._topics.jobs_id, self._topics.fleeting_id) if topic is not None]
         return [value for topic in living for value in self.shared.ledger.unhandled(topic)]
 
     @property
     def ages(self) -> bool:
-        """There are tombstones whose time is to pass: `let_tombstones_go`."""
+        """True if there are tombstones whose time is to pass: `let_tombstones_go`."""
         return self._options.alters and self._options.tombstones_go
 
     async def let_tombstones_go(self, ports: Ports) -> None:
@@ -133,7 +133,7 @@ class Services:
         return {TRIMMED: self._altered.asked, RESTING: self._resting.asked, EXPIRING: INT64_MAX}
 
     def figures(self) -> dict[str, object]:
-        """How much of it was tried."""
+        """Counts of what was tried."""
         ledger = self.shared.ledger
         return {
             "acked": sum(map(len, ledger.acked.values())),
@@ -152,7 +152,7 @@ class Services:
                 self.shared.cancel_one(ports.rng)
 
     async def _watch(self, ports: Ports) -> None:
-        """What is committed was handled. Raises InvariantViolated."""
+        """Check that what is committed was handled. Raises InvariantViolated."""
         watched = {WORKERS: (JOBS, self._options.partitions), VISITORS: (FLEETING, 1)}
         consumers = {group: self.shared.consumer(ports, group_id=group, enable_auto_commit=False) for group in watched}
         while True:

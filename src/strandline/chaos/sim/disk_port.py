@@ -157,7 +157,7 @@ class SimLock:
 
 @dataclass(eq=False)
 class _Group:
-    """What one group sync covers."""
+    """Files and directories that one group sync covers."""
 
     files: list[tuple[SimFile, int]]
     directories: list[tuple[str, DirNode, list[NameChange]]]

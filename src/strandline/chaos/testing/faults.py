@@ -1,4 +1,4 @@
-"""What a test does to a simulated cluster, and the timeline of it."""
+"""Faults that a test does to a simulated cluster, and the timeline of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from strandline.cluster.node.faults.injection import FailNext
 
 KINDS = ("kill", "power_cut", "pause", "partition", "isolate", "slow_disk", "break_connections")
-"""What a storm draws from."""
+"""Kinds of fault that a storm draws from."""
 
 
 def machine_name(place: int | str) -> str:
@@ -229,7 +229,8 @@ class SimFaults:
     # --- inside ---
 
     def _note_of(self, node: int, what: str) -> None:
-        """What a storm has killed already can be told to die again: the timeline says that nothing came of it."""
+        """Note an act of a storm: what it has killed already can be told to die again, and the timeline says that
+        nothing came of it."""
         down = self._world.process(machine_name(self._known(node))) is None
         self.note(f"{what} node {node}" + (", which is down already" if down else ""))
 

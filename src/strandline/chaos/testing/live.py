@@ -67,7 +67,7 @@ class ClusterUnderTest:
         """Not yet known to do their work."""
         self._ended: dict[int, str] = {}
         self._met: dict[tuple[int, int], list[int]] = {}
-        """By node and process id: how often each of its faults was met, when last asked."""
+        """Number of times that each fault was met when last asked, by node and process id."""
 
     @property
     def bootstrap(self) -> str:
@@ -192,7 +192,8 @@ class ClusterUnderTest:
         assert_met(self._asked, fault, times)
 
     def check_faults(self) -> None:
-        """What the fixture asks at the end of a test. Raises FaultNeverStruck."""
+        """Check at the end of a test that each required fault struck; the fixture calls this. Raises
+        FaultNeverStruck."""
         check_met(self._asked)
 
     def recover(self) -> None:
@@ -301,7 +302,8 @@ class ClusterUnderTest:
         return awake
 
     def _describe(self, topic: str, partition: int) -> PartitionDescription:
-        """As the node sees it that knows most of the metadata: one that is cut off tells of the past."""
+        """Describe a partition as the node sees it that knows most of the metadata: one that is cut off tells of the
+        past."""
         knows = max(self._someone_awake(), key=self._metadata_offset)
         with Admin(self._live.client(knows), default_api_timeout_ms=3000, request_timeout_ms=2000) as admin:
             [description] = admin.describe_topics([topic])

@@ -1,4 +1,4 @@
-"""What a test asked for: faults, and whether they struck; settings, as texts."""
+"""Faults that a test requested, and whether they struck; settings, as texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RequestedFault:
 
     @property
     def met(self) -> int:
-        """How many requests, syncs or connections it has struck so far."""
+        """Number of requests, syncs or connections that it has struck so far."""
         return self._count()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""How a user makes a call: as a coroutine that may be cancelled at any await; `chaos.sim.threads` has the other way.
+"""Calls of a user, as coroutines that may be cancelled at any await; `chaos.sim.threads` has the other way.
 
 A user's acts are written once, as coroutines. What differs between our two kinds of clients is in here.
 """
@@ -30,7 +30,7 @@ class CallInterrupted(Exception):
 
 
 class Exited(Exception):
-    """What the call called has called `sys.exit`."""
+    """The called function has called `sys.exit`."""
 
 
 class CallMaker(Protocol):
@@ -38,7 +38,7 @@ class CallMaker(Protocol):
 
     rng: random.Random
     unsure: bool
-    """Of a `send` that was cut short nobody knows whether the record was queued."""
+    """True of a `send` that was cut short: nobody knows whether the record was queued."""
 
     def producer(self, settings: Mapping[str, Any]) -> Any:
         """A producer."""
@@ -47,7 +47,7 @@ class CallMaker(Protocol):
         """A consumer."""
 
     async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
-        """What the client's method returns, in the end. `cut`: it may be cut short.
+        """Return what the client's method returns, in the end. `cut`: it may be cut short.
 
         Raises:
             CallInterrupted, Exited; whatever the method raises.
@@ -118,7 +118,7 @@ class Callers:
     unsure = True
 
     def __init__(self, threads: Threads, bootstrap: str, share: Callable[[], float], cut: Counter[str]) -> None:
-        """As of Coroutines."""
+        """Take the arguments of Coroutines."""
         self.rng = threads.rng
         self._threads = threads
         self._bootstrap = bootstrap

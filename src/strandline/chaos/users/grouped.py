@@ -16,7 +16,7 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
 _CLOSE_SHARE = 0.7
-"""Of the members that end: so many are closed; the rest is left alone, as a member that hangs."""
+"""Share of the members that end which are closed; the rest is left alone, as a member that hangs."""
 
 
 class Buyer(Reader):
@@ -28,17 +28,18 @@ class Buyer(Reader):
         """`commits`: see `UserOptions.members`."""
         self._own = commits == "own"
         self._said: dict[Partition, set[int]] = {}
-        """What this member has committed, or tried to, since it was given the partition."""
+        """Offsets that this member has committed, or tried to, since it was given the partition."""
         self._sure: set[Partition] = set()
-        """Where the group's offset is one of those: a commit was answered."""
+        """Partitions where the group's offset is one of those: a commit was answered."""
         self._held: list[ConsumedRecord] = []
-        """What it was given last, and is not done with: that is so with the next call for records, or a commit."""
+        """Records that it was given last, and is not done with: it is done with the next call for records, or a
+        commit."""
         self._fresh: set[Partition] = set()
-        """Where it was given records since it was given the partition, or went back."""
+        """Partitions where it was given records since it was given the partition, or went back."""
         super().__init__(shared, name, "", wall_ms)
 
     def weights(self) -> list[tuple[int, Act]]:
-        """What it does, and how often."""
+        """Acts of the member, and how often it does each."""
         acts: list[tuple[int, Act]] = [
             (40, self._poll), (12, self._step), (12, self._poll_columns), (5, self._pause), (9, self._resume),
             (3, self._seek_back), (5, self._position),
@@ -48,7 +49,7 @@ class Buyer(Reader):
         return [*acts, (12, self._commit), (4, self._commit_some), (3, self._commit_later), (5, self._read_back)]
 
     def settings(self) -> dict[str, Any]:
-        """Of its consumers."""
+        """Settings of its consumers."""
         own: dict[str, Any] = {"enable_auto_commit": False} if self._own else {}
         return {**super().settings(), **self.shared.options.group, "group_id": BUYERS, **own}
 
@@ -95,7 +96,7 @@ class Buyer(Reader):
                 self.shared.failed(error)
 
     async def call_for_records(self, hands: CallMaker, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What it was given before is done."""
+        """Call for records; what it was given before is done."""
         self._finish()
         return await super().call_for_records(hands, function, *arguments)
 
@@ -137,7 +138,7 @@ class Buyer(Reader):
                 await self._read_back(consumer, hands)
 
     async def _commit_some(self, consumer: Any, hands: CallMaker) -> None:
-        """By name: up to where it stands, or less."""
+        """Commit by name: up to where it stands, or less."""
         some = {where: hands.rng.randint(0, offset) for where, offset in self._stands().items()}
         generation = self.stand.generation
         self._say(some)
@@ -157,7 +158,8 @@ class Buyer(Reader):
         await hands.call(consumer.commit_async, None, answered, cut=False)
 
     async def _read_back(self, consumer: Any, hands: CallMaker) -> None:
-        """What this member committed last, or was committing when it was cut short, and nothing else."""
+        """Check that the group has what this member committed last, or was committing when it was cut short, and
+        nothing else."""
         generation, member = self.stand.generation, consumer.state.generation
         asked = {where: set(self._said[where]) for where in sorted(self._sure) if where in self.stand.next}
         if not asked or member < 0:

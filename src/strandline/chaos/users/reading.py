@@ -16,12 +16,12 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
 _BUSY_ACTS = 60
-"""After so many of one consumer it rests between two: the schedules are what counts."""
+"""Acts of one consumer after which it rests between two: the schedules are what counts."""
 _REST_S = 1.0
 _CALM_REST_S = 0.1
-"""While what is left is read: within a minute."""
+"""Seconds between two acts while what is left is read: within a minute."""
 _AGAIN_SHARE = 0.01
-"""Of the acts: after so many the consumer is closed, and another one begins."""
+"""Share of the acts after which the consumer is closed, and another one begins."""
 _TIMES_MS = 6_000
 """Seeks by time go up to so far back."""
 
@@ -29,7 +29,7 @@ Act = Callable[[Any, CallMaker], Awaitable[None]]
 
 
 def number_of(value: str) -> int:
-    """Of a value, as `writing` numbers them."""
+    """Number of a value, as `writing` numbers them."""
     return int(value[1:].rstrip("."))
 
 
@@ -50,7 +50,7 @@ class Reader:
         self._begun = 0
 
     def weights(self) -> list[tuple[int, Act]]:
-        """What it does, and how often."""
+        """Acts of the consumer, and how often it does each."""
         acts: list[tuple[int, Act]] = [
             (40, self._poll), (15, self._step), (6, self._pause), (10, self._resume), (5, self._seek),
             (3, self._seek_by_question), (6, self._position), (2, self._end), (2, self._first_at), (2, self._take_back),
@@ -58,7 +58,7 @@ class Reader:
         return acts if self._does == "deserializes" else [*acts, (12, self._poll_columns)]
 
     async def live(self, hands: CallMaker) -> None:
-        """For as long as its process does."""
+        """Read for as long as its process lives."""
         while True:
             self._begun += 1
             self.stand = ConsumerPosition(f"{self.name}-{self._begun}", self.shared.ledger)
@@ -68,7 +68,7 @@ class Reader:
             await self.leave(consumer, hands)
 
     def settings(self) -> dict[str, Any]:
-        """Of its consumers."""
+        """Settings of its consumers."""
         given: dict[str, Any] = {"auto_offset_reset": "earliest", "check_crcs": False}
         if self._does == "deserializes":
             given["value_deserializer"] = self._meaning
@@ -147,7 +147,7 @@ class Reader:
         stand.given(records)
 
     async def call_for_records(self, hands: CallMaker, function: Callable[..., Any], *arguments: Any) -> Any:
-        """As `hands.call`; a deserializer that exits has cost nothing."""
+        """Call as `hands.call` does; a deserializer that exits has cost nothing."""
         while True:
             try:
                 return await hands.call(function, *arguments)
@@ -219,7 +219,7 @@ class Reader:
         self.stand.seek(where, offset)
 
     async def _seek_by_question(self, consumer: Any, hands: CallMaker) -> None:
-        """To the end, or to a time: where that is, a leader says, later."""
+        """Seek to the end, or to a time: where that is, a leader says, later."""
         for where in self._some(hands.rng):
             if hands.rng.random() < 0.3:
                 self.stand.seek_end(where)
@@ -230,7 +230,7 @@ class Reader:
                 await hands.call(consumer.seek_to_timestamp, {TopicPartition(*where): time_ms}, cut=False)
 
     async def _take_back(self, consumer: Any, hands: CallMaker) -> None:
-        """What an iteration has handed out is not done: it comes again."""
+        """Take back what an iteration has handed out: it is not done, and comes again."""
         invoked_ms = self.shared.now_ms()
         record = await self.call_for_records(hands, consumer.next_record, 0.1)
         if record is None:
@@ -255,7 +255,7 @@ class Reader:
             self.shared.ledger.check_end(self.stand.who, where, ends[TopicPartition(*where)], end)
 
     async def _first_at(self, consumer: Any, hands: CallMaker) -> None:
-        """What a look-up by time finds has that time, or a later one, and is the first."""
+        """Check that what a look-up by time finds has that time, or a later one, and is the first."""
         time_ms = int(self._wall_ms()) - hands.rng.randint(-2_000, _TIMES_MS)
         acked = {where: self.shared.ledger.end(where) for where in self._some(hands.rng)}
         wanted = {TopicPartition(*where): time_ms for where in acked}

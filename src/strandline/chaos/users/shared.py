@@ -1,4 +1,4 @@
-"""What the users of a run share: what was promised to them, what they draw, and whether it is time to end."""
+"""State that the users of a run share: what was promised to them, what they draw, and whether it is time to end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import KafkaError
 
 COMPACTED_ID = UUID(int=1)
-"""What the ledger calls `latest`, of which there is one."""
+"""Id of `latest` in the checks, of which there is one."""
 
 
 class Shared:
-    """Over all incarnations of the users' process.
+    """State over all incarnations of the users' process.
 
     Attributes:
         calm: nothing is cut short any more, nobody pauses or seeks.
@@ -50,15 +50,15 @@ class Shared:
         self.broken: list[BaseException] = []
         self.values = 0
         self.stands: dict[str, ConsumerPosition] = {}
-        """Of the consumers that name their partitions, and live."""
+        """Positions of the consumers that name their partitions, and live."""
 
     def cut_share(self) -> float:
-        """Of the calls made now."""
+        """Share of the calls made now that are cut short."""
         return 0.0 if self.calm else self.options.cut_share
 
     @property
     def partitions(self) -> list[Partition]:
-        """Those of `orders`."""
+        """Partitions of `orders`."""
         return [Partition(ORDERS, number) for number in range(self.options.partitions)]
 
     def failed(self, error: BaseException) -> None:
@@ -86,7 +86,7 @@ def shown(record: ConsumerRecord) -> ConsumedRecord:
 
 
 def shown_columns(polled: PolledRecords) -> list[ConsumedRecord]:
-    """Those of `poll_columns`, taken out of the buffers by code of our own."""
+    """Records of `poll_columns`, taken out of the buffers by code of our own."""
     found: list[ConsumedRecord] = []
     for part in polled.parts:
         columns = part.columns

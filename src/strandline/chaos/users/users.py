@@ -47,7 +47,7 @@ class Users:
         self._threads: Threads | None = None
 
     def describe(self) -> str:
-        """For the timeline."""
+        """Description for the timeline."""
         options = self._options
         room = [one["buffer_memory"] for one in options.producers]
         read = [one or "plain" for one in options.readers]
@@ -99,7 +99,7 @@ class Users:
         ]
 
     async def _live(self, ports: Ports, user: Writer | Reader, *, by_thread: bool) -> None:
-        """Its calls, as coroutines, or by a thread."""
+        """Make the user's calls, as coroutines, or by a thread."""
         shared = self.shared
         writes = isinstance(user, Writer)
         self._writing += writes
@@ -112,7 +112,7 @@ class Users:
         self._writing -= writes
 
     def _threads_of(self, ports: Ports) -> Threads:
-        """Of this incarnation of the process."""
+        """Threads of this incarnation of the process."""
         process, loop = current_process(), asyncio.get_running_loop()
         assert process is not None
         assert isinstance(loop, SimLoop)
@@ -140,7 +140,7 @@ class Users:
                     await asyncio.sleep(0.2)
 
     async def _watch(self, ports: Ports) -> None:
-        """What is committed was given to somebody, who is done with it. Raises InvariantViolated."""
+        """Check that what is committed was given to somebody, who is done with it. Raises InvariantViolated."""
         consumer = self._consumer(ports, group_id=BUYERS, enable_auto_commit=False)
         places = [TopicPartition(*where) for where in self.shared.partitions]
         while True:
@@ -175,7 +175,7 @@ class Users:
 
     @property
     def open(self) -> list[str]:
-        """Who is not there yet."""
+        """Names of users who are not there yet."""
         ends = {where: self.shared.ledger.end(where) for where in self.shared.partitions}
         behind = [
             f"{name} stands at {stand.next.get(where)} of {end} in {where}"
@@ -195,7 +195,7 @@ class Users:
         self.shared.calm = self.shared.over = True
 
     def figures(self) -> dict[str, object]:
-        """How much of it was tried."""
+        """Counts of what was tried."""
         shared = self.shared
         return {
             "sent": shared.values,

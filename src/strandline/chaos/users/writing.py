@@ -18,15 +18,15 @@ from strandline.proto.errors import StrandlineError
 
 _BURST_MAX = 12
 _SIZES = (1, 30, 300, 2_500)
-"""Of values: up to one of these."""
+"""Sizes of values: up to one of these."""
 _NAMES = ("", "id", "id", "trace", "größe", "x" * 60)
 _LATEST_SHARE = 0.25
-"""Of the records: into the compacted topic."""
+"""Share of the records that go into the compacted topic."""
 _TOMBSTONES = 0.1
 _FORGOTTEN = 0.03
-"""Of the futures: so many are cancelled by who got them."""
+"""Share of the futures that are cancelled by who got them."""
 _TIMES_MS = (0, 0, -4_000, -500, 2_000)
-"""What a record's own time is off by."""
+"""Milliseconds by which a record's own time is off."""
 _CLOSE_S = 60.0
 
 
@@ -56,7 +56,7 @@ class Writer:
         """One task sends by it."""
 
     async def live(self, hands: CallMaker) -> None:
-        """Until there are no more records to send."""
+        """Send until there are no more records to send."""
         number = 0
         while not self._shared.over:
             number += 1
@@ -185,7 +185,7 @@ class Writer:
     # --- ends ---
 
     async def _flush(self, producer: Any, hands: CallMaker) -> None:
-        """What was sent before is answered, unless it took too long, or was cut short."""
+        """Check that what was sent before is answered, unless it took too long, or was cut short."""
         sent = dict(self._sent)
         limit_s = hands.rng.choice((None, None, 0.05, 5.0))
         try:
@@ -200,7 +200,7 @@ class Writer:
                 check_memory(self._name, memory_taken(producer))
 
     async def _close(self, producer: Any, hands: CallMaker) -> None:
-        """In time for everything, in no time, or cut short: then it is closed once more."""
+        """Close in time for everything, in no time, or cut short: then it is closed once more."""
         limit_s = hands.rng.choice((_CLOSE_S, _CLOSE_S, 1.0, 0.0))
         try:
             try:
