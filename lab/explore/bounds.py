@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 _MOST = 15
-"""A bound is counted down in four bits of a state."""
+"""Largest bound: a bound is counted down in four bits of a state."""
 
 
 def _bound(default: int, what: str, least: int = 0, most: int = _MOST) -> Any:
@@ -73,7 +73,7 @@ class PartitionBounds:
     lags: int = _bound(1, "Followers that are found lagging.")
 
     def __post_init__(self) -> None:
-        """Raises ValueError for bounds that do not go together."""
+        """Check that the bounds go together; raises ValueError where they do not."""
         if self.rots and self.min_isr < 2:
             raise ValueError(
                 "--rots 1 needs --min-isr 2: with 1 the only copy of a record may be the one that is ruined"

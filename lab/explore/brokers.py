@@ -186,7 +186,7 @@ class Broker:
 
     @property
     def up(self) -> bool:
-        """A process runs, and has registered."""
+        """True if a process runs, and has registered."""
         return self.partitions is not None
 
     @property
@@ -377,7 +377,7 @@ class Broker:
 
     @property
     def proposes(self) -> bool:
-        """A change of the ISR waits to be sent."""
+        """True if a change of the ISR waits to be sent."""
         return self._proposals.due is not None and self.asked == NOTHING
 
     @property
@@ -410,7 +410,7 @@ class Broker:
             fetcher._fetch(following)
 
     def accept(self, hello: frames.Hello) -> bool:
-        """A follower opens a stream. False: it is refused."""
+        """Let a follower open a stream; False if it is refused. False: it is refused."""
         streams = self.streams
         assert streams is not None
         code, _ = streams._judge(hello)

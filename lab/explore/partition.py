@@ -244,8 +244,8 @@ class PartitionModel(ControllerSteps):
                     yield from self._alone((what, node, kept), state, node, what, kept, cost=ROTS)
 
     def _would_judge(self, state: State, now: BrokerView) -> bool:
-        """The leader knows the leader epoch in which a refused fetch is to be tried again: it would not refuse it in
-        the same way once more."""
+        """True if the leader knows the leader epoch in which a refused fetch is to be tried again: it would not
+        refuse it in the same way once more."""
         leader = now.follows
         return now.connected and leader is not None and self.acts.look(state[leader]).leads == now.knows[0]
 

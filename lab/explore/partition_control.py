@@ -1,4 +1,4 @@
-"""The steps of an explored partition in which its controller has a part."""
+"""Steps of an explored partition in which its controller has a part."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ControllerSteps(PartitionSteps):
                 yield from self._command(("failover",), state, "failover", cost=FAILOVERS)
 
     def has_report(self, state: State, node: NodeId, now: BrokerView) -> bool:
-        """A broker has something to say to the controller that counts now, and was not said yet."""
+        """True if a broker has something to say to the controller that counts now, and was not said yet."""
         metadata = self.acts.world(state[SHARED]).metadata
         info = metadata.brokers[node]
         active = not info.fenced and int(info.broker_epoch) == now.life and now.knows is not None
@@ -69,7 +69,7 @@ class ControllerSteps(PartitionSteps):
         return self._command(("report", node), state, "report", node, now.life, reported)
 
     def _command(self, event: tuple[Any, ...], state: State, *command: Any, cost: int = 0) -> Iterator[Step]:
-        """A command of the controller that no broker waits for."""
+        """Steps by a command of the controller that no broker waits for."""
         for name, there, answer in self._commanded(event, state, *command):
             if isinstance(answer, Violation):
                 yield Step(name, None, answer)
@@ -77,7 +77,7 @@ class ControllerSteps(PartitionSteps):
                 yield self._after(name, there, {}, state[0] - cost)
 
     def _stop(self, state: State, node: NodeId, now: BrokerView, cost: int) -> Iterator[Step]:
-        """A broker asks to be let go; when it may, it ends."""
+        """Steps of a broker that asks to be let go; when it may, it ends."""
         newest = self.acts.published(state[SHARED])
         reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)
         late = tuple(other for other in NODES if self.acts.look(state[other]).knows != newest)
@@ -102,7 +102,7 @@ class ControllerSteps(PartitionSteps):
             yield ((*event, "way", number) if number else event), there, answer
 
     def _register(self, state: State, node: NodeId) -> Iterator[Step]:
-        """A process starts and registers."""
+        """Steps of a process that starts and registers."""
         info = self.acts.world(state[SHARED]).metadata.brokers[node]
         life, now = int(info.broker_epoch) + 1, self.acts.look(state[node])
         last_epoch = now.entries[-1].epoch if now.entries else -1
@@ -116,7 +116,8 @@ class ControllerSteps(PartitionSteps):
                     yield self._after(name, there, {node: started}, state[0])
 
     def _propose(self, state: State, node: NodeId) -> Iterator[Step]:
-        """A leader's proposal is judged and answered at once; or it arrives again later, or late, or its answer is."""
+        """Steps by a leader's proposal: it is judged and answered at once; or it arrives again later, or late, or
+        its answer is."""
         asked = self.acts.one(state[node], node, "propose")
         proposal = Proposal(node, self.acts.look(state[node]).life, asked.out)
         there = self._changed(state, {node: asked}, state[FIRST_MESSAGE:])
@@ -129,7 +130,7 @@ class ControllerSteps(PartitionSteps):
             yield self._after(("propose late", node), spent, {}, spent[0], [*state[FIRST_MESSAGE:], late])
 
     def _judged(self, event: tuple[Any, ...], state: State, proposal: Proposal) -> Iterator[Step]:
-        """The controller judges a proposal; who waits for the answer has it at once, or late."""
+        """Steps of the controller that judges a proposal; who waits for the answer has it at once, or late."""
         command = self.acts.put_message(proposal._replace(heard=True))
         leader = proposal.leader
         for name, there, answer in self._commanded(event, state, "alter", command):

@@ -66,7 +66,7 @@ class BrokerView(NamedTuple):
 
     @property
     def up(self) -> bool:
-        """A process runs and has registered."""
+        """True if a process runs and has registered."""
         return self.life > 0
 
 

@@ -61,7 +61,7 @@ class PartitionSteps:
         return changed
 
     def _held(self, state: State, follower: NodeId, leader: NodeId) -> bool:
-        """A frame on that way is held back."""
+        """True if a frame on that way is held back."""
         return any(self._is_frame(digest, follower, leader) for digest in state[FIRST_MESSAGE:])
 
     def _is_frame(self, digest: int, follower: NodeId, leader: NodeId) -> bool:

@@ -115,7 +115,7 @@ def _forgets(before: ElectionState | None, after: ElectionState | None) -> str:
 
 
 def _undurable(answered: Answered, saved: ElectionState | None) -> bool:
-    """A vote that leaves before it is durable (rule A1)."""
+    """True if a vote leaves before it is durable (rule A1: a vote is durable before anyone hears of it)."""
     response, request = answered.response, answered.token.request
     if not isinstance(response, VoteResponse) or not isinstance(request, VoteRequest):
         return False

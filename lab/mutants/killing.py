@@ -1,4 +1,4 @@
-"""Holds mutants against what is to kill them: each in a forked child, so that none meets another."""
+"""Runs the tests that are to kill each mutant: each in a forked child, so that none meets another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 _FORK = multiprocessing.get_context("fork")
 _PRELOADED = ("strandline.cluster.node.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
-"""Imported once, before the children fork."""
+"""Modules imported once, before the children fork."""
 
 _TEST_S = 60
 """A test that hangs without a rule has noticed it; there is no need to wait for its usual limit."""
@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def killed(self) -> bool:
-        """Every killer that the mutant names has noticed it."""
+        """True if every killer that the mutant names has noticed it."""
         return bool(self.killed_by) and not self.survived
 
 
@@ -187,7 +187,7 @@ def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[Any, None, None]:
-    """Everything that this process and its children print goes into a file."""
+    """Send everything that this process and its children print into a file."""
     import tempfile
 
     with tempfile.TemporaryFile("w+", errors="replace") as sink:

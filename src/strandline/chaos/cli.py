@@ -215,7 +215,7 @@ class _Report:
                 yield outcome
 
     def may_explain(self) -> bool:
-        """The first failures of a run are explained; who has hundreds replays the one that he wants."""
+        """True while few failures were explained: only the first ones of a run are."""
         return not self._json and len(self.failed) <= _EXPLAINED_MAX
 
     def _replay(self, seed: int) -> str:

@@ -215,7 +215,7 @@ class SimCluster:
             await asyncio.wait([self.world.loop.create_task(live.node.stop())], timeout=FAILED_STOP_S)
 
     def _may_stop_itself(self, name: str, process: Process, error: Exception) -> bool:
-        """A node must not fall, save over a disk that failed; and before it has come up, over one that is full."""
+        """True if a node may stop itself: over a disk that failed; and before it has come up, over one that is full."""
         if name in self.may_fall:
             return True
         came_up = any(one.process is process for one in self.ever)
@@ -258,7 +258,8 @@ class SimCluster:
 
     @staticmethod
     def _is_formatted(disk: Disk, directory: str = DATA) -> bool:
-        """A start that was cut short may have left the name away; the next one brings it back."""
+        """True if the directory is formatted. A start that was cut short may have left the name away; the next one
+        brings it back."""
         path = f"{directory}/{META_PROPERTIES}"
         return disk.exists(path) or disk.exists(path + AWAY)
 
@@ -442,7 +443,7 @@ class SimCluster:
 
     def _has_lost_tail(self, node: int, partition: str) -> bool:
         """True if the node's disk once did not give back what it had synced: in no ISR the replica is compared with
-        the others (rule B30: a log without an end that is proven waits for reports)."""
+        the others (rule B30: nothing proves where its log ends)."""
         disk, directory = self.place(node, partition)
         return directory in disk.tails_lost
 
@@ -513,7 +514,7 @@ class SimCluster:
         await self.wait_for("every replica is in its ISR", timeout_ms, self.in_sync)
 
     def in_sync(self) -> bool:
-        """Every replica of every partition is in its ISR."""
+        """True if every replica of every partition is in its ISR."""
         image = self.newest_image()
         return image is not None and all(
             len(partition.isr) == len(partition.replicas)
@@ -551,7 +552,7 @@ class SimCluster:
                 live.process.context.copy().run(self.world.loop.create_task, work)
 
     def all_vote(self) -> bool:
-        """Every controller has its vote, beyond doubt."""
+        """True if every controller has its vote, beyond doubt."""
         return all_vote(self.quorums(), self.controllers)
 
     def quorums(self) -> dict[str, Quorum]:

@@ -278,7 +278,8 @@ class QuorumRun:
         return {name: member.quorum for name, (member, _) in self._living().items()}
 
     def _whole(self) -> bool:
-        """Every controller has its vote, beyond doubt, and everything that any of them knows to be committed."""
+        """True if every controller has its vote, beyond doubt, and everything that any of them knows to be
+        committed."""
         quorums = self._quorums()
         committed = max((quorum.high_watermark for quorum in quorums.values()), default=0)
         names = self.nemesis.names[:3]

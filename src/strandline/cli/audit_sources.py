@@ -53,7 +53,7 @@ class Raw(NamedTuple):
 
 
 Fits = Callable[[Raw], bool]
-"""A line is one of those asked for."""
+"""True if a line is one of those asked for."""
 
 
 class Source(Protocol):
@@ -67,7 +67,7 @@ class Source(Protocol):
         """The newest lines that fit, `count` at most, the oldest of them first."""
 
     def begin_at_end(self) -> None:
-        """Before the first `poll`."""
+        """Begin at the end of what is there; call before the first `poll`."""
 
     def poll(self, wait_s: float) -> list[Raw]:
         """Lines that have come since: at once if there are some, else after `wait_s` at most."""
@@ -343,7 +343,7 @@ class AuditRecords:
         return found
 
     def begin_at_end(self) -> None:
-        """Implement `Source._read`."""
+        """Implement `Source.begin_at_end`."""
         self._consumer.assign(self._partitions)
         for one, end in self._ends.items():
             self._consumer.seek(one, end)

@@ -166,7 +166,7 @@ class _Printing:
         self._out = sys.stdout.buffer
 
     def take(self, record: ConsumerRecord) -> None:
-        """Print it, if it fits."""
+        """Print the record, if it fits."""
         if self._wanted.fits(record):
             self._out.write(self._show(record))
             self.count += 1

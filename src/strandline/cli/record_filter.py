@@ -87,7 +87,7 @@ class RecordFilter:
 
     @property
     def asks(self) -> bool:
-        """Something is asked for."""
+        """True if something is asked for."""
         return self != RecordFilter()
 
     def fits(self, record: ConsumerRecord) -> bool:

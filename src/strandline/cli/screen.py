@@ -10,7 +10,7 @@ from strandline.proto.printable import printable_lines
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None) -> None:
-    """A line, or several. Names in it may be anybody's."""
+    """Print a line, or several, made printable: names in it may be anybody's. Names in it may be anybody's."""
     click.echo(printable_lines(str(text)), err=err, nl=nl, file=file)  # rule A29/lines-as-they-come
 
 
@@ -25,5 +25,5 @@ def draw(text: str) -> None:
 
 
 def confirm(question: str, **options: Any) -> bool:
-    """Ask; the question may name what others named."""
+    """Ask a question, made printable, for it may name what others named."""
     return click.confirm(printable_lines(question), **options)

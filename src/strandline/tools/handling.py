@@ -140,7 +140,7 @@ class _Run:
         return self._failures.wait_s()
 
     def idle(self) -> bool:
-        """No record came: whether that has gone on for long enough to end."""
+        """Note that no record came; True if that has gone on for long enough to end."""
         if self._consumer.state.name in _JOINING:
             self._idle_since_ms = None
             return False

@@ -74,7 +74,7 @@ class LogEnds:
 
 @dataclass(slots=True)
 class Explanation:
-    """Findings on an offset. None: not known, or there is no such thing. None: not known, or there is no such thing."""
+    """Findings on an offset. None: not known, or there is no such thing."""
 
     topic: str
     partition: int
@@ -102,7 +102,7 @@ class Explanation:
 
 
 class Why:
-    """One question."""
+    """One question: all that is known of one offset."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class StoredBatch:
 
     @property
     def is_whole(self) -> bool:
-        """Compaction took nothing of it."""
+        """True if compaction took nothing of the batch."""
         return self.count == self.span
 
     @property

@@ -64,7 +64,8 @@ class CopyChecks:
 
 
 def _has(disk: SimDisk, directory: str, known: Known) -> bool:
-    """The last committed batch; where all of them were deleted, the empty segment that begins behind them."""
+    """True if the log has the last committed batch or, where all of them were deleted, the empty segment that begins
+    behind them."""
     end = known.committed_end
     if known.log_start >= end:
         node = find_directory(disk, directory)

@@ -63,7 +63,7 @@ class DurableEnds:
 
 
 def _is_there(disk: SimDisk, path: str, directory: DirNode) -> bool:
-    """The directory's own name, and those of the directories above it, survive."""
+    """True if the directory's own name, and those of the directories above it, survive."""
     node: DirNode = directory
     while node is not disk.names.root:
         path = path.rpartition("/")[0]
@@ -88,7 +88,7 @@ def _go_on(held: _Held) -> None:
 
 class CommittedIsDurable:
     """Check at each rise of a leader's high watermark: a power cut of all machines at this instant would leave every
-    record below it on the disk of every member of the maximal ISR (rules B6, B7: only synced records count; not under
+    record below it on the disk of every member of the maximal ISR (rules B6, B7; not under
     flush.policy=replicate).
 
     A disk on which something was destroyed is not judged before it has been found whole again: what it had

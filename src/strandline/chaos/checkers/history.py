@@ -64,7 +64,7 @@ class Send:
 
     @property
     def acked(self) -> bool:
-        """Promised to survive: acknowledged under acks=all."""
+        """True if the record was promised to survive: acknowledged under acks=all."""
         return self.status is Status.OK and self.acks == -1
 
 

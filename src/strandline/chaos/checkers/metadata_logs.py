@@ -30,7 +30,8 @@ def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
 
 class MajorityReachedHighWatermark:
     """Check at each rise of a leader's high watermark: a majority of the voters has everything below it on its disk
-    (rules A6, A8, A9: only what a majority holds is committed, and no cut takes it).
+    (rules A6, A8, A9: a majority has synced
+    what is committed, and no cut takes it).
 
     Where a disk was destroyed in part, what it had when that was last seen counts: it had been acknowledged. So it does
     for a replica that cut a tail and has not caught up since (rule A15).

@@ -46,7 +46,7 @@ class QuorumView:
     log_start: int = 0
     """Start offset of the log on the disk."""
     reloads: int = 0
-    """Fetched snapshots that replaced its log since its process began."""
+    """Number of fetched snapshots that replaced its log since its process began."""
 
 
 class MonotonicEpoch:
@@ -172,7 +172,7 @@ class CommittedLog:
         self._checked_leaders: set[tuple[int, int]] = set()
 
     def committed(self, node: int, batch: CommittedBatch) -> None:
-        """`node` handed `batch` to its listeners."""
+        """Note that `node` handed `batch` to its listeners."""
         known = self.batches.get(batch.base_offset)
         if known is None:
             self.batches[batch.base_offset] = batch
@@ -190,7 +190,8 @@ class CommittedLog:
             self.last_epoch = view.log.epoch_before(view.high_watermark)
 
     def check(self, view: QuorumView) -> None:
-        """A leader holds all that was ever committed, from its first instant (raft's Leader Completeness)."""
+        """Check that a leader holds all that was ever committed, from its first instant (raft's Leader
+        Completeness)."""
         key = (view.node, view.epoch)
         if not view.leading or key in self._checked_leaders:
             return
@@ -220,7 +221,7 @@ class QuorumChecks:
         self._majority = MajorityReachedHighWatermark(disk_of)
 
     def observe(self, views: Sequence[QuorumView]) -> None:
-        """All live nodes at one instant. Raises InvariantViolated."""
+        """Check all live nodes at one instant. Raises InvariantViolated."""
         for view in views:
             self.log.note(view)
         for check in self._checks:

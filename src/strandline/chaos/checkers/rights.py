@@ -101,7 +101,7 @@ class Rights:
         return change
 
     def is_quiet(self, key: Key, now_ms: float) -> bool:
-        """No attempt of the past can take place any more."""
+        """True if no attempt of the past can take place any more."""
         return all(change.until_ms <= now_ms for change in self.changes.get(key, ()))
 
     def last(self, key: Key) -> Change | None:

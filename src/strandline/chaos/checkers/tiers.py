@@ -162,7 +162,7 @@ class TierCoversTheLog:
 
 
 def _is_of(directory: DirNode, topic_id: UUID) -> bool:
-    """A deleted topic may have had this name."""
+    """True if a deleted topic may have had this name."""
     file = directory.entries.get(PARTITION_METADATA)
     id_text = urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
     return isinstance(file, FileNode) and id_text in file.read(file.size, 0)

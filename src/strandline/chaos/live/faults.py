@@ -163,7 +163,8 @@ def _kill_all(scene: FaultContext) -> ActiveFault:
 
 
 def _crash_all_one_rots(scene: FaultContext) -> ActiveFault:
-    """Schedule 45. What rots is what was written last: a start cannot tell it from a torn write."""
+    """Rot the batch that was written last: a start cannot tell it from a torn write (schedule 45: one of all nodes
+    rots). What rots is what was written last: a start cannot tell it from a torn write."""
     scene.all_whole()
     leader, topic, number = scene.led_partition()
     nodes = _kill_every_node(scene)
@@ -261,7 +262,8 @@ def _rolling_restart(scene: FaultContext) -> ActiveFault:
 
 
 def _dirs_swapped(scene: FaultContext) -> ActiveFault:
-    """Schedule 95, from the first undo on: by the second node a majority has another order."""
+    """Swap the directories from the first undo on: by the second node a majority has another order (schedule 95:
+    `log.dirs` in another order)."""
 
     def steps() -> Iterator[Callable[[], None]]:
         for node in scene.target.node_ids:

@@ -101,7 +101,7 @@ class Outcome:
 
     @property
     def held(self) -> bool:
-        """Nothing was broken."""
+        """True if nothing was broken."""
         return not self.violations
 
     def never_struck(self, options: RunOptions) -> set[str]:
@@ -308,7 +308,7 @@ class LiveRun:
         return all(self._acks.acked_since(where, since_ms) for where in self._partitions)
 
     def _whole(self) -> bool:
-        """Every node runs, every replica is in its ISR, every voter has what the quorum committed."""
+        """True if every node runs, every replica is in its ISR, every voter has what the quorum committed."""
         if self._target.running() != sorted(self._target.node_ids):
             return False
         try:

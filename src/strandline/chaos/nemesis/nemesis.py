@@ -152,7 +152,7 @@ class Nemesis:
 
     @property
     def is_calm(self) -> bool:
-        """No fault is in effect that is still to be undone."""
+        """True if no fault is in effect that is still to be undone."""
         return not self._undo and not self.damaged and not self.dead
 
     def _undo_now(self, number: int) -> None:
@@ -193,19 +193,19 @@ class Nemesis:
         return first, second
 
     def restart(self, name: str) -> None:
-        """Unless it stays dead, or its disk lies: over the page cache of a failed sync nothing may start before the
-        machine reboots."""
+        """Start the node's process again, unless it stays dead, or its disk lies: over the page cache of a failed
+        sync nothing may start before the machine reboots."""
         if self.world.process(name) is None and name not in self.damaged and name not in self.dead:
             self.note(f"start {name}")
             self.start(name)
 
     def start_again(self, name: str) -> None:
-        """The operator restarts the node."""
+        """Restart the node, as its operator does."""
         self.world.kill(name)
         self.restart(name)
 
     def force_vote(self, name: str) -> None:
-        """The operator stops the node, forces its vote, and starts it again."""
+        """Stop the node, force its vote and start it again, as its operator does."""
         self.world.kill(name)
         self.forced[name] = None
         self.restart(name)
@@ -218,7 +218,7 @@ class Nemesis:
         self.note(f"{how} {name} for {self.later(lambda: self.restart(name))} ms")
 
     def excuse(self, name: str) -> None:
-        """A node there has a reason to stop itself, until `blame`."""
+        """Excuse the node: it has a reason to stop itself, until `blame`."""
         self.excused[name] = self.excused.get(name, 0) + 1
 
     def blame_after_slow_syncs(self, name: str, factor: float) -> None:

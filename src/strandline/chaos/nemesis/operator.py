@@ -161,8 +161,8 @@ def force_vote(disk: Disk, data_dir: str, directory_id: UUID) -> None:
 
 
 def all_vote(quorums: Mapping[str, Quorum], controllers: Sequence[str]) -> bool:
-    """Every controller is there and has its vote, beyond doubt, in its own opinion and in that of all others, who know
-    that this is committed: a vote that was given a moment ago goes with a power cut of all."""
+    """True if every controller is there and has its vote, beyond doubt, in its own opinion and in that of all
+    others, who know that this is committed: a vote that was given a moment ago goes with a power cut of all."""
     there = [quorums[name] for name in controllers if name in quorums]
     return len(there) == len(controllers) and all(_votes(one, there) for one in there)
 

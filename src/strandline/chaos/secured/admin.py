@@ -134,7 +134,7 @@ class Administration:
         self.done = True
 
     async def _change(self, admin: Admin, key: Key, value: Value) -> bool:
-        """One attempt; whether it was answered."""
+        """Make one attempt at a change; returns whether it was answered."""
         change = self._rights.ask(key, value, self._now_ms())
         try:
             await self._apply(admin, key, value)

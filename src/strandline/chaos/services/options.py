@@ -115,5 +115,5 @@ class ServiceOptions:
 
 
 def is_poison(value: str) -> bool:
-    """A job that no handler of `run` takes."""
+    """True if the value is a job that no handler of `run` takes."""
     return value.startswith("j") and int(value[1:]) % POISON_EVERY == 7

@@ -96,8 +96,8 @@ class Services:
 
     @property
     def settled(self) -> bool:
-        """Everything that was acknowledged of the topics that live is handled, or in the dead letters: all jobs are
-        committed.
+        """True if everything that was acknowledged of the topics that live is handled, or in the dead letters: all jobs
+        are committed.
 
         Raises:
             InvariantViolated: a service has seen what must not be.

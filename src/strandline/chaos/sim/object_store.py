@@ -42,11 +42,11 @@ class StoreFaults:
     """Faults that a nemesis has switched on. Probabilities are of a call."""
 
     away: bool = False
-    """Nobody answers; who calls learns of it by the timeout."""
+    """True: nobody answers; who calls learns of it by the timeout."""
     slow_factor: float = 1.0
     """Factor of a call's duration: beyond the timeout a call fails, and is carried out all the same."""
     refused: float = 0.0
-    """503: nothing was done."""
+    """Probability of an answer 503: nothing was done."""
     answers_lost: float = 0.0
     """Probability that a write is carried out, and answered with an error."""
     deletes_refused: float = 0.0
@@ -70,7 +70,7 @@ class SimStore:
         self.objects: dict[str, SimObject] = {}
         self.calls = 0
         self.reads = 0
-        """GETs that were answered with bytes."""
+        """Number of GETs that were answered with bytes."""
         self._rng = rng
 
     def for_node(self, process: Process) -> SimStorePort:
@@ -78,11 +78,11 @@ class SimStore:
         return SimStorePort(self, process)
 
     def heal(self) -> None:
-        """Every fault ends; what was done stays."""
+        """End every fault; what was done stays."""
         self.faults = StoreFaults()
 
     def flip_bit(self, key: str, position: int, bit: int = 0) -> None:
-        """Rot in an object. Raises KeyError."""
+        """Rot one bit of an object. Raises KeyError."""
         old = self.objects[key]
         data = bytearray(old.data)
         data[position] ^= 1 << bit
@@ -91,7 +91,7 @@ class SimStore:
     # ------------------------------------------------------------------ for its ports
 
     def write(self, key: str, data: bytes) -> None:
-        """An object appears."""
+        """Make an object appear."""
         self.loop.mix(zlib.crc32(data))
         self.objects[key] = SimObject(data, EPOCH_MS + self.loop.now_us // 1000)
 

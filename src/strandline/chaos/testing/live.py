@@ -29,14 +29,14 @@ QUICK = {
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
 }
-"""Tests wait for what a paused or cut off node causes: a third of the usual time, and less."""
+"""Settings for quick tests: what a paused or cut off node causes takes a third of the usual time, and less."""
 
 PORT_TRIES = 3
 ASK_TIMEOUT_S = 2.0
 POLL_S = 0.02
 
 _NOTHING = threading.Event()
-"""Never set: what a test waits for is in other processes, and is asked for again and again."""
+"""Event that is never set: what a test waits for is in other processes, and is asked for again and again."""
 
 METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
 
@@ -64,7 +64,7 @@ class ClusterUnderTest:
         self._asked: list[RequestedFault] = []
         self._paused: dict[int, None] = {}
         self._starting: dict[int, None] = {}
-        """Not yet known to do their work."""
+        """Nodes that are not known yet to do their work."""
         self._ended: dict[int, str] = {}
         self._met: dict[tuple[int, int], list[int]] = {}
         """Number of times that each fault was met when last asked, by node and process id."""
@@ -129,7 +129,7 @@ class ClusterUnderTest:
     # --- network, disk, requests ---
 
     def partition(self, a: int, b: int, *, one_way: bool = False, required: bool = True) -> RequestedFault:
-        """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut.
+        """Let nothing come from `a` to `b` any more, nor back unless `one_way`. Clients are not cut.
 
         Met: what was held back.
         """
@@ -142,7 +142,7 @@ class ClusterUnderTest:
         )
 
     def isolate(self, node: int, *, required: bool = True) -> RequestedFault:
-        """Nothing comes from this node to any other, nor back. Clients still reach it."""
+        """Let nothing come from this node to any other, nor back. Clients still reach it."""
         others = [other for other in self.node_ids if other != node]
         pairs = [*((node, other) for other in others), *((other, node) for other in others)]
         return self._cut(f"isolate node {node}", pairs, lambda: self._live.isolate(node), required)
@@ -160,7 +160,7 @@ class ClusterUnderTest:
         self._tell("heal")
 
     def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> RequestedFault:
-        """Every group sync and cold read of a node takes so much longer; 0 undoes it. Met: syncs and reads."""
+        """Make every group sync and cold read of a node take so much longer; 0 undoes it. Met: syncs and reads."""
         self._listening(node)
         if not delay_ms:
             required = False
@@ -171,7 +171,7 @@ class ClusterUnderTest:
     def fail_next(
         self, api: str, error: str, times: int = 1, *, node: int | None = None, required: bool = True
     ) -> RequestedFault:
-        """The next `times` requests of a Kafka API are answered with that error, by this node (None: by each).
+        """Answer the next `times` requests of a Kafka API with that error, by this node (None: by each).
 
         Args:
             api, error: by Kafka's names: "Produce" or "PRODUCE", "NOT_LEADER_OR_FOLLOWER".
@@ -197,7 +197,7 @@ class ClusterUnderTest:
         check_met(self._asked)
 
     def recover(self) -> None:
-        """Whole again, and no fault waits: for the next test on the same cluster."""
+        """Make the cluster whole again, with no fault that waits: for the next test on it."""
         self.heal()
         for node in self._awake():
             self._post(node, {"clear": True})

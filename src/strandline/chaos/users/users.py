@@ -168,7 +168,7 @@ class Users:
 
     @property
     def settled(self) -> bool:
-        """All records have their answers; every reader has come to the end, and the group has committed it."""
+        """True if all records have their answers; every reader has come to the end, and the group has committed it."""
         if self._writing or not self.shared.over:
             return False
         return not self.open

@@ -19,10 +19,12 @@ from strandline.proto.ports import Rng
 
 
 class ShardContext:
-    """Attributes:
-    groups: classic groups, and those that only keep offsets, by group id.
-    consumer_groups: groups of the consumer protocol; no id is in both.
-    offsets: group id -> topic -> partition -> committed offset.
+    """State that one shard's parts share.
+
+    Attributes:
+        groups: classic groups, and those that only keep offsets, by group id.
+        consumer_groups: groups of the consumer protocol; no id is in both.
+        offsets: group id -> topic -> partition -> committed offset.
     """
 
     __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "rng", "timers")
@@ -49,7 +51,7 @@ class ShardContext:
         return str(UUID(int=self.rng.getrandbits(128), version=4))
 
     def new_member_id(self, prefix: str) -> str:
-        """Client id or instance id, and what no other member ever had."""
+        """New member id: client id or instance id, and what no other member ever had."""
         return f"{prefix}-{self.new_id()}"
 
     def has_room_for_a_group(self) -> bool:
@@ -59,7 +61,7 @@ class ShardContext:
         return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
 
     def forget_if_unused(self, group: Group) -> None:
-        """A group that was only thought of: nothing of it was ever stored, and nobody is in it."""
+        """Forget a group of which nothing was ever stored, and in which nobody is."""
         if not group.stored and not group.size and group.group_id not in self.offsets:
             self.groups.pop(group.group_id, None)
 

@@ -142,7 +142,7 @@ class GroupCoordinator:
 
 
 def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
-    """Topics were created, or have more partitions; elections change nothing for a group."""
+    """True if topics were created, or have more partitions; elections change nothing for a group."""
     if delta.created_topics:
         return True
     before = delta.base.topic_by_id

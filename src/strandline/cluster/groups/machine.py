@@ -87,7 +87,7 @@ class Outbox:
         self._effects = Effects()
 
     def write(self, records: tuple[Record, ...], then: Then, *, replay: bool = True) -> None:
-        """Append records, then go on."""
+        """Order records to be appended; `then` is called with the outcome."""
         self._effects.writes.append(Write(records, then, replay))
 
     def reply(self, to: Any, answer: Any, *, after_writes: bool = False) -> None:
@@ -105,19 +105,19 @@ class Shard(Protocol):
     """One partition's state. The runtime calls it on one event loop, never twice at once."""
 
     def replay(self, record: Record) -> None:
-        """A record that stands in the log. Raises ProtocolError when it does not parse."""
+        """Take in a record that stands in the log. Raises ProtocolError when it does not parse."""
 
     def loaded(self, now: Now) -> Effects:
-        """Every record of the log was replayed: begin to serve."""
+        """Begin to serve: every record of the log was replayed."""
 
     def handle(self, command: Any, to: Any, now: Now) -> Effects:
-        """One command. Its reply goes to `to`, in this step or a later one."""
+        """Handle one command. Its reply goes to `to`, in this step or a later one."""
 
     def ended(self, write: Write, outcome: WriteOutcome, now: Now) -> Effects:
-        """A write ended: go on with what waited for it."""
+        """Go on with what waited for a write, which has ended."""
 
     def tick(self, now: Now) -> Effects:
-        """Deadlines may have passed."""
+        """Take in that deadlines may have passed."""
 
     @property
     def next_deadline_ms(self) -> float | None:

@@ -162,7 +162,7 @@ class OffsetStore:
         return None if value is None or self._is_of_another(topic, value) else value
 
     def _is_of_another(self, topic: str, value: OffsetValue) -> bool:
-        """The name has gone to another topic since."""
+        """True if the name has gone to another topic since."""
         living = self._image().topics.get(topic)
         return living is not None and value.topic_id is not None and value.topic_id != living.topic_id
 

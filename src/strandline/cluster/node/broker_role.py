@@ -219,12 +219,12 @@ class BrokerRole:
 
     @property
     def caught_up(self) -> bool:
-        """The metadata reach this process's own registration."""
+        """True if the metadata reach this process's own registration."""
         return self._feeding
 
     @property
     def ready(self) -> bool:
-        """The broker is unfenced, by its own image."""
+        """True if the broker is unfenced, by its own image."""
         return self._feeding and not self.session.fenced
 
     async def stop(self, clean: bool) -> None:
@@ -249,8 +249,8 @@ class BrokerRole:
             await self.tier.close()
 
     async def _hand_over(self) -> bool:
-        """A controlled shutdown, given up early where there is no controller to ask (the whole cluster stops), or in a
-        hurry."""
+        """Hand over the leaderships in a controlled shutdown, given up early where there is no controller to ask
+        (the whole cluster stops), or in a hurry."""
         timeout_ms = self._node.config.controlled_shutdown_timeout_ms
         asking = asyncio.ensure_future(self.session.controlled_shutdown(timeout_ms))
         hurried = asyncio.ensure_future(self._node.hurried.wait())

@@ -95,12 +95,12 @@ class NodeConfig(NodeSettings):
 
     @property
     def is_broker(self) -> bool:
-        """Holds partitions and serves clients."""
+        """True if the node holds partitions and serves clients."""
         return BROKER in self.process_roles
 
     @property
     def is_controller(self) -> bool:
-        """Votes in the metadata quorum."""
+        """True if the node votes in the metadata quorum."""
         return CONTROLLER in self.process_roles
 
     @property

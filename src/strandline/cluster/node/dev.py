@@ -183,23 +183,23 @@ class DevCluster:
     # Faults
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL, as a crash; returns when the process is gone."""
+        """Kill a node by SIGKILL, as a crash; returns when the process is gone."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGKILL)
         self._reap(node, STOP_TIMEOUT_S)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: the node is silent, its connections stay open."""
+        """Pause a node by SIGSTOP: the node is silent, its connections stay open."""
         self._signal(self._nodes[node_id], signal.SIGSTOP)
         self._nodes[node_id].paused = True
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """Resume a paused node by SIGCONT."""
         self._signal(self._nodes[node_id], signal.SIGCONT)
         self._nodes[node_id].paused = False
 
     def stop_node(self, node_id: int) -> None:
-        """SIGTERM: a controlled shutdown; returns when the process is gone."""
+        """Stop a node by SIGTERM: a controlled shutdown; returns when the process is gone."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGTERM)
         self._reap(node, STOP_TIMEOUT_S)
@@ -329,7 +329,7 @@ class DevCluster:
         return HOST
 
     def _check_ports(self, node_ids: Sequence[int]) -> None:
-        """Raises PortTaken."""
+        """Check that the ports are free; raises PortTaken."""
         self._layout.check_ports(node_ids)
 
     def _make_directories(self) -> None:

@@ -225,7 +225,7 @@ def _not_formatted(config: NodeConfig) -> ConfigError:
 
 
 def _was_struck_down(disk: Disk, path: str) -> bool:
-    """The promise is what a format without a vote left that was cut short: nobody has run on it."""
+    """True if a format without a vote was cut short here: the promise is what it left, and nobody has run on it."""
     try:
         found = StateFile(disk, path, PROMISE).read()
     except CorruptLogError:
@@ -234,7 +234,7 @@ def _was_struck_down(disk: Disk, path: str) -> bool:
 
 
 def _take_vote(disk: Disk, path: str, directory_id: UUID, *, dry_run: bool) -> None:
-    """Write the promise of a node that never voted, and does not begin to."""
+    """Write the promise of a node that never voted, and does not begin to vote."""
     for name in (DIRECTORY, PROMISE):
         if disk.exists(f"{path}/{name}") and not (name == PROMISE and _was_struck_down(disk, path)):
             expected = "a directory that has taken no part in the quorum: move it away first, its log with it"

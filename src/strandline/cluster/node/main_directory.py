@@ -113,7 +113,8 @@ def _holding(paths: Iterable[str], disks: Mapping[str, Disk], *names: str) -> li
 
 
 def _holds(disk: Disk, path: str, *names: str) -> bool:
-    """A start that was cut short may have left a name away. A directory whose disk does not answer holds nothing."""
+    """True if the directory holds one of the names, or what a start that was cut short left of it. A directory whose
+    disk does not answer holds nothing."""
     try:
         return any(disk.exists(f"{path}/{name}") or disk.exists(f"{path}/{name}{AWAY}") for name in names)
     except DiskError:
@@ -121,7 +122,7 @@ def _holds(disk: Disk, path: str, *names: str) -> bool:
 
 
 def _owner(disk: Disk, path: str) -> NodeId | None:
-    """Whose directory it is, where it tells."""
+    """Node that the directory belongs to, where it tells."""
     try:
         return read_meta_properties(disk, path).node_id
     except (ConfigError, CorruptLogError, DiskError):

@@ -28,7 +28,8 @@ ACCEPTED_MAX = 100
 """Connections taken in one turn of the loop, as asyncio has it."""
 
 PAUSE_S = 1.0
-"""Without descriptors: so long nothing is accepted. Clients wait in the kernel's queue meanwhile."""
+"""Seconds for which nothing is accepted while there are no descriptors. Clients wait in the kernel's queue
+meanwhile."""
 
 BACKLOG = 100
 
@@ -88,7 +89,8 @@ class ListeningServer(asyncio.AbstractServer):
             task.add_done_callback(self._opening.pop)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """The kernel calls the socket ready for as long as a connection waits: looked at again it would fail again."""
+        """Stop looking at a socket for a while: the kernel calls it ready for as long as a connection waits, and
+        accepting would fail again."""
         advice = "raise the limit of descriptors (ulimit -n), or bound clients by max.connections"
         self._notes.warn(
             "no connections are accepted for a moment: the system has no more to give",

@@ -42,7 +42,7 @@ class ObservedNode(Protocol):
 
     @property
     def ready(self) -> bool:
-        """The node does its work."""
+        """True if the node does its work."""
 
     def describe(self) -> Mapping[str, str | int]:
         """Identity and listeners of the node."""

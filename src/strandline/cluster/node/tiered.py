@@ -17,7 +17,7 @@ from strandline.replica.tier_config import TierConfig
 from strandline.replica.tiering import TierParts
 
 READ_AHEAD_BYTES = 2 << 20
-"""Fetched for a sequential reader before it asks: two GETs are under way while it takes what came before."""
+"""Bytes fetched for a sequential reader before it asks: two GETs are under way while it takes what came before."""
 
 
 def open_tier_store(config: TierConfig) -> ObjectStore:

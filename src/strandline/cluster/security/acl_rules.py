@@ -86,7 +86,7 @@ class AclRules:
         self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
 
     def is_super_user(self, principal: str) -> bool:
-        """The principal may do everything."""
+        """True if the principal may do everything."""
         return principal in self._super_users
 
     def decide(self, asker: Asker, operation: Operation, resource: Resource) -> Decision:
@@ -160,7 +160,7 @@ def _fits(binding: AclBinding, operation: Operation) -> bool:
 
 
 def _is_outdone(binding: AclBinding, denied: set[tuple[PatternType, str]]) -> bool:
-    """All that an ALLOW allows is denied."""
+    """True if all that an ALLOW allows is denied."""
     if binding.pattern is PatternType.LITERAL:
         if binding.name == WILDCARD:
             return False

@@ -222,11 +222,11 @@ class SaslSession:
 
     @property
     def is_open(self) -> bool:
-        """The client is authenticated."""
+        """True if the client is authenticated."""
         return self.user is not None and not self.failed
 
     def is_over(self, now_ms: float) -> bool:
-        """An open session has reached its end."""
+        """True if an open session has reached its end."""
         return 0.0 < self._ends_ms <= now_ms  # rule A19/session-without-end
 
     def handshake(self, mechanism: str, version: int) -> Outcome:

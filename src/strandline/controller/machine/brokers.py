@@ -144,7 +144,7 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
 
 
 def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
-    """The broker's flush.policy: what is set in the metadata, else what its file says."""
+    """True if the broker acknowledges before it syncs: its flush.policy in the metadata, else in its file."""
     static = {"flush.policy": request.flush_policy} if request.flush_policy else {}
     return ConfigResolver(static, request.node_id).broker_value(image, BrokerSettings.flush_policy) == "replicate"
 

@@ -55,7 +55,7 @@ class Rule(Enum):
 
     @property
     def unclean(self) -> bool:
-        """Committed records may be lost."""
+        """True if committed records may be lost."""
         return self in (Rule.LAST_KNOWN, Rule.UNCLEAN)
 
 
@@ -81,7 +81,7 @@ def not_reported(_: NodeId) -> LogPosition | None:
 
 
 def is_sure(_: NodeId) -> bool:
-    """Every eligible replica has what it had."""
+    """True if every eligible replica has what it had."""
     return True
 
 
@@ -90,7 +90,7 @@ def nobody_listens(_: bool) -> None:
 
 
 def everybody_is_fit(_: NodeId) -> bool:
-    """Nothing is known of any disk, nor of rot."""
+    """True if nothing is known of any disk, nor of rot."""
     return True
 
 
@@ -335,7 +335,7 @@ class PartitionChange:
         return best, Rule.GREATEST
 
     def _nobody_reaches_beyond(self, empty: LogPosition) -> bool:
-        """A log without records leads only if every replica is back and none holds a record that it lacks."""
+        """True if a log without records may lead: every replica is back and none holds a record that it lacks."""
         for node in self._partition.replicas:
             position = self._position(node) if self._acceptable(node) else None
             if position is None or position.log_end_offset > empty.log_end_offset:

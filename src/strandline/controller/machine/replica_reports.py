@@ -113,7 +113,7 @@ class ReportedReplicas:
         return [key for key in now if key not in before], [key for key in before if key not in now]
 
     def has(self, node_id: NodeId, topic_id: TopicId, partition: int) -> bool:
-        """The broker's last report names its replica."""
+        """True if the broker's last report names its replica."""
         reported = self._by_node.get(node_id)
         return reported is not None and TopicIdPartition(topic_id, partition) in reported
 

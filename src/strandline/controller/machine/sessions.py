@@ -172,7 +172,7 @@ class BrokerSessions:
             self._clear(session)
 
     def has_valid_session(self, node_id: NodeId, now_ms: float) -> bool:
-        """The broker sent a heartbeat within its session timeout and is not known to be dead."""
+        """True if the broker sent a heartbeat within its session timeout and is not known to be dead."""
         session = self._sessions.get(node_id)
         return (
             session is not None
@@ -298,12 +298,12 @@ class BrokerSessions:
         ]
 
     def is_displaced(self, node_id: NodeId) -> bool:
-        """Another process answers at the broker's address."""
+        """True if another process answers at the broker's address."""
         session = self._sessions.get(node_id)
         return session is not None and session.displaced_since_ms != NEVER
 
     def is_silent(self, node_id: NodeId, now_ms: float) -> bool:
-        """The broker owes an answer to a probe for too long."""
+        """True if the broker owes an answer to a probe for too long."""
         session = self._sessions.get(node_id)
         return session is not None and not session.fenced and self._silent_at_ms(session) <= now_ms
 
@@ -360,7 +360,7 @@ class BrokerSessions:
             session.controlled_shutdown_offset = offset
 
     def may_shut_down(self, node_id: NodeId, active: list[NodeId]) -> bool:
-        """All `active` brokers have seen the broker's last leadership move away."""
+        """True if all `active` brokers have seen the broker's last leadership move away."""
         offset = self._sessions[node_id].controlled_shutdown_offset
         # rule B12/shutdown-before-the-others-know
         return 0 <= offset <= min((self._sessions[node].metadata_offset for node in active), default=NEVER)

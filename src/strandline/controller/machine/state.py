@@ -175,20 +175,22 @@ class MachineState:
         )
 
     def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has not reported that it cannot serve its replica."""
+        """True if the broker has not reported that it cannot serve its replica."""
         return not self.unserved.has(node_id, topic.topic_id, partition.partition)
 
     def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has not reported rot in its replica."""
+        """True if the broker has not reported rot in its replica."""
         return not self.rotten.has(node_id, topic.topic_id, partition.partition)
 
     def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has reported neither rot in its replica, nor that this one has no room though others have."""
+        """True if the broker has reported neither rot in its replica, nor that this one has no room though others
+        have."""
         cramped = self.without_room.has(node_id, topic.topic_id, partition.partition)
         return not cramped and self.is_whole(node_id, topic, partition)  # schedule 57/a-full-directory-leads
 
     def acks_are_synced(self, partition: PartitionInfo) -> bool:
-        """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""
+        """True if every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any
+        leader."""
         brokers = (self.image.brokers.get(node) for node in partition.replicas)
         # rule B11/one-broker-that-acks-unsynced-is-overlooked
         return not any(broker is not None and broker.acks_unsynced for broker in brokers)
@@ -281,5 +283,5 @@ class MachineState:
         return [item for item in self.image.partitions() if not item[1].has_leader]
 
     def leads_any(self, node_id: NodeId) -> bool:
-        """The broker leads at least one partition."""
+        """True if the broker leads at least one partition."""
         return any(partition.leader == node_id for _, partition in self.image.partitions())

@@ -150,7 +150,7 @@ def _create_topic(
 
 
 def _is_retry(topic: CreatableTopic, existing: TopicInfo) -> bool:
-    """The same request made the topic that is there, or restored it."""
+    """True if the same request made the topic that is there, or restored it."""
     if topic.is_restored:
         return topic.topic_id == existing.topic_id
     return topic.topic_id != ZERO_UUID and _first_half(topic.topic_id) == _first_half(existing.topic_id)

@@ -48,7 +48,7 @@ class UnprovenEnds:
             self._unproven.setdefault(key, {})[node_id] = None
 
     def is_proven(self, node_id: NodeId, key: TopicIdPartition) -> bool:
-        """The replica's log has all that was committed, for certain."""
+        """True if the replica's log has all that was committed, for certain."""
         return node_id not in self._unproven.get(key, ())  # rule B30/unproven-end-leads-at-once
 
     def adopted(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -86,7 +86,7 @@ class UnprovenEnds:
             self._waiting.pop(key, None)
 
     def waits(self, key: TopicIdPartition) -> bool:
-        """The partition waits now."""
+        """True if the partition waits now."""
         return key in self._waiting
 
     def stamp(self, now_ms: float) -> None:

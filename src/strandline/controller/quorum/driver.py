@@ -132,7 +132,7 @@ class Driver:
 
     @property
     def stopped(self) -> bool:
-        """Nothing is done any more."""
+        """True if nothing is done any more."""
         return self._stopped
 
     @property

@@ -44,7 +44,7 @@ class VoteRound:
 
     @property
     def won(self) -> bool:
-        """A majority granted beyond doubt; or all voters granted."""
+        """True if a majority granted beyond doubt; or all voters granted."""
         voters = self._node.voters
         if sum(self.granted.values()) >= voters.majority:  # rule A3/a-minority-elects
             return True

@@ -158,8 +158,8 @@ class LogSummary:
         return ours if is_diverging(ours.epoch, ours.offset, last_fetched_epoch, fetch_offset) else None
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
-        """Offset at which a follower must cut its log after a diverging answer (rule A8: by epoch, never by the high
-        watermark)."""
+        """Offset at which a follower must cut its log after a diverging answer (rule A8: the smaller of both
+        logs' ends of that epoch)."""
         ours = self.end_offset_for_epoch(diverging.epoch)
         return cut_offset(ours.epoch, ours.offset, diverging.epoch, diverging.offset)
 

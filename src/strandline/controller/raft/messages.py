@@ -49,7 +49,7 @@ class OffsetAndEpoch(NamedTuple):
     epoch: Annotated[int, Int32(2, minimum=0)]
 
     def at_least(self, other: OffsetAndEpoch) -> bool:
-        """Raft's comparison of logs: by epoch first, then by length."""
+        """True if this log is at least as good as the other, by Raft's comparison: by epoch first, then by length."""
         return (self.epoch, self.offset) >= (other.epoch, other.offset)  # rule A3/vote-by-length-of-log
 
     def __str__(self) -> str:

@@ -80,6 +80,6 @@ class Ready:
 
     @property
     def empty(self) -> bool:
-        """Nothing to do."""
+        """True if there is nothing to do."""
         orders = self.persist or self.log or self.flush or self.send or self.notices
         return not orders and self.high_watermark is None

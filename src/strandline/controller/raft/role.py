@@ -91,7 +91,8 @@ class Role:
         """Send what the present state allows; called before every drain of the outputs."""
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        """Judge a Vote of this very epoch; `up_to_date` compares its log with the own one (rules A3, A4)."""
+        """Judge a Vote of this very epoch; `up_to_date` compares its log with the own one (rule A3: one vote an
+        epoch, for a log not below its own; rule A4: no pre-vote against a working leader)."""
         return False  # rule A4/leader-grants-pre-votes
 
     def election_deadline_ms(self) -> float | None:

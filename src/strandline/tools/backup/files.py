@@ -124,7 +124,7 @@ class Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write it, synced. The last step of a backup."""
+    """Write the manifest, synced: the last step of a backup. The last step of a backup."""
     told = {"format": FORMAT, **asdict(manifest)}
     text = json.dumps({**told, "checksum": _checksum(told)}, indent=1)
     with (directory / MANIFEST).open("x", encoding="utf-8") as file:
@@ -273,7 +273,7 @@ class SegmentWriter:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in it last."""
+    """Sync the names in the directory."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -35,10 +35,11 @@ from strandline.tools.copy.target import Target, TargetSpec, bounds, find_target
 from strandline.tools.copy.writer import SequenceMismatch, Writer, Written, partition_for
 
 FETCH_BYTES = 4 << 20
-"""One answer of the source; two are in memory at most."""
+"""Bytes of one answer of the source; two are in memory at most."""
 
 ANSWER_MS_MAX = 60_000
-"""A question that nobody answers ends the copy after so long, or after `delivery.timeout.ms` where that is shorter."""
+"""Milliseconds without an answer after which a question ends the copy, or `delivery.timeout.ms` where that is
+shorter."""
 
 FOLLOW_S = 0.5
 """Seconds between two looks for more records, of a copy that has caught up."""
@@ -167,7 +168,8 @@ class Engine:
         await self._admin.close()
 
     async def _see_it_through(self) -> None:
-        """Begin from the notes as often as a leader, or the coordinator, proves that they must be read again."""
+        """Run the copy; begin from the notes as often as a leader, or the coordinator, proves that they must be read
+        again."""
         clock = self._clock
         seen, since_ms = -1, 0.0
         while True:
@@ -197,7 +199,7 @@ class Engine:
             raise self._replaced(error.topic) from error
 
     async def _go_on(self) -> None:
-        """The round that is noted, then the next ones."""
+        """Copy the round that is noted, then the next ones."""
         self._lease.check()
         noted = from_notes(self._group, self._source.topic, self._target, await self._lease.notes())
         target = await prepare_target(self._admin, self._described, self._target, self._wish, begun=noted is not None)
@@ -254,7 +256,7 @@ class Engine:
         return planned
 
     def _check_topics(self, target: Target, planned: Round) -> None:
-        """Whether the topics are those of the notes. Raises CopyRefused."""
+        """Check that the topics are those of the notes. Raises CopyRefused."""
         name, anew = self._target, anew_words(self._target, self._group)
         self._check_source(planned)
         if target.topic_id != planned.target_id:  # schedule 63/copy-follows-into-another-topic/2
@@ -285,7 +287,8 @@ class Engine:
             raise self._replaced(self._source.topic)
 
     def _replaced(self, topic: str) -> CopyRefused:
-        """The notes count records of a topic that is gone: where to go on in another one, nobody can say."""
+        """Refusal: the notes count records of a topic that is gone, and where to go on in another one, nobody can
+        say."""
         which = "the copy has written into" if topic == self._target else "when the copy was begun"
         return CopyRefused(
             f"topic {topic} was deleted and made anew: it is another one than {which}. Nothing of it was "
@@ -329,7 +332,7 @@ class Engine:
                 self.tally.deleted += self._source.deleted(number, start, positions[number])
 
     async def _check_ends(self) -> None:
-        """The target ends where the copy has brought it. Raises ForeignRecords."""
+        """Check that the target ends where the copy has brought it. Raises ForeignRecords."""
         for _ in range(int(LAG_GRACE_S / FOLLOW_S)):
             found = await self._target_bounds(LATEST, len(self.ends))
             for number, end in enumerate(self.ends):
@@ -341,7 +344,7 @@ class Engine:
         raise ClientTimeout(f"{self._target} seems to end at {found}, and all up to {self.ends} was acknowledged")
 
     async def _set_goals(self) -> None:
-        """The source's ends of now, and the leader epochs that told them."""
+        """Set the goals to the source's ends of now, with the leader epochs that reported them."""
         found = await listed(self._admin, self._source.topic, self._source_partitions(), LATEST)
         self._goals = {number: told.offset for number, told in found.items()}
         self._epochs = {number: told.leader_epoch for number, told in found.items() if told.leader_epoch >= 0}

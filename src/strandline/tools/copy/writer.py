@@ -173,7 +173,7 @@ class Written:
 
     @property
     def is_over(self) -> bool:
-        """Every record was met."""
+        """True if every record was met."""
         return self._offset >= self.end
 
     async def has(self, record: ConsumerRecord) -> bool:

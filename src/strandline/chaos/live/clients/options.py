@@ -74,7 +74,7 @@ class InputEnd:
         self._over = False
 
     def __call__(self) -> bool:
-        """Looks, and does not wait."""
+        """True if standard input has ended; does not wait."""
         while not self._over and self._selector.select(0):
             self._over = not os.read(0, 4096)
         return self._over

@@ -150,7 +150,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Nobody is waited for."""
+        """True if nobody is waited for."""
         return self.joined == len(self.members) and not self.pending
 
     @property
@@ -256,7 +256,7 @@ class Group:
     # Protocols and leader
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """A member with these assignors can take part: there is one that all members have."""
+        """True if a member with these assignors can take part: there is one that all members have."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:

@@ -144,7 +144,7 @@ def _by_load(member_ids: Sequence[str], owned: Mapping[str, Mapping[Partition, N
 
 
 def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dict[Partition, None]]) -> bool:
-    """Move partitions of one topic from the member with most to the member with fewest."""
+    """Move partitions of one topic from the member with most to the member with fewest; True if one moved."""
     having = {member_id: sorted(one for one in owned[member_id] if one[0] == shape.topic_id) for member_id in readers}
     places = {member_id: place for place, member_id in enumerate(readers)}
     light = _by_load(readers, owned)

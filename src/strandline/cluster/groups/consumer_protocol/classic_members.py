@@ -158,7 +158,7 @@ class ClassicMembers:
 
 
 def _all_free(draft: Draft, member_id: str, current: Current) -> bool:
-    """Nobody has any more what it waits for."""
+    """True if nobody has any more what it waits for."""
     having = pairs(current.assigned)
     return not any(one not in having and draft.is_taken(one, member_id) for one in pairs(draft.target(member_id)))
 

@@ -127,8 +127,8 @@ class ConsumerGroup:
             raise KafkaError(code, f"the member is at epoch {known}, not {epoch}")
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """A classic member with these assignors can take part: there is one that all classic members have, for the day
-        when they are among themselves again."""
+        """True if a classic member with these assignors can take part: there is one that all classic members have,
+        for the day when they are among themselves again."""
         if protocol_type != CONSUMER_PROTOCOL:
             return False
         return any(self._supporters[name] == len(self.classic) for name, _ in protocols)
@@ -236,7 +236,7 @@ class Draft:
         return Current() if found is None else found
 
     def is_taken(self, partition: Partition, member_id: str) -> bool:
-        """Another member has it."""
+        """True if another member has it."""
         owner = self.group.owners.get(partition)
         if owner is None or owner == member_id:  # rule C9/partition-given-twice
             return False

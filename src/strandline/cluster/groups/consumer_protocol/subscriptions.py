@@ -58,7 +58,7 @@ class TopicPattern:
             raise PatternError("it costs too much to hold it against the topics; make it simpler")
 
     def matches(self, name: str) -> bool:
-        """The whole name is of the pattern."""
+        """True if the whole name is of the pattern."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= RESULTS_MAX:

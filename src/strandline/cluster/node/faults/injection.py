@@ -75,7 +75,7 @@ class ShiftedClock:
 TIMES_MAX = 1_000_000
 DELAY_MS_MAX = 60_000
 AHEAD_MS_MAX = 100 * 365 * 24 * 3_600_000
-"""A century: what a date with a wrong digit is ahead by."""
+"""Milliseconds by which a clock may be ahead: a century, as a date with a wrong digit is."""
 
 
 ASKED = frozenset({"fail_next", "slow_disk_ms", "clock_ahead_ms", "clear"})
@@ -87,7 +87,7 @@ class BadFault(ValueError):
 
 @dataclass
 class FailNext:
-    """The next `times` requests of `api` are answered with `error`."""
+    """Fault: the next `times` requests of `api` are answered with `error`."""
 
     id: int
     api: str
@@ -99,7 +99,7 @@ class FailNext:
 
 @dataclass
 class SlowDiskFault:
-    """Group syncs and cold reads take `delay_ms` longer."""
+    """Fault: group syncs and cold reads take `delay_ms` longer."""
 
     id: int
     delay_ms: float
@@ -109,7 +109,7 @@ class SlowDiskFault:
 
 @dataclass
 class ClockAheadFault:
-    """The wall clock is `ahead_ms` ahead; `met` counts who has read it."""
+    """Fault: the wall clock is `ahead_ms` ahead; `met` counts who has read it."""
 
     id: int
     ahead_ms: int
@@ -171,7 +171,7 @@ class FaultInjection:
         return self._ahead
 
     def clear(self) -> None:
-        """Nothing strikes any more."""
+        """End every fault."""
         self._armed.clear()
         self._slow = self._ahead = None
 
@@ -226,11 +226,11 @@ class FaultInjection:
     # --- over HTTP ---
 
     def page(self) -> Page:
-        """GET /faults."""
+        """Page for GET /faults."""
         return _json({"faults": [asdict(fault) for fault in self.faults]})
 
     def command(self, body: bytes) -> Page:
-        """POST /faults."""
+        """Answer to POST /faults."""
         known = len(self.faults)
         try:
             self._obey(read_json(body))

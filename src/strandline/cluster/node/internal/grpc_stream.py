@@ -55,7 +55,7 @@ class Inbox:
 
     @property
     def within_message(self) -> bool:
-        """A part of a message has come."""
+        """True if a part of a message has come."""
         return bool(self._partial)
 
     def expect(self, size: int) -> None:
