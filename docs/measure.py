@@ -258,11 +258,11 @@ def names_of_kinds() -> dict[str, list[str]]:
     sys.path.insert(0, str(ROOT))
     from strandline.cluster.broker.table import APIS
     from strandline.cluster.node.config import NodeConfig
-    from strandline.controller.metadata import records
+    from strandline.controller.metadata.records import MetadataRecord
     from strandline.controller.metadata.settings import BROKER_SETTINGS, TOPIC_SETTINGS
     from strandline.controller.operations import OPERATIONS
 
-    classes = [name.removesuffix("Record") for name in vars(records) if name.endswith("Record")]
+    classes = [kind.__name__.removesuffix("Record") for kind in MetadataRecord.__subclasses__()]
     settings = [row.name for row in NodeConfig.rows.values()] + [*BROKER_SETTINGS, *TOPIC_SETTINGS]
     found = [sorted({*settings}), [each.name for each in OPERATIONS], [row.api.title for row in APIS.values()], classes]
     return {kind: [name for name in names if len(_words(name)) > 1] for kind, names in zip(KINDS, found, strict=True)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.client.groups.progress import Progress
+from strandline.client.groups.commits import Progress
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
 
