@@ -281,6 +281,7 @@ class Commits:
     ) -> None:
         coordinator, member = self._coordinator, self._member
         held = self.progress.tenures(offsets) if tenures is None else tenures
+        self.progress.doubt(held)  # rule C7/what-an-unanswered-commit-replaced-counts
         try:
             committed = await coordinator.retrying(partial(self._commit_as, identity, offsets, held), timeout_ms)
         except KafkaError as error:

@@ -13,7 +13,8 @@ class Progress:
 
     Invariants:
     - handed >= done: a record is done only after it was handed out.
-    - `committed` is what the coordinator has acknowledged since the partition was taken up.
+    - `committed` is what the coordinator has acknowledged since the partition was taken up, or it has said nothing of
+      something that was sent since (`doubted`).
     - `_one` is the record that an iteration has handed out last, `_before` the one before it, which is done: written by
       the iterating thread alone, record by record, and so nothing but two names.
     - A tenure lasts from when a partition is taken up until it is given up. Each has a number of its own: between two
@@ -26,6 +27,7 @@ class Progress:
         self._committed: dict[TopicPartition, int] = {}
         self._own: dict[TopicPartition, None] = {}
         """Of `_committed`: what was not found, but committed here."""
+        self._doubted: dict[TopicPartition, None] = {}
         self._tenures: dict[TopicPartition, int] = {}
         self._last_tenure = 0
         self._before: ConsumerRecord | None = None
@@ -132,6 +134,7 @@ class Progress:
             self._done.pop(item, None)
             self._committed.pop(item, None)
             self._own.pop(item, None)
+            self._doubted.pop(item, None)
 
     def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Of these partitions, those that are held: their tenures."""
@@ -143,12 +146,21 @@ class Progress:
         done = self._done.copy()
         if before is not None:
             done[TopicPartition(before.topic, before.partition)] = _behind(before)
-        return {item: offset for item, offset in done.items() if self._committed.get(item) != offset.offset}
+        return {
+            item: offset
+            for item, offset in done.items()
+            if item in self._doubted or self._committed.get(item) != offset.offset
+        }
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Something is on its way to the coordinator, who may take it and never say so: what it had is not known."""
+        self._doubted.update(dict.fromkeys(partitions))
 
     def was_committed(self, partition: TopicPartition, offset: int) -> None:
         """The coordinator has it."""
         self._committed[partition] = offset
         self._own[partition] = None
+        self._doubted.pop(partition, None)
 
     def known_committed(self, *, found_too: bool) -> dict[TopicPartition, int]:
         """What the coordinator has of the partitions that are held: committed here, or (`found_too`) found there."""
