@@ -82,12 +82,12 @@ class Segment:
         "_disk",
         "_index",
         "_path",
+        "_seen",
         "_suffix",
         "_time_index",
         "allocate_at",
         "allocated",
         "base_offset",
-        "believable_ms",
         "created_ms",
         "file",
         "holes",
@@ -114,6 +114,8 @@ class Segment:
         self.base_offset = base_offset
         self.created_ms = created_ms
         """When it was made, or loaded by this process: its age for `segment.ms`."""
+        self._seen = (-1, 0.0)
+        """(size, since when this process knows it to have that size): see `unchanged_since`."""
         self.file = disk.open(self.path(LOG_SUFFIX), create=create)
         self.allocated = self.file.size()
         if create and self.allocated:  # left over from an append that a crash cut short before it could be acknowledged
@@ -131,12 +133,17 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.proven_to = self.size if create else 0
         """Up to this position `max_timestamp` is known from the batches themselves (`prove_newest`)."""
-        self.believable_ms = -1
-        """The latest time up to there that was none of the future."""
 
     def path(self, suffix: str) -> str:
         """One of its files."""
         return self._path + suffix + self._suffix
+
+    def unchanged_since(self, monotonic_ms: float) -> float:
+        """Since when nothing was appended, as far as calls of this have seen, in monotonic milliseconds; the first one
+        of a process, and the first one after an append, says now."""
+        if self._seen[0] != self.size:
+            self._seen = (self.size, monotonic_ms)
+        return self._seen[1]
 
     # ------------------------------------------------------------------ writing
 
@@ -252,7 +259,7 @@ class Segment:
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
-        self.proven_to, self.believable_ms = 0, -1
+        self.proven_to = 0
         self.holes = Holes(hole for hole in self.holes if hole.position < position)
         index.truncate(position)
         time_index.truncate(relative_offset)
@@ -487,9 +494,8 @@ class Segment:
         self.load_indexes(pread)
         return self.max_timestamp, self.max_timestamp_offset
 
-    def prove_newest(self, batches_max: int, latest_ms: int, pread: Pread) -> bool:
+    def prove_newest(self, batches_max: int, pread: Pread) -> bool:
         """Hold `newest` against the headers of the next few batches, from `proven_to` on; False once one is younger.
-        What is later than `latest_ms` is of the future.
 
         A time index has no checksum: a flipped bit, a cut or an older copy of it makes records look older than they
         are. What a header says more is taken in, and what the index says more stays: a record goes when both agree.
@@ -501,8 +507,6 @@ class Segment:
             if number == batches_max:
                 self.proven_to = position
                 return holds
-            if self.believable_ms < header.max_timestamp <= latest_ms:
-                self.believable_ms = header.max_timestamp
             if header.max_timestamp > self.max_timestamp:
                 holds = False
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.replica.waiting import Append
+from strandline.replica.partition import Append
 from tests.replica.helpers import batch
 from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import Bench
