@@ -25,10 +25,10 @@ from strandline.log import checkpoints, records_python
 from strandline.log.batch import iter_batches, verify_crc
 from strandline.log.compression import Codec, decompress
 from strandline.log.config import LogConfig
-from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
+from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.log.batch import HEADER_SIZE
-from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch
+from strandline.log.segment import Hole
 from strandline.log.survey import Gone, Survey
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import FailingDisk, client_batch, open_test_log

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from strandline.log.disk import DiskError
 from strandline.log.epochs import intact_end
-from strandline.log.holes import Hole, Holes
 from strandline.log.log_state import LogState
-from strandline.log.segment import Segment
+from strandline.log.segment import Hole, Holes, Segment
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark

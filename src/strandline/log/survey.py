@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from strandline.log.batch import HEADER_SIZE, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.epochs import intact_end
-from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
-from strandline.log.segment import Segment, pread_blocking
+from strandline.log.segment import Hole, Segment, pread_blocking
 from strandline.proto.errors import KafkaError
 
 STEP_BYTES = 256 << 10

@@ -8,9 +8,8 @@ from typing import Protocol
 import structlog
 
 from strandline.log.config import BATCH_BYTES_MAX
-from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
-from strandline.log.segment import Segment
+from strandline.log.segment import Hole, Segment
 from strandline.proto.errors import NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.marks import mark
 from strandline.replica import frames

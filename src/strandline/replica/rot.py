@@ -16,9 +16,8 @@ from typing import Protocol
 import structlog
 
 from strandline.log.disk import DiskError
-from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
-from strandline.log.segment import Segment
+from strandline.log.segment import Hole, Segment
 from strandline.log.survey import Gone, Survey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -18,10 +18,9 @@ from strandline.log.batch import BatchHeader, iter_batches, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.disk import Disk, DiskError, File
 from strandline.log.epochs import intact_end, why_not_intact
-from strandline.log.index import OffsetIndex, TimeIndex
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
-from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment_name
+from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, OffsetIndex, Segment, TimeIndex, segment_name
 from strandline.log.swap import LogChanged
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
 from strandline.log.tier.store import ObjectStore, log_key, sidecar_key

@@ -11,7 +11,6 @@ from strandline.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, decode
 from strandline.log.disk import Disk, read_file
 from strandline.log.epoch_recovery import load_epochs
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.index import IndexDamaged
 from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
 from strandline.log.promises import LastLife
 from strandline.log.rewriting import AWAY
@@ -21,6 +20,7 @@ from strandline.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    IndexDamaged,
     segment_name,
 )
 from strandline.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX

@@ -12,8 +12,8 @@ from typing import Protocol
 from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, check_content, sized_header
 from strandline.log.disk import File
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.index import ENTRY_BYTES, TIME_ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.log.scan import Window, find_batch_after, only_zeros
+from strandline.log.segment import ENTRY_BYTES, TIME_ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.errors import KafkaError
 
 OnBatch = Callable[[int, BatchHeader], None]
