@@ -11,7 +11,7 @@ from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClosedError
 from strandline.client.futures import ThreadFutures
 from strandline.client.lanes import Lanes
-from strandline.log.records import decode_records
+from strandline.log.batch import decode_records
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 

@@ -17,13 +17,13 @@ import pytest
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.batch import Record, build_batch, decode_records
 from strandline.log.checkpoint_writer import CheckpointWriter
 from strandline.log.config import LogConfig
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.producer_state import ProducerStates
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.log.recovery import open_log
 from strandline.log.snapshots import replay
 from strandline.log.syncer import Syncer

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.log.batch import HEADER_SIZE
+from strandline.log.batch import HEADER_SIZE, Record, build_batch
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
 from strandline.log.segment import Hole
 from strandline.log.survey import Gone, Survey
 from strandline.proto.errors import KafkaError

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.checkpoints import CLEANER_OFFSETS
 from strandline.log.config import LogConfig
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import counts, reset

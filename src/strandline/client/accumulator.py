@@ -22,9 +22,8 @@ from strandline.client.config import ProducerConfig
 from strandline.client.futures import Answer, FutureKind, MadeResults, Results
 from strandline.client.lanes import Lanes, Memory, OpenBatch
 from strandline.client.types import Ack, Header
-from strandline.log.batch import finish_batch, with_producer
+from strandline.log.batch import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, decode_records, finish_batch, with_producer
 from strandline.log.compression import Codec
-from strandline.log.records import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition

@@ -13,8 +13,7 @@ from strandline.client.futures import LoopFutures
 from strandline.client.idempotence import SequencesBefore
 from strandline.client.session import Session
 from strandline.client.types import Ack
-from strandline.log.batch import Buffer, parse_header, with_producer
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import Buffer, RecordBatchBuilder, parse_header, with_producer
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 

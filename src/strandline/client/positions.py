@@ -11,9 +11,17 @@ from uuid import UUID
 from strandline.client.errors import PositionLost
 from strandline.client.polled import PART_BYTES_MAX, Part
 from strandline.client.types import ConsumerRecord
-from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, CutOff, check_content
+from strandline.log.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    BatchJudge,
+    CutOff,
+    check_content,
+    decode_columns,
+    decode_records,
+    decode_records_as,
+)
 from strandline.log.columns import RecordColumns
-from strandline.log.records import decode_columns, decode_records, decode_records_as
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition

@@ -6,11 +6,19 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from strandline.log.batch import LOG_APPEND_TIME, BatchHeader, Buffer, assemble_batch, gap_batch, parse_header
+from strandline.log.batch import (
+    LOG_APPEND_TIME,
+    BatchHeader,
+    Buffer,
+    assemble_batch,
+    gap_batch,
+    parse_header,
+    shift_timestamps,
+    unreadable,
+)
 from strandline.log.compression import Codec
 from strandline.log.log_state import LogState
 from strandline.log.offset_map import OffsetMap
-from strandline.log.records import shift_timestamps, unreadable
 from strandline.log.segment import RELATIVE_OFFSET_MAX, Segment
 from strandline.proto.ensure import ensure
 

@@ -30,12 +30,21 @@ from functools import partial
 
 from crc32c import crc32c
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, Buffer, check_content, parse_header
+from strandline.log.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    BatchJudge,
+    Buffer,
+    check_content,
+    left_over,
+    parse_header,
+    unpacked,
+    unreadable,
+)
 from strandline.log.cleaned import CleanedSegment, Pace, WhatStays
 from strandline.log.compression import MAX_DECOMPRESSED_BYTES
 from strandline.log.log_state import LogState
 from strandline.log.offset_map import is_compacted, new_offset_map
-from strandline.log.records import left_over, unpacked, unreadable
 from strandline.log.retention import Cleanable
 from strandline.log.segment import ENTRY_BYTES, RELATIVE_OFFSET_MAX, Segment
 from strandline.log.swap import CLEANED_SUFFIX, LogChanged, Swap, remove

@@ -13,11 +13,13 @@ from strandline.log import retention, truncation
 from strandline.log.batch import (
     OVERHEAD,
     BatchHeader,
+    check_client_batches,
+    check_replicated_batches,
+    gap_from,
     parse_header,
     patch_base_offset_and_epoch,
     patch_log_append_time,
 )
-from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
@@ -27,7 +29,6 @@ from strandline.log.retention import Cleanable, find_cleanable
 from strandline.log.rot import Rot
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
-from strandline.log.validation import check_client_batches, check_replicated_batches, gap_from
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft
 from strandline.proto.ids import LeaderEpoch, Offset
@@ -93,7 +94,7 @@ class PartitionLog(LogState):
             raise NoSpaceLeft(f"but log.dir.reserve.bytes in {self.directory}; the same may be sent again")
         if config.stored_codec is not None:  # rule B16/the-topics-codec-is-ignored
             batches = recompressed(batches, headers, config)
-        append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else -1
+        append_time_ms = now_ms if config.log_append_time else -1
         base_offset = self.log_end_offset
         position = 0
         offset: int = base_offset
@@ -204,7 +205,7 @@ class PartitionLog(LogState):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "some of these batches are in the log, others are not"
             )
-        append_time_ms = originals[0].timestamp_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
+        append_time_ms = originals[0].timestamp_ms if self.config.log_append_time else -1
         return AppendResult(
             Offset(originals[0].first_offset),
             Offset(originals[-1].last_offset + 1),

@@ -8,11 +8,10 @@ from typing import NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from strandline.log.batch import CRC_START, BatchHeader
+from strandline.log.batch import CRC_START, BatchHeader, decode_records
 from strandline.log.disk import DiskError
 from strandline.log.epochs import intact_end, why_not_intact
 from strandline.log.log_state import IndexCache, LogState
-from strandline.log.records import decode_records
 from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

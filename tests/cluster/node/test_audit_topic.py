@@ -16,7 +16,7 @@ from strandline.cluster.node import audit_topic
 from strandline.cluster.node.audit_partitions import AppendAuditReply, AppendAuditRequest, AuditPartitions
 from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo
-from strandline.log.records import RecordBatchBuilder, decode_records
+from strandline.log.batch import RecordBatchBuilder, decode_records
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode

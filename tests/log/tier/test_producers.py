@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.batch import patch_base_offset_and_epoch
+from strandline.log.batch import Record, build_batch, patch_base_offset_and_epoch
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
-from strandline.log.records import Record, build_batch
 from strandline.log.tier.producers import producers_before
 from strandline.log.tier.reading import TierReader
 from strandline.proto.errors import KafkaError, StoreError

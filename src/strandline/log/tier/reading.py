@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, sized_header
+from strandline.log.batch import HEADER_SIZE, BatchHeader, decode_records, sized_header
 from strandline.log.epochs import OFFSET_MAX, LeaderEpochs, intact_end, why_not_intact
 from strandline.log.reader import LogRead, TimestampedOffset
-from strandline.log.records import decode_records
 from strandline.log.tier.sidecar import Sidecar, decode_producers, load_head, load_sidecar
 from strandline.log.tier.store import ObjectStore, log_key, partition_prefix, sidecar_key
 from strandline.proto.error_codes import ErrorCode
