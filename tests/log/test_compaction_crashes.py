@@ -15,8 +15,8 @@ from strandline.log.batch import Record
 from strandline.log.compaction import Compaction
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
 from strandline.log.recovery import open_log
 from strandline.log.swap import LogChanged
 from strandline.proto.ids import NodeId, TopicPartition

@@ -624,7 +624,9 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
     headers: list[BatchHeader] = []
     position = 0
     end = len(batches)
-    earliest_ms, latest_ms = _timestamps(config, now_ms)
+    earliest_ms, latest_ms = 0, INT64_MAX
+    if not config.log_append_time:  # else the leader sets its own time
+        earliest_ms, latest_ms = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
     while position < end:
         header = parse_header(batches, position)
         size = header[1] + OVERHEAD
@@ -646,6 +648,7 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
         # rule E5/clients-crc-is-believed
         verify_crc(batch)  # first: a bit that flipped on the way is no field that the client has written
         _check_fields(header)
+        # By the first record and the newest; a record without a time (-1) always passes.
         if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
             raise _invalid_timestamp(header, config, now_ms)
         check_records(header, batch, config.unpacked_bytes_max)
@@ -695,14 +698,6 @@ def gap_from(batches: memoryview, first: BatchHeader, offset: int) -> memoryview
     rest = gap_batch(offset, first.last_offset, first.leader_epoch)
     rest += batches[first.size :]
     return memoryview(rest)
-
-
-def _timestamps(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """The earliest and the latest time that a record may bear. None counts where the leader sets its own time; a batch
-    is judged by its first record and its newest (records without a time, -1, always pass)."""
-    if config.log_append_time:
-        return 0, INT64_MAX
-    return now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
 
 
 def _invalid_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> KafkaError:

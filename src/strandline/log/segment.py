@@ -444,7 +444,7 @@ class Segment:
         following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
             if self.holes.ending_at(position) is not None:
-                pass  # the survey that found the hole knows this batch
+                pass  # the scrub that found the hole knows this batch
             elif following < 0:
                 if header.last_offset != self.base_offset + end:
                     raise self.damaged(position, "the index names another batch than the one that stands there")

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from strandline.log.reader import BatchPart, LogRead
+from strandline.log.partition_log import BatchPart, LogRead
 from strandline.proto.errors import KafkaError, StorageError
 from strandline.proto.marks import mark
 from strandline.proto.tasks import Report, spawn

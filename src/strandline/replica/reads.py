@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.log.reader import LogRead
+from strandline.log.partition_log import ANY_SIZE, LogRead, PartitionLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Offset

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 from uuid import UUID
 
-from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.partition_log import LogRead, TimestampedOffset
 from strandline.log.tier.reading import TierReader
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError

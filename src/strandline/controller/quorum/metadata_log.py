@@ -14,9 +14,8 @@ from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEp
 from strandline.log.batch import Record, build_batch, decode_records, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
-from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.reader import LogRead
+from strandline.log.offset_checkpoints import LastLife
+from strandline.log.partition_log import LogRead, PartitionLog
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking
