@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, NamedTuple, Protocol
 
-from strandline.client.lanes import Memory, OpenBatch, RecordSlot
 from strandline.client.loop_thread import Gate, SteppedOut, end_where_forked, interrupted, refused
+from strandline.client.open_batches import Memory, OpenBatch, RecordSlot
 from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.log.batch import finish_batch, with_producer
@@ -61,7 +61,7 @@ class Results(Protocol):
 
     @property
     def make(self) -> Callable[[], Any]:
-        """Maker of the records' futures; see `lanes_python.OpenBatch`, as for the two lists."""
+        """Maker of the records' futures; see `open_batches_python.OpenBatch`, as for the two lists."""
 
     @property
     def futures(self) -> list[Any] | None:
