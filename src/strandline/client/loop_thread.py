@@ -52,7 +52,7 @@ def interrupted(call: str) -> ClientError:
 
 
 class Gate:
-    """Gate that opens once, for the thread that waits. No interrupt leaves it locked, as one may a `threading.Event`."""
+    """Gate that opens once for the thread that waits. No interrupt leaves it locked, as it may a `threading.Event`."""
 
     def __init__(self) -> None:
         self.is_open = False
