@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from strandline.client.errors import ClientError, ClosedError
-from strandline.client.tasks import log
+from strandline.client.logs import log
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ from typing import Self, Unpack
 from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
+from strandline.client.logs import log
 from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.open_batches import OpenBatches
 from strandline.client.producer_batch import Answer, ThreadFutures, ThreadResults
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
-from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.client.unclosed import FLUSH_S, nothing, watch
 

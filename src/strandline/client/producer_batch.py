@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, NamedTuple, Protocol
 
+from strandline.client.logs import log
 from strandline.client.loop_thread import Gate, SteppedOut, end_where_forked, interrupted, refused
 from strandline.client.open_batches import Memory, OpenBatch, RecordSlot
-from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.log.batch import finish_batch, with_producer
 from strandline.log.compression import Codec

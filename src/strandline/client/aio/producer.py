@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
+from strandline.client.logs import log
 from strandline.client.metadata import TopicView
 from strandline.client.open_batches import OpenBatches
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
@@ -17,7 +18,6 @@ from strandline.client.producer_batch import LoopResults, Results
 from strandline.client.sender import Accumulator, Sender
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
-from strandline.client.tasks import log
 from strandline.client.types import Ack, Header
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
