@@ -19,7 +19,7 @@ from strandline.proto.kafka.apis import Api
 T = TypeVar("T")
 Answers = dict[TopicPartition, T | KafkaError]
 Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
-"""Asks one leader about some of its partitions."""
+"""Function that asks one leader about some of its partitions."""
 
 
 NAMED_MAX = 5
@@ -112,7 +112,7 @@ class Leaders:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """Delete what lies before these offsets; where each log begins then.
+        """Delete what lies before these offsets, and return where each log begins then.
 
         Raises:
             UnknownTopic, KafkaError, ClientTimeout.

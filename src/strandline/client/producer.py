@@ -63,7 +63,7 @@ class _Running:
             )
 
     def end(self) -> None:
-        """Nobody closes this producer: what is queued is sent, if that does not take long."""
+        """End a producer that nobody closed: what is queued is sent, if that does not take long."""
         try:
             self.flush(FLUSH_S)
         except ClientTimeout as error:
@@ -250,7 +250,7 @@ class Producer:
                 return future
 
     def _forget_parent(self) -> None:
-        """In the child of a fork: the parent's thread, sockets and locks are not ours."""
+        """In the child of a fork: let go of the parent's thread, sockets and locks."""
         self._start_lock = threading.RLock()
         running, self._running = self._running, None
         self._open_batches = {}
