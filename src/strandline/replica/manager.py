@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from strandline.log.log_dirs import LogDirs
@@ -214,12 +213,12 @@ class ReplicaManager:
     def set_flush_policy(self, policy: str) -> None:
         """What `ReplicaConfig.flush_policy` shall be: known only once the metadata are. Before the first `apply`."""
         ensure(not self._partitions, "OneFlushPolicy", policy=policy)
-        self._shared.config = replace(self._shared.config, flush_policy=policy)
+        self._shared.config = self._shared.config.replaced(flush_policy=policy)
 
     def reconfigure(self, config: ReplicaConfig) -> None:
         """Other settings of compaction, scrub or reserve count from now on, also for what waits or is under way. A pass
         of compaction keeps the memory that it has. Cheap where nothing changed."""
-        if config == self._shared.config:
+        if vars(config) == vars(self._shared.config):
             return
         self._shared.config = config
         self.directories.set_reserve(config.disk_reserve_bytes)

@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from strandline.controller.machine.scram import new_secret
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage
-from strandline.controller.metadata.records import (
-    MetadataRecord,
-    MetadataVersionRecord,
-    decode_record,
-    encode_record,
-)
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import ScramKey, scram_record
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.log.disk import Disk, read_file, write_file_durably
 from strandline.proto.errors import ConfigError, CorruptLogError, FatalError
 from strandline.proto.ports import Rng

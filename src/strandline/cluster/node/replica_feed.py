@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
@@ -11,7 +10,8 @@ from strandline.controller import broker_api, operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, ResourceType, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, ResourceType, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.metadata.settings import BrokerSettings
 from strandline.log.findings import RecoveryFinding
 from strandline.proto.ids import (
@@ -66,7 +66,7 @@ class ReplicaFeed:
         if changes or deleted or delta.brokers:
             self._replicas.apply(changes, deleted, broker_states(image))
 
-    def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionInfo]]:
+    def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionRecord]]:
         """Partitions with a replica here, now or before, whose metadata or settings changed."""
         changed: dict[TopicId, dict[int, None]] = {topic: dict(numbers) for topic, numbers in delta.partitions.items()}
         for reconfigured in self._reconfigured(delta, image):
@@ -95,7 +95,7 @@ class ReplicaFeed:
                 return list(image.topics.values())
         return list(topics.values())
 
-    def _state(self, image: MetadataImage, topic: TopicInfo, info: PartitionInfo) -> PartitionState:
+    def _state(self, image: MetadataImage, topic: TopicInfo, info: PartitionRecord) -> PartitionState:
         resolver = self._resolver
         return PartitionState(
             topic=topic.name,
@@ -123,8 +123,7 @@ def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: Metada
         return resolver.broker_value(image, row)
 
     of = BrokerSettings
-    return replace(
-        config,
+    return config.replaced(
         cleaner_backoff_ms=value(of.log_cleaner_backoff_ms),
         cleaner_dedupe_buffer_bytes=value(of.log_cleaner_dedupe_buffer_size),
         cleaner_io_max_bytes_per_second=value(of.log_cleaner_io_max_bytes_per_second),
