@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from strandline.client import open_batches as in_use
 from strandline.client import open_batches_python
-from strandline.log.batch import finish_batch, parse_header, verify_crc
+from strandline.log.batch import RecordBatchBuilder, decode_records, finish_batch, parse_header, verify_crc
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder, decode_records
 
 try:
     from strandline.client import _open_batches as compiled
