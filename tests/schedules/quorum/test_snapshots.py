@@ -21,7 +21,7 @@ from tests.controller.conftest import MachineCluster
 from tests.schedules.helpers import schedule
 from tests.stage import OneMachine
 
-SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, quorum_snapshot_chunk_bytes=100)
+SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, snapshot_chunk_bytes=100)
 
 TAKEN = OffsetAndEpoch(100, 3)
 STATE = [b"record %d" % number + b"x" * 50 for number in range(40)]
