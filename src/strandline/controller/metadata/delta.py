@@ -83,7 +83,8 @@ class MetadataDelta(MapDeltas):
         if topics.changed:
             by_id = maps[_TOPICS.name]
             for topic_id in topics.changed:
-                names.put(by_id[topic_id].record.name, by_id[topic_id])
+                topic = by_id[topic_id]
+                names.put(topic.record.name, topic)
             maps[_NAMES.name] = names.finished()
         return MetadataImage(self.base.cluster_id, offset=offset, epoch=epoch, timestamp_ms=timestamp_ms, **maps)
 
