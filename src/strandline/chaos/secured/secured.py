@@ -99,7 +99,8 @@ class Secured:
 def _holds(image: MetadataImage, key: Key, value: Value) -> bool:
     """Whether a key has this value in an image."""
     if key.kind == PASSWORD:
-        return is_password(image.scram.credentials.get(ScramKey(key.who, ScramMechanism.SHA_256)), value)
+        found = image.scram_credentials.get(ScramKey(key.who, ScramMechanism.SHA_256))
+        return is_password(None if found is None else found.credential, value)
     if is_quota(key):
         return image.quotas.get(entity_of(key), {}).get(key.kind) == value
     return (binding_of(key) in image.acls) == bool(value)

@@ -6,17 +6,9 @@ from collections.abc import Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.quotas import quota_records
-from strandline.controller.metadata.records import (
-    AccessControlEntryRecord,
-    ConfigRecord,
-    MetadataRecord,
-    MetadataVersionRecord,
-    ProducerIdsRecord,
-    TopicRecord,
-)
+from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.table import TABLE
 from strandline.proto.errors import FatalError
-from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE
 
 
 def image_records(image: MetadataImage) -> list[MetadataRecord]:
@@ -29,21 +21,11 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
         raise FatalError(
             "A snapshot of metadata without a metadata.version was asked for: nothing has been replayed yet."
         )
-    records: list[MetadataRecord] = [MetadataVersionRecord(image.metadata_version)]
-    records.extend(image.brokers[node_id] for node_id in sorted(image.brokers))
-    for topic in image.topics.values():
-        records.append(TopicRecord(topic.name, topic.topic_id))
-        records.extend(topic.partitions.values())
-    for resource in sorted(image.configs):
-        values = image.configs[resource]
-        records.extend(ConfigRecord(int(resource[0]), resource[1], key, values[key]) for key in sorted(values))
-    # rule A20/snapshot-without-acls
-    records.extend(AccessControlEntryRecord(binding) for binding in sorted(image.acls))
-    if image.next_producer_id > 0:
-        records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
-    records.extend(image.scram.records())  # rule A19/snapshot-without-credentials
-    records.extend(quota_records(image.quotas))  # rule A21/snapshot-without-quotas
-    records.extend(image.tiering.records())  # rule B21/snapshot-without-tiers
+    records: list[MetadataRecord] = []
+    for row in TABLE.values():
+        # rule A19/snapshot-without-credentials, rule A20/snapshot-without-acls
+        # rule A21/snapshot-without-quotas, rule B21/snapshot-without-tiers
+        records.extend(row.snapshot(image))
     return records
 
 
@@ -56,6 +38,6 @@ def load_image(cluster_id: str, records: Iterable[MetadataRecord], end_offset: i
     """
     delta = MetadataDelta(MetadataImage(cluster_id))
     delta.apply_all(records)
-    if delta.metadata_version == 0:
+    if delta.empty:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")
     return delta.image(end_offset - 1, epoch, 0)
