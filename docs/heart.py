@@ -7,9 +7,9 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "strandline"
 
 HEART = (
-    ("log/batch.py", "what is written, sent and stored: a batch of records"),
+    ("log/batch.py", "what is written, sent and stored: a batch of records, and what is checked of it"),
     ("log/segment.py", "one file of a log, and its indexes"),
-    ("log/partition_log.py", "a partition's log: append as leader, append as follower, read"),
+    ("log/partition_log.py", "a partition's log: append as leader, append as follower, read, cut"),
     ("log/syncer.py", "one sync for all that was written since the last one"),
     ("replica/core/effects.py", "what a core of a replica wants done"),
     ("replica/core/leader.py", "the leader of a partition: when does the high watermark rise, who is in sync"),

@@ -65,7 +65,7 @@ class BatchPart(NamedTuple):
 
     data: bytes
     position: int
-    """Where they stand in the batch."""
+    """Position of the bytes in the batch."""
     batch_size: int
     first_offset: Offset
     """Base offset of the batch."""
@@ -84,7 +84,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """What an append did."""
+    """Outcome of an append."""
 
     base_offset: Offset
     next_offset: Offset
@@ -146,7 +146,7 @@ class LogReader(LogState):
         return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, crc, pread))
 
     async def cold(self, read: Callable[[Pread], T]) -> T:
-        """What `read` finds, without waiting for a cold disk on the loop. It is called anew after each wait, for
+        """Result of `read`, without waiting for a cold disk on the loop. It is called anew after each wait, for
         the log may change meanwhile. Raises what it raises, and KafkaError."""
         for _ in range(_COLD_ATTEMPTS):
             try:
@@ -215,7 +215,7 @@ class LogReader(LogState):
         return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset), crc)
 
     def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
-        """What does not hold ends what is read, or is an error where it stands first."""
+        """Read whole batches. One that does not hold ends what is read, or is an error where it stands first."""
         segment, position, header, following = self._find(offset, pread)
         if segment.holes:
             limit = min(limit, segment.holes.offset_after(offset))
@@ -465,8 +465,8 @@ class PartitionLog(LogReader):
             position = following
 
     def _now_ms(self) -> int:
-        """For ages that this process alone knows, of producers and of the active segment: no clock that is set moves
-        them (rule B32)."""
+        """Monotonic time in milliseconds, for ages that this process alone knows, of producers and of the active
+        segment: no clock that is set moves them (rule B32)."""
         return int(self._clock.monotonic_ms())  # rule B32/producers-expire-by-the-wall-clock
 
     def _check_epoch(self, leader_epoch: int) -> None:
@@ -519,24 +519,19 @@ class PartitionLog(LogReader):
             if segment.must_roll(len(data), end_offset, now_ms, config):
                 self._roll(now_ms)
                 segment = self.segments[-1]
-            position = segment.append(data, config)
+            segment.append(data, headers, offset, config)
         except DiskError as error:
             raise self.disk_failed(error) from error
         self.unsynced.add(segment.file)
-        interval = config.index_interval_bytes
         latest: int = self.epochs.latest
         for header in headers:
-            size = header[1] + OVERHEAD
-            last_offset = offset + header[6]
-            segment.noted(position, size, last_offset, header[8], interval)
             epoch = header[2] if leader_epoch is None else leader_epoch
             if epoch > latest:
                 self.epochs.assign(epoch, offset)
                 latest = epoch
             if header[9] >= 0:  # rule C2/followers-forget-producers
                 self.producers.update(header, offset, now_ms)
-            offset = last_offset + 1
-            position += size
+            offset += header[6] + 1
         self.log_end_offset = Offset(offset)  # rule C1/index-before-the-end-moves
         self.size_bytes += len(data)
         self._snapshot_bytes += len(data)
@@ -618,8 +613,8 @@ class PartitionLog(LogReader):
     async def find_expired(
         self, now_ms: int, latest_ms: int, limit_offset: int, keep: retention.Keep
     ) -> retention.Expired | None:
-        """What age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It holds
-        when this returns; `delete_records_before` is the caller's. `now_ms` and `latest_ms`: the earliest and the
+        """Segments that age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It
+        holds when this returns; `delete_records_before` is the caller's. `now_ms` and `latest_ms`: the earliest and the
         latest time that may be right.
 
         Raises KafkaError as `read`.
@@ -634,7 +629,7 @@ class PartitionLog(LogReader):
         return None
 
     async def find_cleanable(self, now_ms: int, latest_ms: int, limit_offset: int) -> Cleanable:
-        """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
+        """Bytes that compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
         return await self.cold(lambda pread: find_cleanable(self, now_ms, latest_ms, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
