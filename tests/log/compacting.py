@@ -11,6 +11,7 @@ from strandline.log.compaction import Compacted, Compaction
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.retention import Cleanable
+from strandline.proto.believed import Now
 from tests.log.helpers import all_records
 
 NOW_MS = 1_700_000_000_000
@@ -55,7 +56,7 @@ def compact(
 
     async def run() -> Compacted:
         found = await log.find_cleanable(
-            now_ms, latest_ms or now_ms, int(log.log_end_offset) if limit is None else limit
+            Now(now_ms, latest_ms or now_ms, now_ms), int(log.log_end_offset) if limit is None else limit
         )
         times = {"now_ms": now_ms, "latest_ms": latest_ms or now_ms}
         return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=Pauses(turn), unlink=unlink).run()
@@ -65,7 +66,7 @@ def compact(
 
 def cleanable(log: PartitionLog, now_ms: int, limit: int) -> Cleanable:
     """What a pass would find."""
-    return asyncio.run(log.find_cleanable(now_ms, now_ms, limit))
+    return asyncio.run(log.find_cleanable(Now(now_ms, now_ms, now_ms), limit))
 
 
 def put(

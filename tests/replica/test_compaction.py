@@ -14,7 +14,7 @@ from strandline.log.config import LogConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import counts, reset
-from strandline.replica.waiting import Append
+from strandline.replica.partition import Append
 from tests.log.compacting import assert_no_hole, headers, table
 from tests.log.helpers import all_records
 from tests.replica.fake_controller import partition_state

@@ -12,8 +12,8 @@ import pytest
 from strandline.log.batch import decode_records, iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, PartitionEpoch, TopicIdPartition, TopicPartition
+from strandline.replica.partition import Append
 from strandline.replica.states import Role
-from strandline.replica.waiting import Append
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import TOPIC_ID, TP, Broker, Cluster, batch, running, until
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from strandline.client.accumulator import NO_SEQUENCE, Accumulator, PartitionQueue, ProducerBatch
 from strandline.client.aio import Producer
 from strandline.client.aio.producer import ProducerCore
 from strandline.client.config import ProducerConfig
-from strandline.client.idempotence import Sequencer
+from strandline.client.producer_batch import ProducerBatch
+from strandline.client.sender import Accumulator, PartitionQueue, Sequencer
 from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -60,7 +60,7 @@ class BumpingSequencer(Sequencer):
 
     def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
         """True when the batch is to be sent again; out of order means a new epoch for all that has no answer."""
-        if code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or batch.base_sequence == NO_SEQUENCE:
+        if code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or batch.numbers is None:
             return super().refused(queue, batch, code)
         if queue.numbered and queue.numbered[0] is batch:
             self._on_fatal(KafkaError(code, f"sequence desynchronization in {queue.partition}"))

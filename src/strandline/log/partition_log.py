@@ -33,6 +33,7 @@ from strandline.log.recompression import recompressed
 from strandline.log.retention import Cleanable, find_cleanable
 from strandline.log.rot import Rot
 from strandline.log.segment import ColdRead, Pread, Segment, delete_files, pread_blocking, pread_nowait
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft
 from strandline.proto.ids import LeaderEpoch, Offset
@@ -610,27 +611,22 @@ class PartitionLog(LogReader):
 
     # ------------------------------------------------------------------ retention
 
-    async def find_expired(
-        self, now_ms: int, latest_ms: int, limit_offset: int, keep: retention.Keep
-    ) -> retention.Expired | None:
+    async def find_expired(self, now: Now, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
         """Segments that age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It
-        holds when this returns; `delete_records_before` is the caller's. `now_ms` and `latest_ms`: the earliest and the
-        latest time that may be right.
+        holds when this returns; `delete_records_before` is the caller's.
 
         Raises KafkaError as `read`.
         """
         while self.failure is None:
             try:
-                return await self.cold(
-                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread, latest_ms=latest_ms)
-                )
+                return await self.cold(lambda pread: retention.find_expired(self, now, limit_offset, keep, pread))
             except retention.Unproven as unproven:
                 await retention.prove_newest(self, unproven.segment, self.cold)
         return None
 
-    async def find_cleanable(self, now_ms: int, latest_ms: int, limit_offset: int) -> Cleanable:
+    async def find_cleanable(self, now: Now, limit_offset: int) -> Cleanable:
         """Bytes that compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
-        return await self.cold(lambda pread: find_cleanable(self, now_ms, latest_ms, limit_offset, pread))
+        return await self.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
     #

@@ -22,7 +22,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
-from strandline.replica.naps import Naps
+from strandline.proto.timers import Pauses
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared
 
@@ -46,10 +46,10 @@ class Pace:
     step takes, it rests once some steps have added up, and goes on the sooner after a rest that was too long.
     """
 
-    def __init__(self, clock: Clock, naps: Naps, bytes_per_second: Callable[[], float]) -> None:
-        """`bytes_per_second` is asked anew when `naps` are woken."""
+    def __init__(self, clock: Clock, pauses: Pauses, bytes_per_second: Callable[[], float]) -> None:
+        """`bytes_per_second` is asked anew when `pauses` are woken."""
         self._clock = clock
-        self._naps = naps
+        self._pauses = pauses
         self._bytes_per_second = bytes_per_second
         self._begun_ms = clock.monotonic_ms()
         self._due_ms = self._begun_ms
@@ -67,7 +67,7 @@ class Pace:
         # rule B20/compaction-takes-the-loop
         await self.during(asyncio.sleep((rest_ms if rest_ms >= REST_MS else 0.0) / 1_000))
         if due_ms() > self._clock.monotonic_ms():
-            await self.during(self._naps.until(due_ms))
+            await self.during(self._pauses.until(due_ms))
         self._due_ms = due_ms()
 
     async def during(self, wait: Awaitable[T]) -> T:
@@ -205,7 +205,6 @@ class Compactor:
 
     async def _most_dirty(self) -> tuple[Partition, PartitionLog, Cleanable] | None:
         """Of the logs that are due the one that waits longest beyond its lag, else the one of the greatest ratio."""
-        now_ms = self._now_ms()
         best: tuple[Partition, PartitionLog, Cleanable] | None = None
         figures = self.figures
         figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
@@ -216,7 +215,7 @@ class Compactor:
             if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
                 continue
             try:
-                found = await plog.find_cleanable(now_ms, self._clock.latest_ms(), partition.high_watermark)
+                found = await plog.find_cleanable(self._clock.now(), partition.high_watermark)
             except (KafkaError, DiskError, FileNotFoundError) as error:
                 self._give_up(partition, plog, error)
                 continue
@@ -241,23 +240,18 @@ class Compactor:
             log.warning("a log is not compacted: the disk has no room", partition=name, free_bytes=free)
         return False
 
-    def _now_ms(self) -> int:
-        """Wall time as far as it is believed: a clock set ahead takes no tombstone too early (schedule 72)."""
-        return self._clock.earliest_ms()
-
     # One pass
 
     async def _compact(self, partition: Partition, plog: PartitionLog, found: Cleanable) -> bool:
         """False where nothing came of it: another look at once would find the same."""
-        shared = self._shared
-        began_ms = shared.clock.monotonic_ms()
+        shared, now = self._shared, self._clock.now()
         one = Compaction(
             plog,
             found,
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
-            now_ms=self._now_ms(),
-            latest_ms=self._clock.latest_ms(),
-            pace=Pace(shared.clock, shared.naps, lambda: shared.config.cleaner_io_max_bytes_per_second),
+            now_ms=now.earliest_ms,
+            latest_ms=now.wall_ms,
+            pace=Pace(shared.clock, shared.pauses, lambda: shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )
         try:
@@ -277,7 +271,7 @@ class Compactor:
         except (KafkaError, ConfigError, DiskError) as error:
             self._give_up(partition, plog, error)
             return False
-        took_ms = shared.clock.monotonic_ms() - began_ms
+        took_ms = shared.clock.monotonic_ms() - now.monotonic_ms
         self.figures.passed(done, took_ms)
         log.info(
             "compacted a log",

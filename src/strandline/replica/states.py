@@ -116,7 +116,7 @@ class PartitionState:
         return min(self.min_insync_replicas, len(self.replicas))  # rule B4/min-insync-beyond-the-replicas
 
 
-# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `waiting.Append`)
+# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `partition.Append`)
 
 
 class ReadOutcome(NamedTuple):
@@ -215,6 +215,48 @@ class FollowerStatus(NamedTuple):
     durable_offset: int
     in_isr: bool
     caught_up_age_ms: float
+
+
+class ReplicaStatus(NamedTuple):
+    """One hosted partition, for metrics, heartbeats and describe.
+
+    Attributes:
+        last_epoch: leader epoch of the last record.
+        isr: as committed, known on the leader; from the metadata elsewhere.
+        maximal_isr: with a proposed newcomer (leader only, else as `isr`).
+        followers: leader only.
+        log_start_offset: where the partition begins, with its tier; local_log_start_offset: where its log does.
+        tiered: its closed segments are to go to the object store (`remote.storage.enable`).
+        tiered_bytes: of what lies there.
+        rotten: a part of its log is not what was written, and is not healed yet.
+        directory: the log directory that it lies in; empty where it has no log.
+        reason: why it is offline, else empty.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    role: Role
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    high_watermark: int
+    log_start_offset: int
+    local_log_start_offset: int
+    log_end_offset: int
+    durable_offset: int
+    last_epoch: int
+    size_bytes: int
+    tiered: bool
+    tiered_bytes: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    maximal_isr: tuple[NodeId, ...]
+    effective_min_isr: int
+    followers: tuple[FollowerStatus, ...] = ()
+    rotten: bool = False
+    directory: str = ""
+    reason: str = ""
 
 
 # Settings

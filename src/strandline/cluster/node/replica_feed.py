@@ -27,8 +27,7 @@ from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.settings import Setting
 from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
-from strandline.replica.status import ReplicaStatus
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaStatus, Role
 
 T = TypeVar("T")
 

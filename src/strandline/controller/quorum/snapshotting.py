@@ -61,10 +61,14 @@ class Snapshotting:
 
     def take_if_due(self, new_record_bytes_max: int) -> None:
         """Once enough was committed since the last snapshot: write one of what the listeners hold, and delete the log
-        before the oldest that is kept. One at a time."""
-        if not self._taking and not self._closed and self._dispatcher.new_record_bytes >= new_record_bytes_max:
-            self._taking = True
-            self._spawn(self._take())
+        before the oldest that is kept. One at a time, and none of what a listener has not been handed yet: it could
+        not go on without the log, and one that leads loads no snapshot."""
+        if self._taking or self._closed or self._dispatcher.new_record_bytes < new_record_bytes_max:
+            return
+        if not self._dispatcher.is_level:  # rule A10/snapshot-ahead-of-a-listener
+            return
+        self._taking = True
+        self._spawn(self._take())
 
     async def _take(self) -> None:
         """Raises FatalError if a listener's state does not end at a committed record."""
