@@ -48,8 +48,8 @@ from strandline.controller.metadata.settings import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
+from strandline.log.object_store import ObjectStore
 from strandline.log.retention import believed_clock
-from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH

@@ -14,8 +14,8 @@ from uuid import UUID
 import structlog
 
 from strandline.controller.metadata.image import MetadataImage
+from strandline.log.object_store import ObjectStore
 from strandline.log.tier.reaping import Orphan, find_orphans, reap
-from strandline.log.tier.store import ObjectStore
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.marks import mark
