@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -308,7 +307,7 @@ def test_113_a_snapshot_waits_for_the_slowest_listener(tmp_path: Path, monkeypat
     active controller, has none of it. Were the log deleted up to where the first one is, it could not go on."""
 
     async def test() -> None:
-        async with Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=500)) as cluster:
+        async with Cluster(tmp_path, voters=1, config=FAST.replaced(snapshot_max_new_record_bytes=500)) as cluster:
             leader = await cluster.elect()
             assert leader.quorum is not None
             second = type(leader.listener)()
