@@ -31,7 +31,7 @@ from strandline.proto.marks import mark
 
 
 class LogVerdict(Enum):
-    """What a replica of a broker that registers anew still counts for."""
+    """Verdict on a replica of a broker that registers anew."""
 
     KEPT = "it has everything that it had synced: it leaves the ISR, and may be eligible"
     IN_DOUBT = "it may lack the end: it leaves ISR and ELR, and waits for the others of the last ISR"
@@ -44,7 +44,7 @@ class _Found(NamedTuple):
 
 
 class RegisteredLogs:
-    """What a registration says of the broker's logs, and the verdict on each of them."""
+    """Report of a registration on the broker's logs, and the verdict on each of them."""
 
     def __init__(self, request: RegisterBrokerRequest, existing: RegisterBrokerRecord | None) -> None:
         """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
