@@ -38,8 +38,6 @@ from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
-from strandline.controller.machine.sessions import SessionTimes
-from strandline.controller.machine.state import MachineSettings
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
@@ -419,16 +417,8 @@ class Node:
 
 def _controller_config(config: NodeConfig, bootstrap: Sequence[MetadataRecord]) -> ControllerConfig:
     """Settings of the active controller."""
-    return ControllerConfig(
+    return config.controller.replaced(
         static=config.dynamic,
-        machine=MachineSettings(
-            times=SessionTimes(
-                session_timeout_ms=config.broker_session_timeout_ms,
-                silence_timeout_ms=config.broker_silence_timeout_ms,
-            ),
-            tiered_storage=config.tier.enabled,
-        ),
-        auto_leader_rebalance_enable=config.leader_rebalance_enable,
-        leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
         bootstrap=bootstrap,
+        machine=config.controller.machine.replaced(tiered_storage=config.tier.enabled),
     )

@@ -33,6 +33,7 @@ from enum import Enum
 
 from strandline.proto.ids import NodeId, Offset
 from strandline.proto.marks import mark
+from strandline.proto.settings import Scope, Settings, milliseconds
 
 NEVER = float("inf")
 
@@ -41,25 +42,33 @@ PROBED_SHARE = 0.4
 load is late by tenths of a second, and answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTimes:
-    """Milliseconds.
+class SessionTimes(Settings, scope=Scope.NODE):
+    """When a broker's session ends. The silence that ends it is never longer than its time without heartbeats.
 
     Attributes:
-        session_timeout_ms: Kafka's broker.session.timeout.ms: without heartbeats for so long.
-        silence_timeout_ms: broker.silence.timeout.ms: with neither heartbeats nor answers to probes for so long. It is
-            never longer than the session's.
         suspicion_ms: from a broken stream to fencing, if neither a reconnect nor a probe clears the broker.
         refused_grace_ms: a port that refused every probe for this long means a dead process (a refusal is the kernel's
             own word); longer than one interval, so that a single strange refusal fences no broker.
         probe_interval_ms: between a probe of a suspect and the next.
     """
 
-    session_timeout_ms: float = 9000.0
-    silence_timeout_ms: float = 2500.0
-    suspicion_ms: float = 500.0
-    refused_grace_ms: float = 120.0
-    probe_interval_ms: float = 40.0
+    session_timeout_ms = milliseconds(
+        "broker.session.timeout.ms",
+        9000,
+        "A broker whose heartbeats have not come for so long is fenced. (One whose process died is noticed by "
+        "its broken connection, in well under a second; one that is silent, by broker.silence.timeout.ms.)",
+    )
+    silence_timeout_ms = milliseconds(
+        "broker.silence.timeout.ms",
+        2500,
+        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
+        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
+        "broker.session.timeout.ms: only heartbeats count.",
+        low=100,
+    )
+    suspicion_ms = 500.0
+    refused_grace_ms = 120.0
+    probe_interval_ms = 40.0
 
     @property
     def probe_after_ms(self) -> float:

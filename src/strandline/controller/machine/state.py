@@ -19,6 +19,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
 from strandline.proto.ports import Rng
+from strandline.proto.settings import Part, Scope, Settings
 
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
@@ -51,15 +52,17 @@ class Result(Generic[T]):
     records: list[MetadataRecord] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class MachineSettings:
-    """Settings of the machine."""
+class MachineSettings(Settings, scope=Scope.NODE):
+    """Settings of the machine.
 
-    times: SessionTimes = field(default_factory=SessionTimes)
-    max_elections_per_balance: int = 1000
-    """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
-    tiered_storage: bool = False
-    """True: this node knows of an object store, so topics may be tiered."""
+    Attributes:
+        max_elections_per_balance: preferred elections in one pass of the periodic check; it must not stall the loop.
+        tiered_storage: this node knows of an object store: topics may be tiered.
+    """
+
+    times = Part(SessionTimes)
+    max_elections_per_balance = 1000
+    tiered_storage = False
 
 
 class MachineState:
