@@ -51,10 +51,10 @@ class Door(Protocol):
     """Listener that a connection in handshake reports to (`strandline.cluster.security.tls_door`)."""
 
     def began(self, connection: TlsConnection) -> None:
-        """A client has connected."""
+        """Hear that a client has connected."""
 
     def entered(self, connection: TlsConnection) -> None:
-        """The handshake is over; the connection is the listener's."""
+        """Hear that the handshake is over; the connection is the listener's."""
 
     def failed(self, connection: TlsConnection, reason: BaseException | str | None) -> None:
         """Hear that the handshake failed."""
@@ -136,7 +136,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
     # The handshake
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here: it may shake hands."""
+        """Let a new client shake hands."""
         self._below = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
         if peername:
@@ -177,7 +177,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._below.resume_reading()
 
     def _refuse_plain(self, start: bytes) -> None:
-        """The client does not speak TLS: say so in its own words, as far as they are known."""
+        """Refuse a client that does not speak TLS, in its own words, as far as they are known."""
         spoken = foreign_protocol(start)
         self._spoke = spoken.value if spoken is not None else "plaintext"
         if self._below is not None:

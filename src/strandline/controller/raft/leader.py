@@ -181,7 +181,8 @@ class Leader(Role):
         return base
 
     def _recount_voters(self) -> None:
-        """Another voter set, in force at once (rule A11): progress goes on where the replica is the same one."""
+        """Count by another voter set, in force at once (rule A11: the latest set in the log holds): progress goes on
+        where the replica is the same one."""
         known = {seen.key: seen for seen in self.observers.values()}
         known |= {seen.presented: seen for seen in self.voters.values() if seen.presented is not None}
         known |= {seen.key: seen for seen in self.voters.values()}
@@ -317,7 +318,7 @@ class Leader(Role):
         return self.observers[replica]
 
     def _count_fetch(self, progress: ReplicaProgress, now_ms: float) -> None:
-        """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
+        """Count a voter's fetch for check-quorum; it needs no BeginQuorumEpoch for a while."""
         node = progress.key.node_id
         if self.voters.get(node) is not progress:  # rule A5/observers-count-for-check-quorum
             return

@@ -52,7 +52,7 @@ class Rebalancing:
     # Sessions
 
     def renew_session(self, group: Group, member: Member, now: Now) -> None:
-        """The member was heard of."""
+        """Renew the session of a member that was heard of."""
         self._expect(group, member.member_id, member.session_timeout_ms, now)
 
     def await_new_member(self, group: Group, member: Member, now: Now) -> None:
@@ -88,7 +88,8 @@ class Rebalancing:
             self._rebalance_without(group, now)
 
     def remove_member(self, group: Group, member: Member) -> None:
-        """The member left or is given up. A JoinGroup of it that still waits is refused; a living client joins anew."""
+        """Remove a member that left or is given up. A JoinGroup of it that still waits is refused; a living client
+        joins anew."""
         self._context.timers.cancel(session_key(group.group_id, member.member_id))
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         self._context.out.reply(group.stop_joining(member), JoinAnswer(unknown))
@@ -102,7 +103,8 @@ class Rebalancing:
             self.complete_if_joined(group, now)
 
     def end(self, group: Group) -> None:
-        """The group is none of this protocol any more. Members that wait for an answer join the group as it is now."""
+        """End a group that is none of this protocol any more. Members that wait for an answer join the group as it
+        is now."""
         for member in group.members.values():
             to = group.stop_joining(member)
             self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -174,7 +176,7 @@ class Rebalancing:
             self.complete_if_joined(group, now)
 
     def complete_if_joined(self, group: Group, now: Now) -> None:
-        """Everybody that is waited for has joined: go on."""
+        """Complete the join phase if everybody that is waited for has joined."""
         if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
             self.complete_join(group, now)
 
@@ -230,7 +232,7 @@ class Rebalancing:
         self._context.timers.set(sync_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
 
     def synced(self, group: Group, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Note that the member has asked for its assignment."""
         group.pending_sync.pop(member_id, None)
         if not group.pending_sync:
             self._context.timers.cancel(sync_key(group.group_id))
@@ -238,7 +240,7 @@ class Rebalancing:
     # Assigning
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """The leader has assigned: once that is committed, every member gets its part."""
+        """Store the leader's assignment: once that is committed, every member gets its part."""
         group_id, generation = group.group_id, group.generation
         group.stored = True
 
