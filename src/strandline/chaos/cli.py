@@ -156,7 +156,7 @@ def sim(
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does, so that what was found until then is told."""
+    """Let SIGTERM end the command as Ctrl-C does, so that what was found until then is told."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)

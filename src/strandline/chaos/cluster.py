@@ -382,7 +382,7 @@ class SimCluster:
             raise InvariantViolated("NoNodeFalls", self.fallen[0])
 
     def _look(self, live: Live, partition: Partition, image: MetadataImage | None) -> None:
-        """Check the cheap invariants of one replica. They depend on what `observe` has compared, and on nothing else."""
+        """Check the cheap invariants of one replica. They depend on what `observe` has compared, on nothing else."""
         self.partition_checks.observe(live.number, live.process.incarnation, self._disk_of(live, partition), partition)
         deleted = image is not None and partition.state.topic_id not in image.topic_by_id
         if self._acks_synced and not deleted:

@@ -90,7 +90,7 @@ class ChaosTarget(Protocol):
         """Let nothing come from this node to any other, nor back."""
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
-        """Every sync takes so much longer; 0 undoes it."""
+        """Make every sync take so much longer; 0 undoes it."""
 
     def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
         """Set the node's wall clock ahead by so much; 0 puts it right."""
@@ -153,7 +153,7 @@ class NodeNetwork(Protocol):
         """Start or bind what the context starts or binds where the node is."""
 
     def owns(self, node_id: int, pid: int) -> None:
-        """`pid` is a process of that node."""
+        """Note that `pid` is a process of that node."""
 
     def plug_in(self, node_id: int) -> None:
         """Let the node be connected to: it is up."""

@@ -54,7 +54,7 @@ class Buyer(Reader):
         return {**super().settings(), **self.shared.options.group, "group_id": BUYERS, **own}
 
     async def begin(self, consumer: Any, hands: CallMaker) -> None:
-        """Join."""
+        """Let the consumer join the group."""
         stand, said = self.stand, self._said
         stand.begins = self.shared.ledger.check_committed
         said.clear()
@@ -82,7 +82,7 @@ class Buyer(Reader):
         await hands.call(consumer.subscribe, ORDERS, cut=False, **listeners)
 
     async def leave(self, consumer: Any, hands: CallMaker) -> None:
-        """Or hang."""
+        """Close the consumer, or leave it alone, as a member that hangs."""
         if hands.rng.random() < _CLOSE_SHARE:
             await super().leave(consumer, hands)
 

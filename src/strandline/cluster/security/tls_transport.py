@@ -26,7 +26,7 @@ _AsynciosTransport: Any = getattr(sslproto, "_SSLProtocolTransport")  # noqa: B0
 _State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed knows asyncio's TLS of Python 3.10
 
 RECORD_BYTES = 64 * 1024
-"""Read from the socket and encrypted at once: four records of TLS."""
+"""Bytes read from the socket and encrypted at once: four records of TLS."""
 
 _SCRATCH = bytearray(RECORD_BYTES)
 """Buffer of what was just received, of whichever connection: it is decrypted at once, within `buffer_updated`."""
@@ -167,7 +167,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._loop_time.wait(self, self._go_on)
 
     def _go_on(self) -> None:
-        """Strangers have their turn: the handshake goes on with what was kept."""
+        """Let strangers have their turn: the handshake goes on with what was kept."""
         kept, self._kept = self._kept, b""
         if self._loop_time is None or self._below is None or self._below.is_closing():
             return
@@ -238,7 +238,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._do_flush()
 
     def _do_flush(self) -> None:
-        """The goodbye of TLS goes behind all that was written."""
+        """Flush the goodbye of TLS, behind all that was written."""
         self._do_write()
         if not self._write_backlog:
             super()._do_flush()

@@ -105,7 +105,7 @@ class Leader(Role):
         self.observers: dict[ReplicaKey, ReplicaProgress] = {}
         self._parked: dict[ReplicaKey, ParkedFetch] = {}
         self._recheck_parked = False
-        """Something changed since the last pump for which a fetch may be parked."""
+        """True: something changed since the last pump for which a fetch may be parked."""
         self._fetched_voters: dict[NodeId, None] = {}
         # rule A5/check-quorum-after-one-fetch-timeout
         self._check_quorum_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
@@ -127,7 +127,7 @@ class Leader(Role):
         return None
 
     def left(self, successor: Role) -> None:
-        """Every parked fetch is answered at once: this node leads no more."""
+        """Answer every parked fetch at once: this node leads no more."""
         for parked in self._parked.values():  # rule A7/parked-fetches-outlive-the-leader
             self.node.reply(
                 parked.token,

@@ -124,7 +124,7 @@ class Rebalancing:
             self.prepare(group, GroupEvent.MEMBER_JOINED, now)
 
     def prepare(self, group: Group, event: GroupEvent, now: Now) -> None:
-        """Every member has to join anew: those that wait for an assignment learn it at once, others by heartbeat."""
+        """Make every member join anew: those that wait for an assignment learn it at once, others by heartbeat."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.give_up_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
         group.pending_sync.clear()
@@ -140,7 +140,7 @@ class Rebalancing:
             self._await_joins(group, now)
 
     def _await_more(self, group: Group, delay_ms: int, left_ms: int, now: Now) -> None:
-        """An empty group's first rebalance waits for more members, and longer as long as they come (KIP-134)."""
+        """Let an empty group's first rebalance wait for more members, and longer as long as they come (KIP-134)."""
         group_id = group.group_id
 
         def waited(then: Now) -> None:
@@ -171,7 +171,8 @@ class Rebalancing:
         self._context.timers.set(join_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
 
     def complete_if_not_initial(self, group: Group, now: Now) -> None:
-        """Everybody has joined: go on, but for an empty group's first rebalance, which has a time of its own."""
+        """Complete the join phase if everybody has joined, but for an empty group's first rebalance, which has a
+        time of its own."""
         if group.before is not GroupState.EMPTY:
             self.complete_if_joined(group, now)
 
@@ -183,8 +184,8 @@ class Rebalancing:
     # Completing
 
     def complete_join(self, group: Group, now: Now) -> None:
-        """The time to join is over, or everybody has: a member that has not joined is removed, unless it is static; the
-        others get a generation."""
+        """Complete the join phase when its time is over, or everybody has joined: a member that has not joined is
+        removed, unless it is static; the others get a generation."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         context = self._context
@@ -208,7 +209,8 @@ class Rebalancing:
         self._await_syncs(group, now)
 
     def _store_empty(self, group: Group) -> None:
-        """Nobody waits for it: were it lost, the members of the generation before would be expected, and expire."""
+        """Store the group without members. Nobody waits for it: were it lost, the members of the generation before
+        would be expected, and expire."""
         if not group.stored and group.group_id not in self._context.offsets:
             self._context.forget_if_unused(group)
             return
