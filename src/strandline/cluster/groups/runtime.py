@@ -380,7 +380,7 @@ class CoordinatorRuntime(Generic[S]):
             self._carry_out(hosted, hosted.shard.ended(write, outcome, now))
         else:
             hosted.pending[pending] = None
-            pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending)
+            pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending.expire)
 
     def _look_anew_after(self, hosted: Hosted[S], error: ErrorCode) -> None:
         """A disk that fails ends a leadership before the controller says so."""
