@@ -18,7 +18,6 @@ HEART = {
         ("log/producer_state.py", "the last batches of each idempotent producer: a repeated one is known"),
         ("log/partition_log.py", "the log of a partition: append as leader, append as follower, read"),
         ("log/syncer.py", "one sync for everything appended since the last one"),
-        ("log/reader.py", "the read path: offset to segment, index, batches"),
         ("log/recovery.py", "a start after a crash: what is checked, what is cut, what is reported"),
     ),
     "How a partition is replicated": (

@@ -229,7 +229,7 @@ def main() -> None:
     only_list = "--list" in arguments
     changed = [name for name in arguments if name != "--list"] or changed_files()
     if not changed:
-        sys.exit("nothing differs from main: name files, as in `make check CHANGED=src/strandline/log/index.py`")
+        sys.exit("nothing differs from main: name files, as in `make check CHANGED=src/strandline/log/segment.py`")
     tests = Project().reached(changed)
     took = sum(map(seconds, tests))
     click.echo(

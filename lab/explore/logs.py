@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.partition_log import AppendResult
-from strandline.log.reader import LogRead
+from strandline.log.partition_log import AppendResult, LogRead
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition

@@ -38,7 +38,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.quorum.state_file import PROMISE
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, copy_of, read_clean_shutdown
 from strandline.log.disk import Disk, DiskFull
-from strandline.log.lives import INCARNATIONS
+from strandline.log.incarnations import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
 from strandline.proto.ids import Endpoint, NodeId

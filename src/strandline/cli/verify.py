@@ -79,7 +79,7 @@ def look_through(path: str) -> Verified:
 def read_lock(path: str) -> Iterator[None]:
     """No process writes to the directory meanwhile. Raises DirectoryInUse, DiskError."""
     from strandline.log.disk import LOCK_FILE
-    from strandline.log.real_lock import RealLock
+    from strandline.log.real_disk import RealLock
 
     lock = RealLock.take_to_read(path)
     try:

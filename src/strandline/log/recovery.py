@@ -22,12 +22,11 @@ import structlog
 from strandline.log.batch import HEADER_SIZE
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskFull, File
-from strandline.log.epoch_recovery import epochs_agree, epochs_from_batches, load_epochs
-from strandline.log.epochs import LeaderEpochs
+from strandline.log.epochs import LeaderEpochs, epochs_agree, epochs_from_batches, load_epochs
 from strandline.log.log_state import IndexCache, LogParts
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.producer_state import ProducerStates
-from strandline.log.promises import LastLife
+from strandline.log.producer_state import ProducerStates, Snapshots
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
@@ -39,7 +38,6 @@ from strandline.log.segment import (
     delete_files,
     pread_blocking,
 )
-from strandline.log.snapshots import Snapshots
 from strandline.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from strandline.log.checkpoint_writer import CheckpointWriter
 from strandline.log.disk import DiskError
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dir import CheckpointWriter, LogDir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.log.log_dirs import LogDirs
-from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.log.reader import LogRead
+from strandline.log.partition_log import ANY_SIZE, LogRead, PartitionLog
 from strandline.log.request_trace import RequestTrace
 from strandline.proto.believed import BelievedClock
 from strandline.proto.ensure import ensure

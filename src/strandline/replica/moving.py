@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import structlog
 
 from strandline.log.disk import DiskError, delete_directory
+from strandline.log.free_space import reserve_of
 from strandline.log.future import BROKEN, FutureLog
 from strandline.log.log_dir import LogDir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
-from strandline.log.room import reserve_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import TopicPartition

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from strandline.log.config import LogConfig
-from strandline.log.room import RESERVE_BYTES
+from strandline.log.free_space import RESERVE_BYTES
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     BrokerEpoch,

@@ -19,8 +19,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.log.partition_log import PartitionLog
-from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.partition_log import LogRead, PartitionLog, TimestampedOffset
 from strandline.log.segment import Segment
 from strandline.log.swap import LogChanged
 from strandline.log.tier.copying import copy_segment

@@ -26,7 +26,7 @@ from strandline.client.types import (
     ConfigResource,
     PartitionDescription,
 )
-from strandline.log.room import reserve_of
+from strandline.log.free_space import reserve_of
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 

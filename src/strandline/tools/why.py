@@ -25,11 +25,9 @@ from strandline.client.types import (
     ConsumerRecord,
     PartitionDescription,
 )
-from strandline.log.batch import LOG_APPEND_TIME, BatchHeader
+from strandline.log.batch import LOG_APPEND_TIME, BatchHeader, Record, decode_records
 from strandline.log.checkpoints import META_PROPERTIES, MetaProperties
-from strandline.log.index import TIME_ENTRY_BYTES
-from strandline.log.records import Record, decode_records
-from strandline.log.segment import LOG_SUFFIX, TIME_INDEX_SUFFIX
+from strandline.log.segment import LOG_SUFFIX, TIME_ENTRY_BYTES, TIME_INDEX_SUFFIX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
 from strandline.proto.ids import TopicPartition

@@ -21,7 +21,7 @@ from strandline.chaos.nemesis.processes import DAYS_MS
 from strandline.controller.quorum.recovery_point import FILE_NAME as RECOVERY_POINT
 from strandline.controller.quorum.state_file import STATE
 from strandline.log.checkpoints import copy_of
-from strandline.log.lives import INCARNATIONS
+from strandline.log.incarnations import INCARNATIONS
 from strandline.replica.disk_health import NOTICE_MS
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from strandline.cluster.groups.machine import (
 )
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError

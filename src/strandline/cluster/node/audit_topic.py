@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from strandline.cluster.node.audit_partitions import AppendAuditReply
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.audit import BROKER_HEADER, audit_line
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode

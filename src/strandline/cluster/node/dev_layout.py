@@ -16,8 +16,7 @@ from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
 from strandline.cluster.node.settings import CONTROLLER
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
-from strandline.log.real_disk import RealDisk
-from strandline.log.real_modes import DIRECTORY_MODE
+from strandline.log.real_disk import DIRECTORY_MODE, RealDisk
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.json_text import read_json

@@ -12,7 +12,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from strandline.controller.raft.messages import LeaderChange, ReplicaKey
-from strandline.log.records import Record
+from strandline.log.batch import Record
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
 

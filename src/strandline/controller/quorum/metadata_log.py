@@ -11,13 +11,11 @@ from strandline.controller.quorum.control_records import leader_change, read_vot
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
-from strandline.log.batch import iter_batches
+from strandline.log.batch import Record, build_batch, decode_records, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
-from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.reader import LogRead
-from strandline.log.records import Record, build_batch, decode_records
+from strandline.log.offset_checkpoints import LastLife
+from strandline.log.partition_log import LogRead, PartitionLog
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from strandline.log.checkpoints import decode_properties, encode_properties
 from strandline.log.disk import Disk, DiskFull, read_file, write_file_durably
-from strandline.log.promises import LastLife
+from strandline.log.offset_checkpoints import LastLife
 from strandline.proto.errors import CorruptLogError
 
 FILE_NAME = "recovery-point.properties"

@@ -24,9 +24,8 @@ from strandline.controller.quorum.control_records import (
     voters_record,
 )
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.log.batch import check_content, iter_batches
+from strandline.log.batch import Record, build_batch, check_content, decode_records, iter_batches
 from strandline.log.disk import Disk, File
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.marks import mark
 

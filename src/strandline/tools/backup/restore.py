@@ -20,9 +20,8 @@ from strandline.client.batch_sender import BatchSender
 from strandline.client.errors import ClientError, UnknownTopic
 from strandline.client.range_reader import RangeReader, RawBatch
 from strandline.client.types import EARLIEST, LATEST, Ack, ConfigChange, ConfigResource, NewTopic
-from strandline.log.batch import BatchHeader, with_producer
+from strandline.log.batch import BatchHeader, RecordBatchBuilder, with_producer
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.tools.backup.files import BackupRefused, Manifest, PartitionCopy, read_batches

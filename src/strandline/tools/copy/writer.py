@@ -13,8 +13,8 @@ from strandline.client.fetcher import consumer_records
 from strandline.client.partitioner import partition_of_key
 from strandline.client.range_reader import AsyncRangeReader, RawBatch
 from strandline.client.types import Ack, ConsumerRecord
+from strandline.log.batch import RecordBatchBuilder
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
