@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
 
-from strandline.cli.audit_sources import FILES_MAX
 from strandline.log.disk import LOCK_FILE, METADATA_DIRECTORY, DiskError, DiskPoisoned, File
 from strandline.log.real_sync import (
+    FILES_MAX,
     CompiledSync,
     NoDescriptor,
     SyncThread,
