@@ -38,7 +38,7 @@ class Secured:
         self._broken: BaseException | None = None
 
     async def main(self, ports: Ports) -> None:
-        """The process of the admin and the users."""
+        """Run the process of the admin and the users."""
         try:
             await self.admin.prepare(ports)
             async with asyncio.TaskGroup() as group:
@@ -59,8 +59,8 @@ class Secured:
         return self.admin.prepared and all(_holds(image, key, changes[-1].value) for key, changes in keys)
 
     def check_image(self, node: str, image: MetadataImage) -> None:
-        """The metadata of a node that has caught up: what was answered, and nothing that nobody asked for. Raises
-        InvariantViolated."""
+        """Check the metadata of a node that has caught up: what was answered, and nothing that nobody asked for.
+        Raises InvariantViolated."""
         self.rights.check_held(node, lambda key, value: _holds(image, key, value))
         asked = {binding_of(key) for key in self.rights.changes if key.kind != PASSWORD and not is_quota(key)}
         strange = [str(one) for one in image.acls if one not in asked]

@@ -254,7 +254,7 @@ class Caller:
             self.threads.loop.call_later(after_s, self._interrupt)
 
     def disarm(self) -> None:
-        """The call that might be interrupted has ended."""
+        """Note that the call that might be interrupted has ended."""
         self._armed = self._interrupted = False
 
     def _interrupt(self) -> None:
