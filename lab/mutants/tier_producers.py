@@ -13,8 +13,14 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "producers-of-deleted-records-are-forgotten",
         "schedule 86: the snapshot at the log start is believed after a power cut",
-        part("max(self.last_life.recovery_point, self.last_life.log_start_offset)", "self.last_life.recovery_point"),
-        f"{_SNAPSHOTS}::test_86_retention_takes_the_records_of_a_producer_and_the_power_fails",
+        part("durable", "self.last_life.recovery_point"),
+        f"{_SNAPSHOTS}::test_86_retention_takes_the_records_of_a_producer_and_the_power_fails[2]",
+    ),
+    one_change(
+        "an-older-log-start-forgets-producers",
+        "schedule 86: the snapshot at the first segment is believed, whatever the checkpoints say",
+        part("durable", "max(self.last_life.recovery_point, self.last_life.log_start_offset)"),
+        f"{_SNAPSHOTS}::test_86_retention_takes_the_records_of_a_producer_and_the_power_fails[0]",
     ),
     one_change(
         "recovered-segments-have-no-snapshots",

@@ -196,12 +196,16 @@ def test_a_cut_takes_the_snapshots_beyond_it(disk: FailingDisk, tmp_path: Path) 
     assert known == {8: [2], 9: [0]}
 
 
-def test_86_retention_takes_the_records_of_a_producer_and_the_power_fails(disk: FailingDisk, tmp_path: Path) -> None:
-    """The checkpoint of recovery points is older than that of log starts: the snapshot where the log begins is all
-    that tells of what was committed before."""
+@pytest.mark.parametrize("log_start_offset", [2, 0])
+def test_86_retention_takes_the_records_of_a_producer_and_the_power_fails(
+    disk: FailingDisk, tmp_path: Path, log_start_offset: int
+) -> None:
+    """The checkpoint of recovery points is older than that of log starts, or both are (seed 18001919): the snapshot
+    where the log begins is all that tells of what was committed before."""
     log = with_its_only_batch_deleted(disk, tmp_path)
     log.close_files()
-    opened = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=0, log_start_offset=2))
+    last_life = LastLife(recovery_point=0, log_start_offset=log_start_offset)
+    opened = open_test_log(disk, tmp_path, last_life=last_life)
     assert once(opened)
     opened.close_files()
 

@@ -399,9 +399,12 @@ class _Opening:
         self._rebuild_missing_indexes(self.segments[:first], index_names)
         self._check_ends(self.segments[:first])
         # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back. One
-        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86).
+        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86). So does
+        # one at the first segment, by whatever the checkpoints say, of which an older copy may be all there is.
+        durable = max(self.last_life.recovery_point, self.last_life.log_start_offset, self.segments[0].base_offset)
         # rule C2/snapshots-of-lost-records, schedule 86/producers-of-deleted-records-are-forgotten
-        self.snapshots.delete_above(max(self.last_life.recovery_point, self.last_life.log_start_offset))
+        # schedule 86/an-older-log-start-forgets-producers
+        self.snapshots.delete_above(durable)
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:
