@@ -47,7 +47,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml src/strandline/log/_records.c src/strandline/log/_offsets.c src/strandline/log/_batches.h src/strandline/log/_reading.h src/strandline/log/_writing.h src/strandline/log/_sync.c src/strandline/client/_lanes.c
+$(STAMP): pyproject.toml src/strandline/log/_records.c src/strandline/log/_offsets.c src/strandline/log/_batches.h src/strandline/log/_reading.h src/strandline/log/_writing.h src/strandline/log/_sync.c src/strandline/client/_open_batches.c
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "apt-get install python3-venv"; exit 1; }
@@ -86,8 +86,10 @@ matrix:
 LINTED := src tests bench interop lab docs/*.py
 STEPS := tests/test_citations.py tests/test_docs.py types style tests/test_tidy.py layers
 
+# Its seconds are for docs/measure.py.
 lint: setup
-	@$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target $(addprefix lint/,$(STEPS))
+	@begun=$$SECONDS; $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target $(addprefix lint/,$(STEPS)) \
+	  && mkdir -p build && echo $$((SECONDS - begun)) > build/lint-seconds
 
 lint/style:
 	$(BIN)/ruff format --check $(LINTED)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-OF_CLIENTS = ("strandline.log._records", "strandline.client._lanes")
+OF_CLIENTS = ("strandline.log._records", "strandline.client._open_batches")
 PARTS = (*OF_CLIENTS, "strandline.log._offsets", "strandline.log._sync")
 """By name: some lie in rooms above this one."""
 

@@ -1,4 +1,4 @@
-"""What a directory is formatted with beside the voters: the users of a cluster that has none yet.
+"""Records of a formatted directory beside the voters: the users of a cluster that has none yet.
 
 `strandline format --add-scram` writes records of the metadata log into a file. The first controller that leads appends
 them right behind the metadata.version; a cluster that has metadata already never looks at it. So a cluster whose only
