@@ -28,14 +28,8 @@ from strandline.controller.machine.state import MachineSettings, MachineState, R
 from strandline.controller.machine.unproven import WAIT_MS, UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import (
-    METADATA_VERSION,
-    BrokerInfo,
-    MetadataImage,
-    PartitionInfo,
-    TopicInfo,
-    topic_resource,
-)
+from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage, TopicInfo, topic_resource
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import (
@@ -57,8 +51,8 @@ DIRECTORY = UUID(int=7)
 
 
 class Reported(NamedTuple):
-    """What a broker's heartbeats say of its replica: that it cannot serve it; and the leader epoch that it knows, the
-    epoch of its last record and its log end, -1 where it says nothing of them."""
+    """Report of a broker's heartbeats on its replica: that it cannot serve it; and the leader epoch that it knows,
+    the epoch of its last record and its log end, -1 where it says nothing of them."""
 
     unserved: bool
     leader_epoch: int
@@ -86,7 +80,7 @@ NOTHING_REPORTED = Reported(False, -1, -1, -1)
 
 
 class Found(NamedTuple):
-    """What the recovery of a broker's log found."""
+    """Finding of the recovery of a broker's log."""
 
     condition: LogCondition
     last_epoch: int
@@ -94,27 +88,28 @@ class Found(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What is committed: the brokers and the partition; and what the active controller was told beside that: `reported`
-    by heartbeats, and by registrations, of which logs nothing proves that they end where they did (`unproven`)."""
+    """Committed metadata: the brokers and the partition; and what the active controller was told beside that:
+    `reported` by heartbeats, and by registrations, of which logs nothing proves that they end where they did
+    (`unproven`)."""
 
-    brokers: dict[NodeId, BrokerInfo]
-    partition: PartitionInfo
+    brokers: dict[NodeId, RegisterBrokerRecord]
+    partition: PartitionRecord
     min_isr: int
     reported: dict[NodeId, Reported]
     unproven: tuple[NodeId, ...] = ()
 
     def counts(self, reported: Reported) -> Reported:
-        """What of a heartbeat counts under these metadata: where a log ends only while nobody leads."""
+        """Part of a heartbeat that counts under these metadata: where a log ends only while nobody leads."""
         return reported if self.partition.leader == NO_NODE else NOTHING_REPORTED._replace(unserved=reported.unserved)
 
 
 def first_metadata(min_isr: int) -> Metadata:
     """Three brokers, all in sync, of which one leads."""
     infos = {
-        node: BrokerInfo(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False, DIRECTORY)
+        node: RegisterBrokerRecord(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False, DIRECTORY)
         for node in NODES
     }
-    partition = PartitionInfo(0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
+    partition = PartitionRecord(TOPIC_ID, 0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
     return Metadata(infos, partition, min_isr, dict.fromkeys(NODES, NOTHING_REPORTED))
 
 
@@ -137,8 +132,8 @@ Command = Callable[[MachineState], Any]
 
 
 def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata, Any]]:
-    """What a command may come to: the metadata after it, and its answer (a KafkaError where it is refused, a FatalError
-    where it would make metadata that nobody can replay)."""
+    """Results that a command may have: the metadata after it, and its answer (a KafkaError where it is refused, a
+    FatalError where it would make metadata that nobody can replay)."""
     met: dict[Any, None] = {}
     for order in permutations(NODES):
         state = _machine(metadata, order)

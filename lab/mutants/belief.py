@@ -1,4 +1,4 @@
-"""Mutants of what is believed of one file's word (rule B31)."""
+"""Mutants of rule B31: what one damaged checkpoint says is not believed without its copy."""
 
 from __future__ import annotations
 

@@ -13,8 +13,14 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "producers-of-deleted-records-are-forgotten",
         "schedule 86: the snapshot at the log start is believed after a power cut",
-        part("max(self.last_life.recovery_point, self.last_life.log_start_offset)", "self.last_life.recovery_point"),
+        part("max(self.last_life.recovery_point, log_start_offset)", "self.last_life.recovery_point"),
         f"{_SNAPSHOTS}::test_86_retention_takes_the_records_of_a_producer_and_the_power_fails",
+    ),
+    one_change(
+        "an-older-log-start-forgets-producers",
+        "schedule 86: the snapshot where the first segment begins is believed, whatever the checkpoints say",
+        part("self.segments[0].base_offset", "0"),
+        f"{_SNAPSHOTS}::test_86_an_older_log_start_and_the_producers_of_deleted_records",
     ),
     one_change(
         "recovered-segments-have-no-snapshots",

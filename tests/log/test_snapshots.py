@@ -204,6 +204,16 @@ def test_86_retention_takes_the_records_of_a_producer_and_the_power_fails(disk: 
     opened.close_files()
 
 
+def test_86_an_older_log_start_and_the_producers_of_deleted_records(disk: FailingDisk, tmp_path: Path) -> None:
+    """An older copy of both checkpoints came back (seed 18001919): where the first segment begins the log start was
+    durable once, and the snapshot there still tells of what was committed before."""
+    log = with_its_only_batch_deleted(disk, tmp_path)
+    log.close_files()
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=0, log_start_offset=0))
+    assert once(opened)
+    opened.close_files()
+
+
 def test_86_a_log_start_that_was_durable_before_the_snapshot_there(disk: FailingDisk, tmp_path: Path) -> None:
     """The names of a new segment and its snapshot survive a power cut, and the snapshot's content does not: what is
     still on the disk below the log start tells of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -18,14 +18,16 @@ from strandline.controller.broker_api import (
 )
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.records import RegisterBrokerRecord
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, Stream
+from strandline.proto.settings import Scope, Settings, milliseconds
 from strandline.proto.tasks import Report, spawn
 
 log = structlog.get_logger("strandline.broker")
@@ -41,23 +43,26 @@ RECONNECT_MS = (20.0, 160.0)
 """First and longest pause before a session is tried anew; a change of the leader ends it at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSessionConfig:
-    """Milliseconds.
+class BrokerSessionConfig(Settings, scope=Scope.NODE):
+    """Of the broker's session with the controller.
 
     Attributes:
-        heartbeat_interval_ms: Kafka's broker.heartbeat.interval.ms; what must not wait is sent at once.
         shutdown_interval_ms: between heartbeats while the broker waits to be let go.
-        registration_timeout_ms: Kafka's initial.broker.registration.timeout.ms: then the node gives up.
         registration_retry_ms: while an earlier process of this node still holds its session.
         connect_timeout_ms: for opening the session stream.
     """
 
-    heartbeat_interval_ms: float = 2000.0
-    shutdown_interval_ms: float = 25.0
-    registration_timeout_ms: float = 60_000.0
-    registration_retry_ms: float = 50.0
-    connect_timeout_ms: float = 1000.0
+    heartbeat_interval_ms = milliseconds(
+        "broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it is alive."
+    )
+    registration_timeout_ms = milliseconds(
+        "initial.broker.registration.timeout.ms",
+        60_000,
+        "A broker that could not register with the controller for so long stops with an error.",
+    )
+    shutdown_interval_ms = 25.0
+    registration_retry_ms = 50.0
+    connect_timeout_ms = 1000.0
 
 
 class BrokerSession:
@@ -354,7 +359,7 @@ class BrokerSession:
         if known and self._stream is not None and self._channel.active_endpoint() != self._endpoint:
             self._stream.close()
 
-    def _own(self, image: MetadataImage) -> BrokerInfo | None:
+    def _own(self, image: MetadataImage) -> RegisterBrokerRecord | None:
         broker = image.brokers.get(self.node_id)
         if broker is None or broker.broker_epoch != self._epoch:
             return None

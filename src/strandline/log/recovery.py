@@ -397,9 +397,12 @@ class _Opening:
         self._rebuild_missing_indexes(self.segments[:first], index_names)
         self._check_ends(self.segments[:first])
         # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back. One
-        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86).
+        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86). The
+        # checkpoint may be an older one: the first segment begins at or below the log start that was durable once.
+        # schedule 86/an-older-log-start-forgets-producers
+        log_start_offset = max(self.last_life.log_start_offset, self.segments[0].base_offset)
         # rule C2/snapshots-of-lost-records, schedule 86/producers-of-deleted-records-are-forgotten
-        self.snapshots.delete_above(max(self.last_life.recovery_point, self.last_life.log_start_offset))
+        self.snapshots.delete_above(max(self.last_life.recovery_point, log_start_offset))
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:

@@ -92,7 +92,8 @@ class Beginnings:
         return max((now_ms - waiting.since_ms for waiting in self._waiting.values()), default=0.0)
 
     def awaits(self, replica: Replica, then: Callable[[], None], *, leads: bool = False) -> bool:
-        """Whether its log may take no record yet. `then` is called once it may, but for a later call's."""
+        """True if the replica's log may take no record yet. `then` is called once it may, unless a later call named
+        another."""
         if not self._lacks(replica, leads):
             return False
         known = self._waiting.get(replica)
@@ -104,7 +105,7 @@ class Beginnings:
         return True
 
     def _lacks(self, replica: Replica, leads: bool) -> bool:
-        """There may be records in the tier that the log begins behind, and it does not know who wrote them.
+        """True if there may be records in the tier that the log begins behind, and it does not know who wrote them.
 
         The metadata of a follower may be older than its leader's: what they do not reach yet may be in the tier. What
         they call deleted is gone, and its producers with it.

@@ -89,7 +89,7 @@ class RotWatch:
             self._note(replica)
 
     def scrubbed(self, replica: Replica, plog: PartitionLog, segment: Segment, holes: list[Hole]) -> None:
-        """These are all the holes of one of its segments."""
+        """Note all the holes that a scrub found in one segment of a replica."""
         new = [hole for hole in holes if hole not in segment.holes]
         plog.rot.scrubbed(segment, holes)
         for hole in new:
@@ -137,7 +137,7 @@ class RotWatch:
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _step(self, replica: Replica) -> bool:
-        """One step for a replica; whether there was one."""
+        """Do one step for a replica; false if there was none to do."""
         plog = replica.log
         if plog is None or plog.failure is not None or not plog.rot:
             del self._rotten[replica]

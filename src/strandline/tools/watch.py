@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.client.admin import Admin
-from strandline.client.aio.admin import Admin as AsyncAdmin
+from strandline.client.aio.admin_base import AdminBase
 from strandline.client.errors import ClientTimeout
 from strandline.client.metadata import Metadata, PartitionView, TopicView, nodes_of, topic_view
 from strandline.client.network import Network
@@ -28,7 +28,8 @@ ASK_TIMEOUT_MS = 500
 """A broker that does not answer for so long loses the connection: another may know that it is dead."""
 
 LOOK_TIMEOUT_MS = 1500
-"""So long for a look in all; more than for an answer, whose own deadline must come first and end the connection."""
+"""Milliseconds for a look in all; more than for an answer, whose own deadline must come first and end the connection.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ async def look(network: Network, metadata: Metadata) -> ClusterView:
 
 
 def changes_between(before: ClusterView, after: ClusterView) -> Iterator[Change]:
-    """What differs, brokers first: what happened to topics follows from that."""
+    """Differences between two views, brokers first: what happened to topics follows from that."""
     for node_id in sorted(before.brokers.keys() - after.brokers.keys()):
         yield Change("broker-left", node_id, before=before.brokers[node_id])
     for node_id in sorted(after.brokers.keys() - before.brokers.keys()):
@@ -122,8 +123,8 @@ def _partition_changes(where: TopicPartition, old: PartitionView | None, new: Pa
         yield Change("isr-changed", where, tuple(old.isr), tuple(new.isr))
 
 
-async def watch_async(admin: AsyncAdmin, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
-    """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
+async def watch_async(admin: AdminBase, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
+    """Changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
 
     Args:
         admin: whose connections are used.
@@ -152,8 +153,9 @@ async def watch_async(admin: AsyncAdmin, *, interval_ms: float = INTERVAL_MS) ->
 
 
 def watch(admin: Admin, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]:
-    """As `watch_async`, with a blocking Admin: each step waits for the next change. Ends when the Admin is closed."""
-    changes = watch_async(admin.inner, interval_ms=interval_ms)
+    """Changes as `watch_async` gives them, with a blocking Admin: each step waits for the next change. Ends when the
+    Admin is closed."""
+    changes = watch_async(admin, interval_ms=interval_ms)
 
     async def following() -> Change:
         return await anext(changes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -124,9 +123,7 @@ def test_a_killed_leader_is_replaced_within_half_a_second(tmp_path: Path) -> Non
 
     async def test() -> None:
         gaps, commits = [], []
-        async with Cluster(
-            tmp_path, config=replace(FAST, quorum_fetch_timeout_ms=5000, quorum_suspicion_ms=60)
-        ) as cluster:
+        async with Cluster(tmp_path, config=FAST.replaced(fetch_timeout_ms=5000, suspicion_ms=60)) as cluster:
             for _ in range(4):
                 begin = time.monotonic()
                 await cluster.append(b"before")
@@ -167,11 +164,10 @@ def test_observers_get_commits_within_milliseconds(tmp_path: Path) -> None:
     """Rule A12: the leader answers parked fetches when the high watermark moves; nobody waits for a poll to end."""
 
     async def test() -> None:
-        config = replace(
-            FAST,
-            quorum_fetch_max_wait_ms=20_000,
-            quorum_request_timeout_ms=30_000,
-            quorum_fetch_timeout_ms=60_000,
+        config = FAST.replaced(
+            fetch_max_wait_ms=20_000,
+            request_timeout_ms=30_000,
+            fetch_timeout_ms=60_000,
         )
         async with Cluster(tmp_path, observers=2, config=config) as cluster:
             observers = [cluster.members[101], cluster.members[102]]
@@ -233,9 +229,7 @@ def test_snapshots_bound_the_log_and_serve_restarts_and_laggards(tmp_path: Path)
     that is too far behind fetches it, in pieces."""
 
     async def test() -> None:
-        config = replace(
-            FAST, snapshot_max_new_record_bytes=2_000, quorum_snapshot_chunk_bytes=500, log_segment_bytes=1_000
-        )
+        config = FAST.replaced(snapshot_max_new_record_bytes=2_000, snapshot_chunk_bytes=500, log_segment_bytes=1_000)
         cluster = Cluster(tmp_path, config=config)
         async with cluster:
             leader = await cluster.elect()
@@ -269,7 +263,7 @@ def test_a_listener_registered_late_gets_everything(tmp_path: Path) -> None:
     """Snapshot first, then the log from there."""
 
     async def test() -> None:
-        async with Cluster(tmp_path, config=replace(FAST, snapshot_max_new_record_bytes=500)) as cluster:
+        async with Cluster(tmp_path, config=FAST.replaced(snapshot_max_new_record_bytes=500)) as cluster:
             for i in range(20):
                 await cluster.append(b"value-%d" % i * 5)
             leader = await cluster.elect()
@@ -313,7 +307,7 @@ def test_113_a_snapshot_waits_for_the_slowest_listener(tmp_path: Path, monkeypat
     active controller, has none of it. Were the log deleted up to where the first one is, it could not go on."""
 
     async def test() -> None:
-        async with Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=500)) as cluster:
+        async with Cluster(tmp_path, voters=1, config=FAST.replaced(snapshot_max_new_record_bytes=500)) as cluster:
             leader = await cluster.elect()
             assert leader.quorum is not None
             second = type(leader.listener)()
@@ -380,7 +374,7 @@ def test_a_stopping_leader_hands_over_at_once(tmp_path: Path) -> None:
     """EndQuorumEpoch: no suspicion, no timeout."""
 
     async def test() -> None:
-        config = replace(FAST, quorum_fetch_timeout_ms=60_000, quorum_suspicion_ms=20_000)
+        config = FAST.replaced(fetch_timeout_ms=60_000, suspicion_ms=20_000)
         async with Cluster(tmp_path, config=config) as cluster:
             await cluster.append(b"a")
             await asyncio.sleep(0.05)
@@ -423,7 +417,7 @@ def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
     """Rules A1, E5, schedule 31: quorum state in both its places, snapshot, and the middle of the log."""
 
     async def test() -> None:
-        cluster = Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=300))
+        cluster = Cluster(tmp_path, voters=1, config=FAST.replaced(snapshot_max_new_record_bytes=300))
         member = cluster.members[1]
         await member.start()
         for i in range(40):

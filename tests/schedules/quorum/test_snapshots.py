@@ -11,7 +11,8 @@ from quorum_trial import Node, Trial
 from strandline.chaos.sim.ports import Ports
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.records import PartitionRecord, decode_record, encode_record
+from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
 from strandline.controller.quorum.snapshots import SnapshotStore, encode_snapshot
 from strandline.controller.raft.messages import OffsetAndEpoch
@@ -20,7 +21,7 @@ from tests.controller.conftest import MachineCluster
 from tests.schedules.helpers import schedule
 from tests.stage import OneMachine
 
-SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, quorum_snapshot_chunk_bytes=100)
+SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, snapshot_chunk_bytes=100)
 
 TAKEN = OffsetAndEpoch(100, 3)
 STATE = [b"record %d" % number + b"x" * 50 for number in range(40)]

@@ -1,4 +1,4 @@
-"""What the code under test is given in a simulated run."""
+"""Environment of the code under test in a simulated run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from strandline.chaos.cluster import SimCluster
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
-from strandline.chaos.testing.asked import as_texts
 from strandline.chaos.testing.faults import SimFaults
+from strandline.chaos.testing.requested import as_texts
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 
 POLL_MS = 20.0
 WAIT_S = 60.0
@@ -42,7 +42,7 @@ class UserProcess:
 
     @property
     def alive(self) -> bool:
-        """It has neither ended nor been killed."""
+        """True while it has neither ended nor been killed."""
         return self._process.alive and not self._main.done()
 
     def kill(self) -> None:
@@ -51,7 +51,7 @@ class UserProcess:
         contextvars.Context().run(self._world.kill, self.name)
 
     async def wait(self) -> Any:
-        """What its coroutine returns, or raises; returns None once it was killed."""
+        """Wait for what its coroutine returns, or raises; returns None once it was killed."""
         while self.alive:
             await self._world.sleep_ms(POLL_MS)
         if not self._main.done():
@@ -180,7 +180,7 @@ class Env:
                 raise TimeoutError(f"waited {timeout_s:g} s of virtual time for {what or holds}")
             await self._world.sleep_ms(POLL_MS)
 
-    def _partition(self, topic: str, partition: int) -> PartitionInfo | None:
+    def _partition(self, topic: str, partition: int) -> PartitionRecord | None:
         image = self._cluster.newest_image()
         found = None if image is None else image.topics.get(topic)
         return None if found is None else found.partitions.get(partition)

@@ -108,7 +108,7 @@ class Broker:
         self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
         self.quotas: ClientQuotas | None = None
-        self._window_shape = WindowShape(config.quota_windows, config.quota_window_ms)
+        self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups
         self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
         self._produce = ProduceHandler(

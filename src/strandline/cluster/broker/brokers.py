@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from strandline.cluster.broker.request import RequestContext
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
 from strandline.proto.kafka.fields import INT32, NO_TAGS, array_head, nullable_string, string, tag_section, tagged_field
@@ -40,7 +41,7 @@ class DescribedBroker(NamedTuple):
 
 
 class Brokers:
-    """What the image says of brokers, and what this broker has seen of leaders since."""
+    """Brokers as the image has them, and what this broker has seen of leaders since."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Brokers:
         self._fenced_since: dict[NodeId, float] = {}
 
     def endpoint_of(self, node_id: int, listener: str) -> Endpoint | None:
-        """Where clients of a listener reach a live broker, or None."""
+        """Endpoint at which clients of a listener reach a live broker; None: there is none."""
         broker = self._image().brokers.get(NodeId(node_id))
         return None if broker is None or broker.fenced else broker.listeners.get(listener)
 
@@ -92,7 +93,7 @@ class Brokers:
         return self._replicas.lost_leaders(DOUBT_MS)
 
     def controller_id(self, context: RequestContext) -> NodeId:
-        """Where clients should send admin requests.
+        """Node id of the broker to which clients should send admin requests.
 
         Every broker passes them on, so any live one will do (as with Kafka's KRaft); the quorum's leader saves a hop
         where it is a broker too. While all are fenced, during a start, it is this one, which answers after all:
@@ -127,11 +128,11 @@ class Brokers:
         return tag_section([tagged_field(NODE_ENDPOINTS_TAG, array_head(len(entries), True) + b"".join(entries))])
 
 
-def reachable(broker: BrokerInfo | None, listener: str) -> bool:
+def reachable(broker: RegisterBrokerRecord | None, listener: str) -> bool:
     """The broker lives and has the listener."""
     return broker is not None and not broker.fenced and listener in broker.listeners
 
 
-def offline_replicas(image: MetadataImage, partition: PartitionInfo, listener: str) -> list[NodeId]:
+def offline_replicas(image: MetadataImage, partition: PartitionRecord, listener: str) -> list[NodeId]:
     """The replicas on brokers that cannot be reached."""
     return [node for node in partition.replicas if not reachable(image.brokers.get(node), listener)]

@@ -20,14 +20,15 @@ from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ports import Clock, Rng
 from strandline.replica.manager import ReplicaManager
 
 NEWS_MS = 20.0
-"""How often is looked whether the metadata have what is waited for."""
+"""Milliseconds between two looks whether the metadata have what is waited for."""
 
 CREATED_MS_MAX = 3_000.0
 """A topic that was created is known here after so long, or the client asks again."""
@@ -35,8 +36,9 @@ CREATED_MS_MAX = 3_000.0
 CREATE_TIMEOUT_MS = 5_000.0
 
 NAMED_MS_MAX = 1_000.0
-"""Who asks was told by some broker that this one coordinates. What made it so is known here after so long, or the
-client looks for the coordinator again."""
+"""Milliseconds that a client waits which some broker sent here: what made this broker the coordinator is known by
+then, or the client looks for the coordinator again. What made it so is known here after so long, or the client looks
+for the coordinator again."""
 
 
 class GroupCoordinator:
@@ -122,7 +124,7 @@ class GroupCoordinator:
                 return partition
             await asyncio.sleep(NEWS_MS / 1000)
 
-    def placed(self, group_id: str) -> PartitionInfo | None:
+    def placed(self, group_id: str) -> PartitionRecord | None:
         """The partition that has the group, or None while the topic does not exist."""
         topic = self._image().topics.get(OFFSETS_TOPIC)
         return None if topic is None else topic.partitions[partition_of(group_id, len(topic.partitions))]
@@ -141,7 +143,7 @@ class GroupCoordinator:
 
 
 def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
-    """Topics were created, or have more partitions; elections change nothing for a group."""
+    """True if topics were created, or have more partitions; elections change nothing for a group."""
     if delta.created_topics:
         return True
     before = delta.base.topic_by_id

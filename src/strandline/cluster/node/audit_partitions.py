@@ -1,4 +1,5 @@
-"""Where a broker's lines of the audit go: a partition of `__audit` that it leads, or one that another broker leads.
+"""Destination of a broker's lines of the audit: a partition of `__audit` that it leads, or one that another broker
+leads.
 
 A broker that leads no partition (it has just come back, it came after the topic was made, it is about to stop) gives
 its lines to a leader, by a call between nodes: so they do not wait in memory for an election that may never come.
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from strandline.cluster.broker.handlers.produce import ZSTD_VERSION_MIN, batch_fault
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.audit import AUDIT_TOPIC
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -24,7 +26,7 @@ from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import ACKS_ALL
 
 CALL_MS = 10_000.0
-"""How long a leader may take until every replica in sync has what it was given."""
+"""Milliseconds that a leader may take until every replica in sync has what it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ class Appends(Protocol):
     """The replicas, as far as they are needed here."""
 
     def append(self, tp: TopicPartition, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
-        """See `ReplicaManager.append`."""
+        """Append as `ReplicaManager.append` does."""
 
 
 class EnsuresTopic(Protocol):
-    """What makes the topic where there is none (`InternalTopic`)."""
+    """Part that makes the topic where there is none (`InternalTopic`)."""
 
     async def ensure(self) -> None:
         """Return once it exists. Raises KafkaError."""
@@ -111,7 +113,7 @@ class AuditPartitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{AUDIT_TOPIC} is being created")
         return topic
 
-    def _choose(self, topic: TopicInfo) -> PartitionInfo | None:
+    def _choose(self, topic: TopicInfo) -> PartitionRecord | None:
         """One that is led here, else one that is led at all; the last one as long as that is so, for lines are read in
         the order of their partition."""
         with_leader = [one for one in topic.partitions.values() if one.has_leader]
@@ -138,7 +140,7 @@ class AuditPartitions:
                 waiting.cancel(ErrorCode.REQUEST_TIMED_OUT)
         return AppendAuditReply(outcome.error, outcome.message)
 
-    async def _give(self, partition: PartitionInfo, batch: bytes) -> AppendAuditReply:
+    async def _give(self, partition: PartitionRecord, batch: bytes) -> AppendAuditReply:
         leader = self._image().brokers.get(partition.leader)
         if leader is None:
             return AppendAuditReply(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {partition.leader} is not registered")
@@ -154,7 +156,7 @@ class AuditPartitions:
     # Lines of other brokers
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """What the node's internal listener has to serve."""
+        """Handlers that the node's internal listener has to serve."""
         return {APPEND_AUDIT.path: handler(APPEND_AUDIT, self._take)}
 
     async def _take(self, request: AppendAuditRequest) -> AppendAuditReply:

@@ -1,4 +1,4 @@
-"""What a directory is formatted with beside the voters: the users of a cluster that has none yet.
+"""Records of a formatted directory beside the voters: the users of a cluster that has none yet.
 
 `strandline format --add-scram` writes records of the metadata log into a file. The first controller that leads appends
 them right behind the metadata.version; a cluster that has metadata already never looks at it. So a cluster whose only
@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from strandline.controller.machine.scram import new_secret
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage
-from strandline.controller.metadata.records import (
-    MetadataRecord,
-    MetadataVersionRecord,
-    decode_record,
-    encode_record,
-)
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import ScramKey, scram_record
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.log.disk import Disk, read_file, write_file_durably
 from strandline.proto.errors import ConfigError, CorruptLogError, FatalError
 from strandline.proto.ports import Rng

@@ -1,4 +1,4 @@
-"""What a node is as a broker: its session, its replicas, its service and the listeners of its clients."""
+"""The broker in a node: its session, its replicas, its service and the listeners of its clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.broker import Broker, BrokerParts
-from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, StaticSetting
+from strandline.cluster.broker.config import StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
@@ -30,10 +30,10 @@ from strandline.cluster.node.replica_feed import (
     upkeep_config,
 )
 from strandline.cluster.node.sasl import NodeSasl
-from strandline.cluster.node.settings import DERIVED_SETTINGS, RACK_AWARE
+from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.node.tiered import NodeTier
 from strandline.controller.broker_api import RegisterBrokerRequest
-from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
+from strandline.controller.broker_session import BrokerSession
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -43,7 +43,6 @@ from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.proto.ports import UnaryHandler
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import ReplicaConfig
 
 log = structlog.get_logger("strandline.node")
 
@@ -78,7 +77,7 @@ class BrokerRole:
             believed=node.believed,
             rng=node.rng,
             rpc=node.rpc,
-            config=upkeep_config(_replica_config(config), self.resolver, node.publisher.image),
+            config=upkeep_config(config.replica, self.resolver, node.publisher.image),
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
             on_change=self._tell_controller,
@@ -102,7 +101,7 @@ class BrokerRole:
         self.kafka = Broker(
             BrokerParts(
                 node_id=config.node,
-                config=_broker_config(config),
+                config=config.broker,
                 image=lambda: node.publisher.image,
                 replicas=self.replicas,
                 groups=self.groups,
@@ -124,7 +123,7 @@ class BrokerRole:
                 self.kafka,
                 name=listener.name,
                 endpoint=listener.endpoint,
-                config=_listener_config(config),
+                config=config.listener,
                 tls=node.tls.of(listener.name),
                 sasl=sasl.of(listener.name),
             )
@@ -183,7 +182,7 @@ class BrokerRole:
             publisher=node.publisher,
             rpc=node.rpc,
             clock=node.clock,
-            config=_session_config(config),
+            config=config.session,
             collect_offsets=lambda: replica_offsets(self.replicas),
             collect_unserved=lambda: unserved_replicas(self.replicas),
             collect_rotten=lambda: rotten_replicas(self.replicas),
@@ -206,11 +205,11 @@ class BrokerRole:
         self.kafka.registered()
 
     def _tell_controller(self) -> None:
-        """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
+        """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
-        """What the node's internal listener has to serve for other brokers."""
+        """Handlers that the node's internal listener has to serve for other brokers."""
         return self._audit_partitions.handlers()
 
     async def wait_ready(self) -> None:
@@ -219,12 +218,12 @@ class BrokerRole:
 
     @property
     def caught_up(self) -> bool:
-        """The metadata reach this process's own registration."""
+        """True if the metadata reach this process's own registration."""
         return self._feeding
 
     @property
     def ready(self) -> bool:
-        """The broker is unfenced, by its own image."""
+        """True if the broker is unfenced, by its own image."""
         return self._feeding and not self.session.fenced
 
     async def stop(self, clean: bool) -> None:
@@ -249,8 +248,8 @@ class BrokerRole:
             await self.tier.close()
 
     async def _hand_over(self) -> bool:
-        """A controlled shutdown, given up early where there is no controller to ask (the whole cluster stops), or in a
-        hurry."""
+        """Hand over the leaderships in a controlled shutdown, given up early where there is no controller to ask
+        (the whole cluster stops), or in a hurry."""
         timeout_ms = self._node.config.controlled_shutdown_timeout_ms
         asking = asyncio.ensure_future(self.session.controlled_shutdown(timeout_ms))
         hurried = asyncio.ensure_future(self._node.hurried.wait())
@@ -297,48 +296,8 @@ class BrokerRole:
         self.session.wake()
 
 
-def _session_config(config: NodeConfig) -> BrokerSessionConfig:
-    """For the broker's session with the controller."""
-    return BrokerSessionConfig(
-        heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
-        registration_timeout_ms=config.initial_broker_registration_timeout_ms,
-    )
-
-
-def _replica_config(config: NodeConfig) -> ReplicaConfig:
-    """For the replica manager, but for what may change while the node runs (`upkeep_config`)."""
-    return ReplicaConfig(
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-        retention_check_interval_ms=config.log_retention_check_interval_ms,
-        alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
-        stray_delete_delay_ms=config.stray_delete_delay_ms,
-    )
-
-
-def _broker_config(config: NodeConfig) -> BrokerConfig:
-    """For the service."""
-    return BrokerConfig(
-        fetch_max_bytes=config.fetch_max_bytes,
-        rack_aware_fetch=config.replica_selector == RACK_AWARE,
-        fetch_session_slots=config.fetch_session_slots,
-        memory_bytes=config.queued_max_request_bytes,
-        describe_partitions_max=config.request_partition_limit,
-        request_timeout_ms=config.request_timeout_ms,
-        connections_max=config.max_connections,
-        connections_per_ip_max=config.max_connections_per_ip,
-        connections_per_ip=config.max_connections_per_ip_overrides,
-        quota_windows=config.quota_window_num,
-        quota_window_ms=config.quota_window_size_seconds * 1000,
-    )
-
-
-def _listener_config(config: NodeConfig) -> ListenerConfig:
-    """For each Kafka listener."""
-    return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
-
-
 def static_settings(config: NodeConfig) -> list[StaticSetting]:
-    """What DescribeConfigs tells of settings that cannot change while the node runs."""
+    """Settings that cannot change while the node runs, for DescribeConfigs."""
     rows = dict(config.rows)
     rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
     return [StaticSetting(name, row, config.given.get(name)) for name, row in rows.items()]

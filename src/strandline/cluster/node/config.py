@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from strandline.cluster.node.config_sasl import check_sasl, sasl_advice
@@ -38,7 +37,6 @@ from strandline.cluster.node.settings import (
     NodeSettings,
 )
 from strandline.controller.metadata.settings import BROKER_SETTINGS, CLEANER_HAS_NO_THREADS
-from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
 
@@ -95,22 +93,22 @@ class NodeConfig(NodeSettings):
 
     @property
     def is_broker(self) -> bool:
-        """Holds partitions and serves clients."""
+        """True if the node holds partitions and serves clients."""
         return BROKER in self.process_roles
 
     @property
     def is_controller(self) -> bool:
-        """Votes in the metadata quorum."""
+        """True if the node votes in the metadata quorum."""
         return CONTROLLER in self.process_roles
 
     @property
     def internal(self) -> Endpoint:
-        """Where the INTERNAL listener is to be bound."""
+        """Endpoint to which the INTERNAL listener is to be bound."""
         return self._listener(INTERNAL).endpoint
 
     @property
     def http(self) -> Endpoint | None:
-        """Where the HTTP listener is to be bound, if there is one."""
+        """Endpoint to which the HTTP listener is to be bound, if there is one."""
         return next((listener.endpoint for listener in self.listeners if listener.name == HTTP), None)
 
     @property
@@ -119,14 +117,14 @@ class NodeConfig(NodeSettings):
         return tuple(listener for listener in self.listeners if listener.name not in RESERVED) if self.is_broker else ()
 
     def advertised(self, name: str, bound: Endpoint) -> Endpoint:
-        """What others are told to connect to for a listener that is bound at `bound` (its real port)."""
+        """Endpoint that others are told to connect to, for a listener that is bound at `bound` (its real port)."""
         for listener in self.advertised_listeners:
             if listener.name == name:
                 return Endpoint(listener.endpoint.host, listener.endpoint.port or bound.port)
         return bound
 
     def protocol(self, name: str) -> str:
-        """What a listener speaks below its protocol: one of `PROTOCOLS`."""
+        """Security protocol of a listener: one of `PROTOCOLS`."""
         return self.security_protocol_map.get(name, name if name in PROTOCOLS else PLAINTEXT)
 
     def speaks_tls(self, name: str) -> bool:
@@ -145,22 +143,8 @@ class NodeConfig(NodeSettings):
 
     @property
     def dynamic(self) -> dict[str, str]:
-        """What the file says about settings that may change while the cluster runs, by their broker names."""
+        """Values in the file of settings that may change while the cluster runs, by their broker names."""
         return {name: text for name, text in self.given.items() if name in BROKER_SETTINGS}
-
-    @property
-    def quorum(self) -> QuorumConfig:
-        """The quorum's timing and sizes."""
-        return replace(
-            QuorumConfig(),
-            quorum_election_timeout_ms=self.quorum_election_timeout_ms,
-            quorum_fetch_timeout_ms=self.quorum_fetch_timeout_ms,
-            quorum_request_timeout_ms=self.quorum_request_timeout_ms,
-            quorum_retry_backoff_ms=self.quorum_retry_backoff_ms,
-            quorum_election_backoff_max_ms=self.quorum_election_backoff_max_ms,
-            snapshot_max_new_record_bytes=self.metadata_snapshot_bytes,
-            log_segment_bytes=self.metadata_log_segment_bytes,
-        )
 
     def _listener(self, name: str) -> Listener:
         return next(listener for listener in self.listeners if listener.name == name)
@@ -193,10 +177,10 @@ class NodeConfig(NodeSettings):
                     f"{listener.name} is bound to every address, so say which one others shall connect to: "
                     f"{listener.name}://host:{listener.endpoint.port}",
                 )
-        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
+        if self.session.heartbeat_interval_ms >= self.broker_session_timeout_ms:
             raise ConfigError(
                 "broker.heartbeat.interval.ms",
-                self.broker_heartbeat_interval_ms,
+                self.session.heartbeat_interval_ms,
                 f"less than broker.session.timeout.ms ({self.broker_session_timeout_ms})",
             )
 
@@ -308,8 +292,8 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def _kafka_only(name: str, *, whole: bool = False) -> str | None:
-    """Why a setting of Kafka has no place here; None for a name that is not known to be Kafka's. `whole`: nor for one
-    that only begins like one, and may be a slip."""
+    """Reason why a setting of Kafka has no place here; None for a name that is not known to be Kafka's. `whole`: nor
+    for one that only begins like one, and may be a slip."""
     for prefixes, reason in _NOT_SERVED:
         if name in prefixes or (not whole and name.startswith(prefixes)):
             return f"Kafka has this setting, Strandline does not: {reason}"

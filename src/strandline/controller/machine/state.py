@@ -13,8 +13,8 @@ from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import MetadataRecord, PartitionRecord, RegisterBrokerRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 
 def first_producer_id(cluster_id: str) -> int:
-    """Where the producer ids of a cluster begin: each has a place of its own, as far as chance has it (rule B27)."""
+    """First producer id of a cluster: each cluster has a range of its own, as far as chance has it (rule B27: a
+    restored topic never meets its producers' ids anew)."""
     return int.from_bytes(sha256(cluster_id.encode()).digest()[:8], "big") % PRODUCER_IDS_OF_A_CLUSTER
 
 
@@ -58,7 +59,7 @@ class MachineSettings:
     max_elections_per_balance: int = 1000
     """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
     tiered_storage: bool = False
-    """This node knows of an object store: topics may be tiered."""
+    """True: this node knows of an object store, so topics may be tiered."""
 
 
 class MachineState:
@@ -89,11 +90,11 @@ class MachineState:
         self.sessions = BrokerSessions(settings.times)
         self.offsets = OffsetTracker()
         self.unserved = ReportedReplicas()
-        """Those that each broker cannot serve: a log that failed, or that recovery refused."""
+        """Replicas that each broker cannot serve: a log that failed, or that recovery refused."""
         self.rotten = ReportedReplicas()
-        """Those with batches that are not what was written, on a disk that is well otherwise."""
+        """Replicas with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
-        """Those in a full directory of a broker that has room in another."""
+        """Replicas in a full directory of a broker that has room in another."""
         self.unproven = UnprovenEnds(image)
         """Logs of which nothing proves that they reach to where they did."""
         for node_id, broker in image.brokers.items():
@@ -101,7 +102,8 @@ class MachineState:
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
-        """What these records would change; the image stays as it is. Raises FatalError if they cannot be replayed."""
+        """Change that these records would make; the image stays as it is. Raises FatalError if they cannot be
+        replayed."""
         delta = MetadataDelta(self.image)
         delta.apply_all(records)
         delta.check_whole()
@@ -114,7 +116,7 @@ class MachineState:
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
 
-    def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> BrokerInfo:
+    def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> RegisterBrokerRecord:
         """The registered broker. Raises KafkaError STALE_BROKER_EPOCH when it is not the one of that epoch."""
         broker = self.image.brokers.get(node_id)
         if broker is None:
@@ -129,7 +131,7 @@ class MachineState:
     def change(
         self,
         topic: TopicInfo,
-        partition: PartitionInfo,
+        partition: PartitionRecord,
         reason: str,
         *,
         acceptable: Callable[[NodeId], bool] | None = None,
@@ -154,7 +156,6 @@ class MachineState:
         # schedule 56/unserved-replica-is-elected, schedule 80/rotten-leader-leads-on
         return PartitionChange(
             partition,
-            topic.topic_id,
             acceptable=lambda node: lives(node) and self.can_serve(node, topic, partition),
             min_isr=self.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)),
             election=election,
@@ -172,28 +173,30 @@ class MachineState:
             reason=reason,
         )
 
-    def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has not reported that it cannot serve its replica."""
+    def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
+        """True if the broker has not reported that it cannot serve its replica."""
         return not self.unserved.has(node_id, topic.topic_id, partition.partition)
 
-    def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has not reported rot in its replica."""
+    def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
+        """True if the broker has not reported rot in its replica."""
         return not self.rotten.has(node_id, topic.topic_id, partition.partition)
 
-    def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has reported neither rot in its replica, nor that this one has no room though others have."""
+    def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
+        """True if the broker has reported neither rot in its replica, nor that this one has no room though others
+        have."""
         cramped = self.without_room.has(node_id, topic.topic_id, partition.partition)
         return not cramped and self.is_whole(node_id, topic, partition)  # schedule 57/a-full-directory-leads
 
-    def acks_are_synced(self, partition: PartitionInfo) -> bool:
-        """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""
+    def acks_are_synced(self, partition: PartitionRecord) -> bool:
+        """True if every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any
+        leader."""
         brokers = (self.image.brokers.get(node) for node in partition.replicas)
         # rule B11/one-broker-that-acks-unsynced-is-overlooked
         return not any(broker is not None and broker.acks_unsynced for broker in brokers)
 
-    def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> LogPosition | None:
-        """Where a replica's log ends while its partition has no leader, as the registered process reported it. None
-        without a report in this leader epoch: an older one need not hold any more."""
+    def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> LogPosition | None:
+        """End of a replica's log while its partition has no leader, as the registered process reported it. None without
+        a report in this leader epoch: an older one need not hold any more."""
         report = self.offsets.of(topic.topic_id, partition.partition, node_id)
         broker = self.image.brokers.get(node_id)
         if report is None or broker is None or partition.has_leader:
@@ -205,7 +208,7 @@ class MachineState:
 
     def changes(
         self,
-        partitions: Iterable[tuple[TopicInfo, PartitionInfo]],
+        partitions: Iterable[tuple[TopicInfo, PartitionRecord]],
         reason: str,
         *,
         remove: NodeId = NO_NODE,
@@ -244,11 +247,11 @@ class MachineState:
                 records.append(record)
         return records
 
-    def partitions_in_isr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+    def partitions_in_isr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions that have the broker in their ISR."""
         return [item for item in self.image.partitions() if node_id in item[1].isr]
 
-    def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+    def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions that have the broker in their ISR, among their eligible leader replicas, or in doubt."""
         return [
             item
@@ -256,13 +259,13 @@ class MachineState:
             if node_id in (*item[1].isr, *item[1].eligible_leader_replicas, *item[1].last_known_elr)
         ]
 
-    def partition_of(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionInfo] | None:
+    def partition_of(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionRecord] | None:
         """The partition, or None."""
         topic = self.image.topic_by_id.get(key.topic_id)
         partition = None if topic is None else topic.partitions.get(key.partition)
         return None if topic is None or partition is None else (topic, partition)
 
-    def known_partition(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionInfo]:
+    def known_partition(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionRecord]:
         """The partition. Raises KafkaError UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.image.topic_by_id.get(key.topic_id)
         if topic is None:
@@ -274,10 +277,10 @@ class MachineState:
             )
         return topic, partition
 
-    def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+    def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions without a leader."""
         return [item for item in self.image.partitions() if not item[1].has_leader]
 
     def leads_any(self, node_id: NodeId) -> bool:
-        """The broker leads at least one partition."""
+        """True if the broker leads at least one partition."""
         return any(partition.leader == node_id for _, partition in self.image.partitions())

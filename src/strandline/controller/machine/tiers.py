@@ -9,8 +9,8 @@ from __future__ import annotations
 from strandline.controller.broker_api import AlterTiersReply, AlterTiersRequest
 from strandline.controller.machine.isr import check_leader, once
 from strandline.controller.machine.state import MachineState, Result
-from strandline.controller.metadata.image import PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.image import TopicInfo
+from strandline.controller.metadata.records import MetadataRecord, PartitionRecord
 from strandline.controller.metadata.settings import TopicSettings
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
@@ -64,8 +64,8 @@ def _alter_one(state: MachineState, sender: NodeId, change: TierChange) -> list[
     return records
 
 
-def _check_sender(partition: PartitionInfo, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
-    """In the order of `machine.isr.validate`.
+def _check_sender(partition: PartitionRecord, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
+    """Check the sender of a change, in the order of `machine.isr.validate`.
 
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST.
@@ -81,8 +81,8 @@ def _check_sender(partition: PartitionInfo, sender: NodeId, leader_epoch: Leader
 
 
 def _is_in(tier: Tier, add: tuple[TieredSegment, ...]) -> bool:
-    """The change was carried out already, and its answer was lost. What the tier's start has passed since is no longer
-    in it."""
+    """True if the change was carried out already, and its answer was lost. What the tier's start has passed since is
+    no longer in it."""
     # rule B21/a-retry-behind-the-start-is-refused
     left = [segment.segment_id for segment in add if segment.end_offset > tier.start_offset]
     # rule B21/a-retry-of-a-tier-change-is-refused, rule B21/same-offsets-are-a-retry

@@ -27,7 +27,7 @@ _VOTER = struct.Struct(">i16sBhhBB")
 no tags twice."""
 _NO_TAGS = b"\0"
 _VOTERS_MAX = 126
-"""What one length byte can say; quorums are far smaller."""
+"""Voters in one record, at most: its length byte can say no more, and quorums are far smaller."""
 
 
 class ControlType(IntEnum):
@@ -97,7 +97,7 @@ def snapshot_footer(timestamp_ms: int) -> Record:
 
 
 def control_type(record: Record) -> ControlType | None:
-    """What a record of a control batch is; None for a type that this program does not write.
+    """Type of a record of a control batch; None for a type that this program does not write.
 
     Raises:
         ProtocolError: the key is not that of a control record.

@@ -39,11 +39,11 @@ _KEPT = 2
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot holds."""
+    """Content of a snapshot."""
 
     records: list[bytes]
     voters: tuple[ReplicaKey, ...] | None
-    """Who voted at its end; None where the log had not said so by then."""
+    """Voters at its end; None where the log had not said so by then."""
 
 
 def _nothing_more(_: Snapshot) -> None:
@@ -77,7 +77,7 @@ class SnapshotStore:
         return self.ids[-1] if self.ids else None
 
     def path(self, snapshot: OffsetAndEpoch) -> str:
-        """Where it lies."""
+        """Path of a snapshot's file."""
         return f"{self._directory}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
 
     def open_latest(self) -> Snapshot | None:
