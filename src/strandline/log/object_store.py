@@ -274,7 +274,7 @@ class RemoteStore:
         self._timeout_s = timeout_ms / 1000
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int | None = None) -> None:
-        """See `ObjectStore.put`."""
+        """Implement `ObjectStore.put`."""
         first, sent = [], 0
         async for chunk in chunks:
             first.append(chunk)
@@ -309,7 +309,7 @@ class RemoteStore:
             raise
 
     async def create(self, key: str, data: bytes) -> bool:
-        """See `ObjectStore.create`."""
+        """Implement `ObjectStore.create`."""
         async with _within(self._timeout_s, key):
             try:
                 await self._obstore.put_async(self._store, key, data, mode="create", use_multipart=False)
@@ -318,7 +318,7 @@ class RemoteStore:
         return True
 
     async def get(self, key: str, start: int, end: int) -> bytes:
-        """See `ObjectStore.get`."""
+        """Implement `ObjectStore.get`."""
         async with _within(self._timeout_s, key):
             data = bytes(await self._obstore.get_range_async(self._store, key, start=start, end=end))
         if len(data) != end - start:
@@ -326,17 +326,17 @@ class RemoteStore:
         return data
 
     async def read(self, key: str) -> bytes:
-        """See `ObjectStore.read`."""
+        """Implement `ObjectStore.read`."""
         async with _within(self._timeout_s, key):
             return bytes(await (await self._obstore.get_async(self._store, key)).bytes_async())
 
     async def head(self, key: str) -> StoredObject:
-        """See `ObjectStore.head`."""
+        """Implement `ObjectStore.head`."""
         async with _within(self._timeout_s, key):
             return _stored(await self._obstore.head_async(self._store, key))
 
     async def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
+        """Implement `ObjectStore.delete`."""
         try:
             async with _within(self._timeout_s, key):
                 await self._obstore.delete_async(self._store, key)
@@ -344,7 +344,7 @@ class RemoteStore:
             pass
 
     async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """See `ObjectStore.list`."""
+        """Implement `ObjectStore.list`."""
         pages = self._obstore.list(self._store, prefix or None)
         while True:
             async with _within(self._timeout_s, prefix):
@@ -355,12 +355,12 @@ class RemoteStore:
                 yield _stored(item)
 
     async def copy(self, source: str, target: str) -> None:
-        """See `ObjectStore.copy`."""
+        """Implement `ObjectStore.copy`."""
         async with _within(self._timeout_s, source):
             await self._obstore.copy_async(self._store, source, target)
 
     async def close(self) -> None:
-        """See `ObjectStore.close`."""
+        """Implement `ObjectStore.close`."""
         if self._store is not None:
             self._store = None
             await asyncio.sleep(LET_GO_S)
@@ -391,7 +391,7 @@ class DirectoryStore:
         """Folders whose names are durable: nobody removes them."""
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int | None = None) -> None:
-        """See `ObjectStore.put`."""
+        """Implement `ObjectStore.put`."""
         await self._check_mounted(key)
         first, sent = [], 0
         async for chunk in chunks:
@@ -420,8 +420,8 @@ class DirectoryStore:
         await self._do(key, lambda: self._sync_names(key))
 
     async def create(self, key: str, data: bytes) -> bool:
-        """See `ObjectStore.create`. It is a hard link, which fails where the name is taken: the file system must have
-        them (local disks do, and NFS)."""
+        """Implement `ObjectStore.create`. It is a hard link, which fails where the name is taken: the file system must
+        have them (local disks do, and NFS)."""
         await self._check_mounted(key)
 
         def link() -> bool:
@@ -438,7 +438,7 @@ class DirectoryStore:
         return await self._do(key, link)
 
     async def get(self, key: str, start: int, end: int) -> bytes:
-        """See `ObjectStore.get`."""
+        """Implement `ObjectStore.get`."""
         await self._check_mounted(key)
 
         def read() -> bytes:
@@ -452,7 +452,7 @@ class DirectoryStore:
         return data
 
     async def read(self, key: str) -> bytes:
-        """See `ObjectStore.read`."""
+        """Implement `ObjectStore.read`."""
         await self._check_mounted(key)
 
         def read() -> bytes:
@@ -462,12 +462,12 @@ class DirectoryStore:
         return await self._do(key, read)
 
     async def head(self, key: str) -> StoredObject:
-        """See `ObjectStore.head`."""
+        """Implement `ObjectStore.head`."""
         await self._check_mounted(key)
         return await self._do(key, lambda: _seen(self._path(key), key))
 
     async def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
+        """Implement `ObjectStore.delete`."""
         await self._check_mounted(key)
         try:
             await self._do(key, lambda: os.unlink(self._path(key)))
@@ -475,7 +475,7 @@ class DirectoryStore:
             pass
 
     async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """See `ObjectStore.list`."""
+        """Implement `ObjectStore.list`."""
         await self._check_mounted(prefix)
         found = self._walk(prefix)
         while page := await self._do(prefix, lambda: list(islice(found, _PAGE))):
@@ -483,7 +483,7 @@ class DirectoryStore:
                 yield item
 
     async def copy(self, source: str, target: str) -> None:
-        """See `ObjectStore.copy`."""
+        """Implement `ObjectStore.copy`."""
         await self._check_mounted(source)
 
         def copy() -> None:
@@ -499,7 +499,7 @@ class DirectoryStore:
         await self._do(source, copy)
 
     async def close(self) -> None:
-        """See `ObjectStore.close`."""
+        """Implement `ObjectStore.close`."""
 
     def _path(self, key: str) -> str:
         """Path of an object. Raises StoreError for a key that leads out of the store."""
