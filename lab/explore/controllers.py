@@ -28,8 +28,8 @@ from strandline.controller.machine.state import MachineSettings, MachineState, R
 from strandline.controller.machine.unproven import WAIT_MS, UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import NEWEST_LEVEL
 from strandline.controller.metadata.image import (
-    METADATA_VERSION,
     BrokerInfo,
     MetadataImage,
     PartitionInfo,
@@ -124,7 +124,7 @@ def image_of(metadata: Metadata, order: tuple[NodeId, ...] = NODES) -> MetadataI
     topic = TopicInfo(TOPIC_PARTITION.topic, TOPIC_ID, {0: partition})
     return MetadataImage(
         CLUSTER,
-        METADATA_VERSION,
+        NEWEST_LEVEL,
         brokers=dict(metadata.brokers),
         topics={topic.name: topic},
         topic_by_id={TOPIC_ID: topic},

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from strandline.controller.machine.scram import new_secret
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage
+from strandline.controller.metadata.features import NEWEST_LEVEL
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     MetadataRecord,
     MetadataVersionRecord,
@@ -129,5 +130,5 @@ def _damaged(where: str, error: Exception) -> CorruptLogError:
 
 def _replay(records: Sequence[MetadataRecord]) -> None:
     delta = MetadataDelta(MetadataImage(""))
-    delta.apply_all([MetadataVersionRecord(METADATA_VERSION), *records])
+    delta.apply_all([MetadataVersionRecord(NEWEST_LEVEL), *records])
     delta.check_whole()

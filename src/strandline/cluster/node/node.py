@@ -41,6 +41,7 @@ from strandline.controller.controller import Controller, ControllerConfig, ping_
 from strandline.controller.machine.sessions import SessionTimes
 from strandline.controller.machine.state import MachineSettings
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import MetadataRecord
@@ -78,6 +79,7 @@ class Node:
         rpc: Rpc,
         disks: Mapping[str, Disk] | None = None,
         open_store: Callable[[TierConfig], ObjectStore] = open_tier_store,
+        supported: Supported = OWN_LEVELS,
     ) -> None:
         """Open the log directories and build the parts; nothing runs yet. `open_store` opens the object store.
 
@@ -86,6 +88,7 @@ class Node:
             disk: what the first of `log.dirs` lies on.
             disks: what each other one lies on, by path. Each is watched and given up by itself, so that none should be
                 named twice, nor be `disk`; those that are left out lie on `disk`, and fail with it.
+            supported: the levels of features that this node goes by; those of an older build make it one.
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node; which is the main one is not clear.
@@ -109,6 +112,7 @@ class Node:
         self.rng = rng
         self.rpc = rpc
         self._open_store = open_store
+        self._supported = supported
         self.incarnation_id = random_id(rng)
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
@@ -135,7 +139,7 @@ class Node:
                 raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", allowed)
             rpc.secure(self.tls.internal)
         self._certificates = CertificateWatch(self.tls.certificates, self.clock)
-        self.publisher = ImagePublisher(self.cluster_id)
+        self.publisher = ImagePublisher(self.cluster_id, self._supported)
         # rule B32/metadata-are-stamped-by-the-wall-clock
         self.quorum = Quorum(
             node_id=config.node,
@@ -156,6 +160,7 @@ class Node:
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
         self.publisher.subscribe(self._hear_the_time)
+        self.publisher.subscribe(self._see_levels)
         self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller: Controller | None = None
         if config.is_controller:
@@ -166,7 +171,7 @@ class Node:
                 rpc=rpc,
                 clock=clock,
                 rng=rng,
-                config=_controller_config(config, read_bootstrap(disk, config.data_dir)),
+                config=_controller_config(config, read_bootstrap(disk, config.data_dir), self._supported),
                 on_fatal=self.fatal,
             )
             self.quorum.register(self.controller)
@@ -185,6 +190,12 @@ class Node:
         self._server: RpcServer | None = None
         self._serving = True
         self._stopped = False
+
+    def _see_levels(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """After another level this node needs what is before it no more: a build that knows nothing of the level left
+        begins at the snapshot behind it."""
+        if delta.base.metadata_version not in (0, image.metadata_version):
+            self.quorum.snapshot_soon()  # rule A35/log-of-a-level-that-was-left
 
     def _hear_the_time(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The metadata say when they were written down; up to the registration of this very process."""
@@ -363,7 +374,7 @@ class Node:
         unary, streams = self.quorum.rpc_handlers()
         unary = {
             **unary,
-            methods.PING.path: ping_handler(self.config.node, self.incarnation_id),
+            methods.PING.path: ping_handler(self.config.node, self.incarnation_id, self._supported),
             methods.DESCRIBE_QUORUM.path: describe_quorum_handler(self.config.node, self.quorum),
         }
         if self.controller is not None:
@@ -416,7 +427,9 @@ class Node:
         self.failed.add_done_callback(lambda future: future.exception())
 
 
-def _controller_config(config: NodeConfig, bootstrap: Sequence[MetadataRecord]) -> ControllerConfig:
+def _controller_config(
+    config: NodeConfig, bootstrap: Sequence[MetadataRecord], supported: Supported
+) -> ControllerConfig:
     """For the active controller."""
     return ControllerConfig(
         static=config.dynamic,
@@ -426,6 +439,7 @@ def _controller_config(config: NodeConfig, bootstrap: Sequence[MetadataRecord]) 
                 silence_timeout_ms=config.broker_silence_timeout_ms,
             ),
             tiered_storage=config.tier.enabled,
+            supported=supported,
         ),
         auto_leader_rebalance_enable=config.leader_rebalance_enable,
         leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,

@@ -13,6 +13,7 @@ from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.error_codes import ErrorCode
@@ -59,6 +60,8 @@ class MachineSettings:
     """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
     tiered_storage: bool = False
     """This node knows of an object store: topics may be tiered."""
+    supported: Supported = field(default_factory=lambda: OWN_LEVELS)
+    """The levels of features that this node's build knows."""
 
 
 class MachineState:
@@ -102,7 +105,7 @@ class MachineState:
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
         """What these records would change; the image stays as it is. Raises FatalError if they cannot be replayed."""
-        delta = MetadataDelta(self.image)
+        delta = MetadataDelta(self.image, self.settings.supported)
         delta.apply_all(records)
         delta.check_whole()
         return delta

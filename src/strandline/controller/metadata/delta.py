@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from strandline.controller.metadata.features import (
+    LEVEL_OF_FEATURES,
+    METADATA_FEATURE,
+    NO_LEVELS,
+    OWN_LEVELS,
+    FeatureLevelRecord,
+    Supported,
+    what_to_install,
+)
 from strandline.controller.metadata.image import (
-    SUPPORTED_METADATA_VERSIONS,
     BrokerInfo,
     ConfigResource,
     MetadataImage,
@@ -16,6 +24,7 @@ from strandline.controller.metadata.image import (
     TopicInfo,
     topic_resource,
 )
+from strandline.controller.metadata.levels import level_of
 from strandline.controller.metadata.quotas import ClientQuotaRecord, QuotasDelta
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,
@@ -63,6 +72,7 @@ class MetadataDelta:
     * `configs`: resource -> the keys set or removed;
     * `scram.changed`: the SCRAM credentials set or removed;
     * `acls`: access control entry -> whether it was added (or else removed);
+    * `features`: the levels of features that the metadata have a record of, as they are now;
     * `quotas.changed`: entity of quotas -> the keys set or removed;
     * `tiers.changed`: the partitions whose tier is another; `tiers.changed_deleted`: deleted topics that left objects
       in the store, or whose objects are gone.
@@ -76,6 +86,7 @@ class MetadataDelta:
         "_brokers",
         "_configs",
         "_own_topics",
+        "_supported",
         "_topic_by_id",
         "_topics",
         "acls",
@@ -84,6 +95,7 @@ class MetadataDelta:
         "configs",
         "created_topics",
         "deleted_topics",
+        "features",
         "metadata_version",
         "next_producer_id",
         "partitions",
@@ -92,9 +104,12 @@ class MetadataDelta:
         "tiers",
     )
 
-    def __init__(self, base: MetadataImage) -> None:
+    def __init__(self, base: MetadataImage, supported: Supported = OWN_LEVELS) -> None:
+        """`supported`: the levels that this node's build knows."""
         self.base = base
+        self._supported = supported
         self.metadata_version = base.metadata_version
+        self.features: Mapping[str, int] = base.features
         self.next_producer_id = base.next_producer_id
         self.partitions: dict[TopicId, dict[int, None]] = {}
         self.created_topics: dict[TopicId, None] = {}
@@ -125,8 +140,14 @@ class MetadataDelta:
             self.apply(record)
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one record. Raises FatalError when it does not fit the image."""
+        """Apply one record. Raises FatalError when it does not fit the image, or its level is not finalized."""
         _APPLY[type(record)](self, record)
+        needed = level_of(record)
+        if needed > self.metadata_version:  # rule A32/records-of-a-level-that-is-not-finalized
+            raise FatalError(
+                f"A {type(record).__name__} needs {METADATA_FEATURE} {needed}, and the cluster is at "
+                f"{self.metadata_version}: raise it by `strandline upgrade finalize`."
+            )
 
     def check_whole(self) -> None:
         """A batch was applied whole. Raises FatalError for a topic without partitions, which no snapshot holds."""
@@ -141,6 +162,7 @@ class MetadataDelta:
         return MetadataImage(
             cluster_id=base.cluster_id,
             metadata_version=self.metadata_version,
+            features=self.features,
             offset=offset,
             epoch=epoch,
             timestamp_ms=timestamp_ms,
@@ -158,13 +180,23 @@ class MetadataDelta:
     # Each kind of record
 
     def _metadata_version(self, record: MetadataVersionRecord) -> None:
-        if record.level not in SUPPORTED_METADATA_VERSIONS:
-            newest = SUPPORTED_METADATA_VERSIONS[-1]
-            raise FatalError(
-                f"The metadata log is of metadata.version {record.level}; this program can replay up to {newest}. "
-                "Start the version of Strandline that wrote it, or a newer one."
-            )
+        self._require_known(METADATA_FEATURE, record.level, record.release)
         self.metadata_version = record.level
+        if record.level < LEVEL_OF_FEATURES:
+            self.features = {}
+
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
+        self._require_known(record.name, record.level, record.release)
+        features = {**self.features, record.name: record.level}
+        self.features = {name: level for name, level in features.items() if level > 0}
+
+    def _require_known(self, name: str, level: int, release: str) -> None:
+        known = self._supported.get(name, NO_LEVELS)
+        if level not in known:  # rule A32/a-level-of-a-newer-build-is-replayed
+            raise FatalError(
+                f"The metadata log is of {name} {level}; this program knows {known}. "
+                f"Install {what_to_install(release)} on this node."
+            )
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
         self._require_version()
@@ -491,4 +523,5 @@ _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     TierStartRecord: MetadataDelta._tier_start,
     DeletedTierRecord: MetadataDelta._deleted_tier,
     TierReapedRecord: MetadataDelta._tier_reaped,
+    FeatureLevelRecord: MetadataDelta._feature_level,
 }

@@ -16,6 +16,7 @@ def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
     """
     delta = MetadataDelta(old)
     delta.metadata_version = new.metadata_version
+    delta.features = new.features
     delta.next_producer_id = new.next_producer_id
     for topic_id, topic in old.topic_by_id.items():
         if topic_id not in new.topic_by_id:

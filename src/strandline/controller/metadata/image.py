@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from strandline.controller.metadata.features import finalized_levels
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.controller.metadata.scram import NO_SCRAM, ScramImage
 from strandline.controller.metadata.tiers import NO_TIERS, TiersImage
@@ -28,12 +29,6 @@ from strandline.proto.ids import (
     TopicIdPartition,
 )
 from strandline.proto.tier import NO_TIER, Tier
-
-METADATA_VERSION = 1
-"""The newest metadata version this program writes; it rises when a record or a rule of replay changes."""
-
-SUPPORTED_METADATA_VERSIONS = range(1, METADATA_VERSION + 1)
-"""Versions this program can replay."""
 
 FIRST_PRODUCER_ID = ProducerId(0)
 
@@ -148,6 +143,7 @@ class MetadataImage:
 
     Attributes:
         metadata_version: 0 until the first record has been applied.
+        features: the levels of other features that the metadata have a record of (`levels`: all of them).
         offset: the last record applied; -1 in the empty image.
         epoch: the quorum epoch of that record.
         timestamp_ms: wall time at which the leader appended it; 0 when unknown.
@@ -161,6 +157,7 @@ class MetadataImage:
 
     cluster_id: str
     metadata_version: int = 0
+    features: Mapping[str, int] = field(default_factory=dict)
     offset: int = -1
     epoch: int = -1
     timestamp_ms: int = 0
@@ -173,6 +170,11 @@ class MetadataImage:
     acls: Mapping[AclBinding, None] = field(default_factory=dict)
     quotas: QuotasImage = field(default_factory=dict)
     tiering: TiersImage = NO_TIERS
+
+    @property
+    def levels(self) -> Mapping[str, int]:
+        """The finalized level of every feature; none in the empty image."""
+        return finalized_levels(self.metadata_version, self.features)
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """The partition by its topic's name, or None."""

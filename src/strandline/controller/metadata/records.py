@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
+from strandline.controller.metadata.features import FeatureLevelRecord
 from strandline.controller.metadata.quotas import ClientQuotaRecord
 from strandline.controller.metadata.scram import (
     RemoveUserScramCredentialRecord,
@@ -34,9 +35,14 @@ from strandline.proto.messages.mapper import Mapper, mapper_of
 
 @dataclass(frozen=True, slots=True)
 class MetadataVersionRecord:
-    """First of a log and of each snapshot: the rules by which what follows is replayed."""
+    """First of a log and of each snapshot: the rules by which what follows is replayed.
+
+    Attributes:
+        release: the first release that knows the level, for builds that do not.
+    """
 
     level: Annotated[int, UInt32(1)]
+    release: Annotated[str, 2] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,7 @@ MetadataRecord = (
     | TierStartRecord
     | DeletedTierRecord
     | TierReapedRecord
+    | FeatureLevelRecord
 )
 """Any record of the metadata log."""
 
@@ -210,6 +217,7 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     42: mapper_of(TierStartRecord),
     43: mapper_of(DeletedTierRecord),
     44: mapper_of(TierReapedRecord),
+    51: mapper_of(FeatureLevelRecord),
 }
 """Type id on disk -> the record. An id is never given to another record."""
 

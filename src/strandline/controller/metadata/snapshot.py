@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import (
+    LEVEL_OF_FEATURES,
+    METADATA_FEATURE,
+    OWN_LEVELS,
+    FeatureLevelRecord,
+    Supported,
+    first_features,
+    release_of,
+)
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
 from strandline.controller.metadata.quotas import quota_records
 from strandline.controller.metadata.records import (
@@ -31,7 +40,7 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
         raise FatalError(
             "A snapshot of metadata without a metadata.version was asked for: nothing has been replayed yet."
         )
-    records: list[MetadataRecord] = [MetadataVersionRecord(image.metadata_version)]
+    records = level_records(image.metadata_version, image.features)  # rule A32/snapshot-without-levels
     records.extend(_broker_record(image.brokers[node_id]) for node_id in sorted(image.brokers))
     for topic in image.topics.values():
         records.append(TopicRecord(topic.name, topic.topic_id))
@@ -49,14 +58,36 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     return records
 
 
-def load_image(cluster_id: str, records: Iterable[MetadataRecord], end_offset: int, epoch: int) -> MetadataImage:
+def level_records(metadata_version: int, features: Mapping[str, int]) -> list[MetadataRecord]:
+    """The records that give a cluster these levels: first of its log, and of each snapshot."""
+    release = release_of(METADATA_FEATURE, metadata_version)
+    records: list[MetadataRecord] = [MetadataVersionRecord(metadata_version, release)]
+    records.extend(
+        FeatureLevelRecord(name, features[name], release_of(name, features[name])) for name in sorted(features)
+    )
+    return records
+
+
+def first_levels(metadata_version: int) -> list[MetadataRecord]:
+    """The first records of a cluster that begins at this level."""
+    return level_records(metadata_version, first_features() if metadata_version >= LEVEL_OF_FEATURES else {})
+
+
+def is_level(record: MetadataRecord) -> bool:
+    """A record of `level_records`."""
+    return isinstance(record, MetadataVersionRecord | FeatureLevelRecord)
+
+
+def load_image(
+    cluster_id: str, records: Iterable[MetadataRecord], end_offset: int, epoch: int, supported: Supported = OWN_LEVELS
+) -> MetadataImage:
     """The image that a snapshot stands for; its last record is taken to be at `end_offset - 1`.
 
     Raises:
         FatalError: the records do not begin with a metadata.version, or do not fit together; a snapshot that a bit flip
             changed must not be served, and nothing be deleted on its word (schedule 31).
     """
-    delta = MetadataDelta(MetadataImage(cluster_id))
+    delta = MetadataDelta(MetadataImage(cluster_id), supported)
     delta.apply_all(records)
     if delta.metadata_version == 0:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")

@@ -52,6 +52,8 @@ class Snapshotting:
         self._spawn = spawn
         self._taking = False
         self._closed = False
+        self.wanted = False
+        """One is due, however little was committed."""
         self.reloads = 0
         """Fetched snapshots that replaced the log so far."""
 
@@ -60,10 +62,12 @@ class Snapshotting:
         self._closed = True
 
     def take_if_due(self, new_record_bytes_max: int) -> None:
-        """Once enough was committed since the last snapshot: write one of what the listeners hold, and delete the log
-        before the oldest that is kept. One at a time."""
-        if not self._taking and not self._closed and self._dispatcher.new_record_bytes >= new_record_bytes_max:
+        """Once enough was committed since the last snapshot, or one is wanted: write one of what the listeners hold,
+        and delete the log before the oldest that is kept. One at a time."""
+        due = self.wanted or self._dispatcher.new_record_bytes >= new_record_bytes_max
+        if due and not self._taking and not self._closed:
             self._taking = True
+            self.wanted = False
             self._spawn(self._take())
 
     async def _take(self) -> None:
