@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from strandline.chaos.checkers.batches import StoredBatch
@@ -119,6 +120,9 @@ class SimCluster:
         self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
+        self._looked: dict[Partition, tuple[Any, ...]] = {}
+        """What the cheap checks saw of each replica under `_looked_under`: the same again needs no second look."""
+        self._looked_under: MetadataImage | None = None
         self._settings = dict(settings)
         self._users = tuple(users)
         self._born: dict[str, None] = {}
@@ -138,6 +142,7 @@ class SimCluster:
         self.copies = CopyChecks()
         self.durable = CommittedIsDurable(self.place)
         self.tiers = TierChecks(self.store, cluster_id)
+        self._looked.clear()
 
     def lose(self) -> None:
         """Every machine loses its power, and all its disks for good. Nothing starts before `begin_again`."""
@@ -355,17 +360,32 @@ class SimCluster:
         if image is not None and self.cluster_id == NEXT_ID:
             self.partition_checks.note_restored(image)
         self.quorum_checks.observe(self._views())
+        if image is not self._looked_under:
+            self._looked_under = image
+            self._looked.clear()
         for live in self.nodes():
             for partition in self.replicas(live):
-                disk = self._disk_of(live, partition)
-                self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
-                deleted = image is not None and partition.state.topic_id not in image.topic_by_id
-                if self._acks_synced and not deleted:
-                    self.durable.check(live.number, partition)
-                if partition.leader is not None and image is not None:
-                    self.partition_checks.check_isr(live.number, partition, image)
+                core, log = partition.leader or partition.follower, partition.log
+                if core is None or log is None:
+                    looked: tuple[Any, ...] = (core, log)
+                else:
+                    ends = core.high_watermark, log.log_end_offset, log.log_start_offset
+                    looked = (core, log, *ends, partition.leader and partition.leader.maximal_isr)
+                if self._looked.get(partition) == looked:
+                    continue  # most turns change one replica of twenty
+                self._look(live, partition, image)
+                self._looked[partition] = looked
         if self.fallen:
             raise InvariantViolated("NoNodeFalls", self.fallen[0])
+
+    def _look(self, live: Live, partition: Partition, image: MetadataImage | None) -> None:
+        """The cheap checks of one replica. They depend on what `observe` has compared, and on nothing else."""
+        self.partition_checks.observe(live.number, live.process.incarnation, self._disk_of(live, partition), partition)
+        deleted = image is not None and partition.state.topic_id not in image.topic_by_id
+        if self._acks_synced and not deleted:
+            self.durable.check(live.number, partition)
+        if partition.leader is not None and image is not None:
+            self.partition_checks.check_isr(live.number, partition, image)
 
     def _views(self) -> list[QuorumView]:
         views = (view(live.node.quorum, live.number, live.process) for live in self.nodes())
