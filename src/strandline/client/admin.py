@@ -39,6 +39,8 @@ class Admin:
     describe_topics = waiting(AsyncAdmin.describe_topics)
     describe_cluster = waiting(AsyncAdmin.describe_cluster)
     describe_quorum = waiting(AsyncAdmin.describe_quorum)
+    describe_features = waiting(AsyncAdmin.describe_features)
+    update_features = waiting(AsyncAdmin.update_features)
     remove_voter = waiting(AsyncAdmin.remove_voter)
     add_voter = waiting(AsyncAdmin.add_voter)
     list_offsets = waiting(AsyncAdmin.list_offsets)

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from test_node import CLUSTER, free_port_config
 
-from strandline.cluster.node.bootstrap import write_bootstrap
+from strandline.cluster.node.bootstrap import first_level_records
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.world import system_world
 from strandline.controller.features_api import FeatureUpdate, UpdateFeaturesRequest, UpdateKind
-from strandline.controller.metadata.features import BEFORE_LEVELS, METADATA_FEATURE, OWN_LEVELS, Supported
-from strandline.controller.metadata.records import MetadataVersionRecord
+from strandline.controller.metadata.features import BEFORE_LEVELS, METADATA_FEATURE, NEWEST_LEVEL, OWN_LEVELS, Supported
 from strandline.controller.operations import UPDATE_FEATURES
-from strandline.proto.errors import FatalError
+from strandline.proto.errors import ConfigError, FatalError
 
 
-def run(path: Path, supported: Supported, body: Callable[[Node], Awaitable[None]]) -> None:
+def run(
+    path: Path,
+    supported: Supported,
+    body: Callable[[Node], Awaitable[None]],
+    features: Sequence[str] = ("metadata.version=1",),
+) -> None:
     """Start a node of a build that knows these levels, run, stop."""
 
     async def main() -> None:
         world = system_world()
         config = free_port_config(path)
-        made = format_directory(world.disk, config, cluster_id=CLUSTER, rng=world.rng, ignore_formatted=True)
-        if not made.already:
-            write_bootstrap(world.disk, str(path), [MetadataVersionRecord(1)])
+        format_directory(
+            world.disk, config, cluster_id=CLUSTER, rng=world.rng, ignore_formatted=True, features=features
+        )
         node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc, supported=supported)
         await node.start()
         try:
@@ -81,3 +85,45 @@ def test_the_build_from_before_starts_where_the_level_was_lowered_again(tmp_path
         run(path, BEFORE_LEVELS, refused)
     run(path, OWN_LEVELS, lower_it)
     run(path, BEFORE_LEVELS, lambda node: ready_at(node, 1))
+
+
+@pytest.mark.parametrize(
+    ("features", "level", "recorded"),
+    [
+        ((), NEWEST_LEVEL, {"group.version": 1, "eligible.leader.replicas.version": 1}),
+        (
+            ("metadata.version=2", "transaction.version=0"),
+            2,
+            {"group.version": 1, "eligible.leader.replicas.version": 1},
+        ),
+        (("metadata.version=1", "group.version=1"), 1, {}),
+    ],
+)
+def test_a_new_cluster_begins_at_the_newest_level_or_at_the_one_it_is_formatted_with(
+    tmp_path: Path, features: Sequence[str], level: int, recorded: dict[str, int]
+) -> None:
+    async def body(node: Node) -> None:
+        await ready_at(node, level)
+        assert node.publisher.image.features == recorded
+
+    run(tmp_path / "data", OWN_LEVELS, body, features)
+
+
+@pytest.mark.parametrize(
+    ("release", "features", "words"),
+    [
+        ("9.9.9", (), "up to"),
+        ("4.0-IV3", (), "a release of Strandline"),
+        ("", ("share.version=1",), "NAME=LEVEL"),
+        ("", ("metadata.version",), "the level 1 to 2"),
+        ("", ("transaction.version=1",), "the level 0"),
+    ],
+)
+def test_levels_that_there_are_not_are_refused(release: str, features: Sequence[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        first_level_records(release, features)
+
+
+def test_a_release_stands_for_the_levels_that_it_begins_with() -> None:
+    assert first_level_records("0.1.0", ()) == first_level_records("", ("metadata.version=2",))
+    assert first_level_records("", ()) == []

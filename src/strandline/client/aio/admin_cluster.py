@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
+import strandline
 from strandline.client.aio.admin_base import AdminBase
 from strandline.client.descriptions import none_if_negative, quorum_replica
 from strandline.client.limits import limited
 from strandline.client.rights import answered
 from strandline.client.types import (
     ClusterDescription,
+    FeaturesDescription,
     LogDirDescription,
     NodeInfo,
     ProducerDescription,
@@ -21,9 +23,10 @@ from strandline.client.types import (
     ReplicaDescription,
 )
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import OWN_CLIENT
 
 _METADATA_TOPIC = "__cluster_metadata"
 
@@ -120,6 +123,54 @@ class ClusterAdmin(AdminBase):
                 raise answered(self.config, api, answer.error_code, answer.error_message)
 
         await self._retrying(ask)
+
+    @limited
+    async def describe_features(self, node_id: int | None = None) -> FeaturesDescription:
+        """The levels of features: what the build of one broker (None: of any) knows, and what is finalized (KIP-584).
+
+        Raises:
+            KafkaError: INVALID_REQUEST, there is no such broker.
+        """
+        values = {"client_software_name": OWN_CLIENT, "client_software_version": strandline.__version__}
+        answer = await self._call(Api.API_VERSIONS, values, lambda reply: [reply.error_code], node_id)
+        if answer.error_code is not ErrorCode.NONE:
+            raise answered(self.config, Api.API_VERSIONS, answer.error_code)
+        supported = getattr(answer, "supported_features", ())  # since version 3
+        finalized = getattr(answer, "finalized_features", ())
+        epoch = none_if_negative(getattr(answer, "finalized_features_epoch", -1))
+        return FeaturesDescription(
+            {one.name: (one.min_version, one.max_version) for one in supported},
+            {one.name: one.max_version_level for one in finalized},
+            epoch,
+        )
+
+    @limited
+    async def update_features(
+        self, levels: Mapping[str, int], *, downgrade: Literal["no", "safe", "unsafe"] = "no", dry_run: bool = False
+    ) -> None:
+        """Give features other levels: all of them or none.
+
+        Args:
+            downgrade: "no": levels may rise alone; "safe": they may fall where nothing is lost by it; "unsafe": also
+                where something is.
+            dry_run: only say whether it could be done.
+
+        Raises:
+            KafkaError: why it cannot be: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED (a node does not say what it
+                knows), CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION.
+        """
+        kind = {"no": 1, "safe": 2, "unsafe": 3}.get(downgrade)
+        if kind is None:
+            raise ConfigError("downgrade", downgrade, "no, safe or unsafe")
+        updates = [
+            {"feature": name, "max_version_level": level, "upgrade_type": kind} for name, level in levels.items()
+        ]
+        values = {"timeout": self.config.request_timeout_ms, "feature_updates": updates, "validate_only": dry_run}
+        answer = await self._call(Api.UPDATE_FEATURES, values, lambda reply: [reply.error_code])
+        results = [answer, *getattr(answer, "results", ())]
+        for one in results:
+            if one.error_code is not ErrorCode.NONE:
+                raise answered(self.config, Api.UPDATE_FEATURES, one.error_code, one.error_message)
 
     @limited
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
