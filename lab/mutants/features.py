@@ -54,6 +54,18 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_a_build_that_does_not_know_a_level_cannot_register",
     ),
     one_change(
+        "misrouted-connections-are-served",
+        "B42: a broker refuses clients that wanted to reach another",
+        value("ErrorCode.NONE"),
+        "tests/cluster/broker/test_kafka_metadata.py::test_whom_a_client_wants_to_reach_is_checked[another broker]",
+    ),
+    one_change(
+        "misrouted-clients-ask-the-same-again",
+        "B42: a client that reached another broker forgets the addresses that it knew",
+        never(),
+        "tests/client/test_misrouted.py::test_a_misrouted_client_asks_the_bootstrap_addresses_and_finds_the_broker",
+    ),
+    one_change(
         "log-of-a-level-that-was-left",
         "A35: behind a change of the level a snapshot is taken, where builds that do not know the level begin",
         removed(),

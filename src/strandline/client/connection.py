@@ -19,7 +19,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import strandline
 from strandline.client import logs
-from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
+from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected, Misrouted
 from strandline.client.sasl import Login, authenticate
 from strandline.client.versions import SUPPORTED, VersionRange, choose_version
 from strandline.proto.error_codes import ErrorCode
@@ -61,6 +61,16 @@ class _Pending(NamedTuple):
     deadline: float
     timeout_ms: float
     answer: asyncio.Future[memoryview]
+
+
+class Expected(NamedTuple):
+    """Who is expected at an address that brokers advertise."""
+
+    cluster_id: str
+    node_id: int
+
+    def __str__(self) -> str:
+        return f"broker {self.node_id} of cluster {self.cluster_id}"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -203,11 +213,20 @@ class Connection(asyncio.BufferedProtocol):
         """Requests without an answer."""
         return len(self._pending)
 
-    async def settle_versions(self, timeout_ms: float) -> None:
-        """ApiVersions (KIP-35, KIP-511): a broker that does not know our version says in version 0 what it knows."""
+    async def settle_versions(self, timeout_ms: float, expected: Expected | None = None) -> None:
+        """ApiVersions (KIP-35, KIP-511): a broker that does not know our version says in version 0 what it knows.
+
+        Raises:
+            KafkaError: REBOOTSTRAP_REQUIRED, it is not who is `expected` (KIP-1242); UNSUPPORTED_VERSION.
+        """
         version = SUPPORTED[Api.API_VERSIONS].high
         while True:
-            values = {"client_software_name": OWN_CLIENT, "client_software_version": strandline.__version__}
+            values = {
+                "client_software_name": OWN_CLIENT,
+                "client_software_version": strandline.__version__,
+                "cluster_id": None if expected is None else expected.cluster_id,
+                "node_id": -1 if expected is None else expected.node_id,
+            }
             request = schema.request(Api.API_VERSIONS, version).encode(values)
             body = await self.send(Api.API_VERSIONS, version, [request], timeout_ms)
             if len(body) >= INT16.size and INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
@@ -389,10 +408,12 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     login: Login | None = None,
     on_lost: Callable[[Connection], None] | None = None,
+    expected: Expected | None = None,
 ) -> Connection:
     """Open a connection, settle its versions, log in. `advertised_by` tells in an error where the address came from.
 
     Raises:
+        Misrouted: somebody else than `expected` answers there.
         BrokerUnreachable: nobody answers there, or the connection breaks while versions are settled.
         AuthenticationFailed: the broker refuses this user, or the token endpoint this client.
         TokenUnavailable: there is no token to log in with.
@@ -414,12 +435,17 @@ async def connect(
         raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
     timeout_ms = min(request_timeout_ms, setup_timeout_ms)
     try:
-        await connection.settle_versions(timeout_ms)
+        await connection.settle_versions(timeout_ms, expected)
         if login is not None:
             connection.session_ms = await authenticate(connection, login, timeout_ms, token)
     except (Disconnected, ClientTimeout) as error:
         connection.close()
         raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
+    except KafkaError as error:
+        connection.close()
+        if error.code is not ErrorCode.REBOOTSTRAP_REQUIRED or expected is None:
+            raise
+        raise Misrouted(str(endpoint), f"{expected} is not who answers there", advertised_by) from error
     except BaseException:
         connection.close()
         raise

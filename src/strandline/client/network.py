@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from strandline.client import logs
 from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig
 from strandline.client.config_security import tls_settings
-from strandline.client.connection import Connection, connect
-from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError, TokenUnavailable
+from strandline.client.connection import Connection, Expected, connect
+from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError, Misrouted, TokenUnavailable
 from strandline.client.sasl import login_of
 from strandline.client.types import NodeInfo
 from strandline.proto.errors import StrandlineError
@@ -65,6 +66,10 @@ class Network:
         self._closed = False
         self.denied: AuthenticationFailed | None = None
         """The last attempt to connect was refused: this user does not get in."""
+        self.cluster_id: str | None = None
+        """The cluster whose brokers are expected at the addresses that they advertise; None: not known yet."""
+        self.on_misrouted: Callable[[], None] = lambda: None
+        """Called when somebody else answers there."""
         self._login = login_of(config, clock, rng)
         tls = tls_settings(config)
         tokens_over_tls = self._login is not None and self._login.tokens is not None and self._login.tokens.over_tls
@@ -83,7 +88,7 @@ class Network:
         Raises:
             BrokerUnreachable: with the advertised address; also while its back-off lasts.
         """
-        return await self._get(Endpoint(node.host, node.port), purpose, _advertised_by(node))
+        return await self._get(Endpoint(node.host, node.port), purpose, node)
 
     async def to_any(self, nodes: list[NodeInfo]) -> Connection:
         """A control connection to whichever broker answers: an open one first, then `nodes`, then the bootstrap list.
@@ -103,9 +108,8 @@ class Network:
         candidates += [endpoint for endpoint in self.bootstrap if endpoint not in advertised]
         reasons: list[str] = []
         for endpoint in candidates:
-            source = _advertised_by(advertised[endpoint]) if endpoint in advertised else None
             try:
-                return await self._get(endpoint, CONTROL, source)
+                return await self._get(endpoint, CONTROL, advertised.get(endpoint))
             except StrandlineError as error:
                 if isinstance(error, ClosedError | AuthenticationFailed | TokenUnavailable):
                     raise
@@ -135,7 +139,8 @@ class Network:
         if self._login is not None and self._login.tokens is not None:
             await self._login.tokens.close()
 
-    async def _get(self, endpoint: Endpoint, purpose: str, advertised_by: str | None) -> Connection:
+    async def _get(self, endpoint: Endpoint, purpose: str, node: NodeInfo | None) -> Connection:
+        """`node`: the broker that advertises the endpoint; None: it is a bootstrap address."""
         if self._closed:
             raise ClosedError("the client is closed")
         key = _Key(endpoint, purpose)
@@ -147,29 +152,35 @@ class Network:
             backoff = self._backoffs.get(endpoint)
             if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
                 raise backoff.error.with_traceback(None)
-            task = asyncio.get_running_loop().create_task(self._open_new(key, advertised_by))
+            task = asyncio.get_running_loop().create_task(self._open_new(key, node))
             task.add_done_callback(_looked_at)
             self._opening[key] = task
         # Many callers wait for one attempt: one that is cancelled must not end it for the others.
         return await shared(task)
 
-    async def _open_new(self, key: _Key, advertised_by: str | None) -> Connection:
+    async def _open_new(self, key: _Key, node: NodeInfo | None) -> Connection:
         config = self._config
+        expected = None
+        if node is not None and self.cluster_id is not None and config.metadata_cluster_check_enable:
+            expected = Expected(self.cluster_id, node.node_id)
         try:
             connection = await connect(
                 key.endpoint,
                 config.client_id,
                 setup_timeout_ms=config.socket_connection_setup_timeout_ms,
                 request_timeout_ms=config.request_timeout_ms,
-                advertised_by=advertised_by,
+                advertised_by=None if node is None else _advertised_by(node),
                 tls=self._tls,
                 login=self._login,
                 on_lost=lambda lost: self._forget(key, lost),
+                expected=expected,
             )
         except StrandlineError as error:
             if isinstance(error, AuthenticationFailed):
                 self.denied = error
             self._back_off(key.endpoint, error)
+            if isinstance(error, Misrouted):  # rule B42/misrouted-clients-ask-the-same-again
+                self.on_misrouted()
             raise
         else:
             self.denied = None
@@ -183,13 +194,13 @@ class Network:
             if connection.session_ms:  # rule A19/sessions-are-not-renewed
                 wait_ms = connection.session_ms * self._rng.uniform(*RENEWED_AFTER)
                 self._renewals[connection] = asyncio.get_running_loop().call_later(
-                    wait_ms / 1000, self._renew, key, connection, advertised_by
+                    wait_ms / 1000, self._renew, key, connection, node
                 )
             return connection
         finally:
             self._opening.pop(key, None)
 
-    def _renew(self, key: _Key, connection: Connection, advertised_by: str | None) -> None:
+    def _renew(self, key: _Key, connection: Connection, node: NodeInfo | None) -> None:
         """The session ends soon: go on with a new connection, once everything on this one is answered, so that
         requests stay in order. Where nothing is under way the next request opens it."""
         if self._closed or self._open.get(key) is not connection:
@@ -198,11 +209,11 @@ class Network:
         if not connection.in_flight:  # rule A19/next-session-overtakes
             connection.end_session()
             return
-        task = asyncio.get_running_loop().create_task(self._open_next(key, connection, advertised_by))
+        task = asyncio.get_running_loop().create_task(self._open_next(key, connection, node))
         task.add_done_callback(_looked_at)
         self._opening[key] = task
 
-    async def _open_next(self, key: _Key, last: Connection, advertised_by: str | None) -> Connection:
+    async def _open_next(self, key: _Key, last: Connection, node: NodeInfo | None) -> Connection:
         try:
             await last.drain(last.session_ms * (1 - RENEWED_AFTER[1]) / 2)
         except asyncio.CancelledError:
@@ -210,7 +221,7 @@ class Network:
             raise
         finally:
             last.end_session()
-        return await self._open_new(key, advertised_by)
+        return await self._open_new(key, node)
 
     def _back_off(self, endpoint: Endpoint, error: StrandlineError) -> None:
         previous = self._backoffs.get(endpoint)

@@ -31,7 +31,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DESCRIBE_GROUPS: VersionRange(0, 6),
     Api.LIST_GROUPS: VersionRange(0, 5),
     Api.SASL_HANDSHAKE: VersionRange(1, 1),
-    Api.API_VERSIONS: VersionRange(0, 4),
+    Api.API_VERSIONS: VersionRange(0, 5),
     Api.CREATE_TOPICS: VersionRange(2, 7),
     Api.DELETE_TOPICS: VersionRange(1, 6),
     Api.DELETE_RECORDS: VersionRange(0, 2),

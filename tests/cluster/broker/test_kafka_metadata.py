@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from kafka_case import run, versions
-from kafka_node import KafkaNode
+from kafka_node import CLUSTER_ID, KafkaNode
 from kafka_wire import KafkaClient, connect, frame
 from test_kafka_produce import lonely_topic
 
@@ -45,14 +45,36 @@ def test_api_versions_tells_exactly_what_is_served(tmp_path: Path) -> None:
         levels = {"metadata.version": 1, "group.version": 1, "eligible.leader.replicas.version": 1}
         assert finalized == {name: (level, level) for name, level in levels.items()}
         assert answer.finalized_features_epoch == node.controller.offset
-        assert node.listener.stats.software == {("a", "1"): 2}
+        assert node.listener.stats.software == {("a", "1"): 3}
 
     run(tmp_path, main)
 
 
-@pytest.mark.parametrize("version", [5, 99, -1])
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        ({}, ErrorCode.NONE),
+        ({"cluster_id": CLUSTER_ID, "node_id": 1}, ErrorCode.NONE),
+        ({"cluster_id": CLUSTER_ID, "node_id": 2}, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ({"cluster_id": "another", "node_id": 1}, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ({"cluster_id": CLUSTER_ID}, ErrorCode.INVALID_REQUEST),
+        ({"node_id": 1}, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=["nobody", "this broker", "another broker", "another cluster", "no node", "no cluster"],
+)
+def test_whom_a_client_wants_to_reach_is_checked(tmp_path: Path, expected: dict[str, Any], error: ErrorCode) -> None:
+    """Rule B42, KIP-1242: an address led to another broker, or to another cluster. One half alone is no question."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        answer = await client.ask("api_versions", 5, client_software_name="a", client_software_version="1", **expected)
+        assert answer.error_code == error
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", [6, 99, -1])
 def test_api_versions_of_another_version_is_answered_in_version_0(tmp_path: Path, version: int) -> None:
-    """KIP-511: UNSUPPORTED_VERSION and the list of keys, whatever the rest of that request is (franz-go asks 5)."""
+    """KIP-511: UNSUPPORTED_VERSION and the list of keys, whatever the rest of that request is."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         client.writer.write(frame(18, version, 31, b"\xff\xfe of another age", flexible=True))

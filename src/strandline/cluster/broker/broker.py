@@ -155,6 +155,7 @@ class Broker:
             self._producers,
             metadata,
             ApiVersionsHandler(
+                node_id=parts.node_id,
                 served=[(row.api, row.first, row.last) for row in APIS.values()],
                 image=image,
                 supported=parts.supported,

@@ -11,13 +11,15 @@ from strandline.cluster.broker.exchange import Exchange
 from strandline.controller.metadata.features import Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field, uvarint
 
-FIRST, LAST = VERSIONS = (0, 4)
+FIRST, LAST = VERSIONS = (0, 5)
 FLEXIBLE_SINCE = 3
 THROTTLE_SINCE = 1
+EXPECTED_SINCE = 5
 
 SUPPORTED_FEATURES_TAG = 0
 FINALIZED_EPOCH_TAG = 1
@@ -37,8 +39,14 @@ class ApiVersionsHandler:
     """Answers with `served`: (key, first version, last version) of each API."""
 
     def __init__(
-        self, *, served: Iterable[tuple[int, int, int]], image: Callable[[], MetadataImage], supported: Supported
+        self,
+        *,
+        node_id: NodeId,
+        served: Iterable[tuple[int, int, int]],
+        image: Callable[[], MetadataImage],
+        supported: Supported,
     ) -> None:
+        self._node_id = node_id
         self._served = sorted(served)
         self._supported = supported
         self._image = image
@@ -59,9 +67,20 @@ class ApiVersionsHandler:
                 exchange.connection.count_software()
             else:
                 error = ErrorCode.INVALID_REQUEST
+        if context.version >= EXPECTED_SINCE and error is ErrorCode.NONE:
+            error = self._misrouted(request.cluster_id, request.node_id)
         exchange.respond(
             [self._written(context.version, error, self._features(context.version), exchange.throttle_ms())]
         )
+
+    def _misrouted(self, cluster_id: str | None, node_id: int) -> ErrorCode:
+        """Whether the client wanted to reach another broker, or another cluster (KIP-1242). One that comes by a
+        bootstrap address does not know yet whom it reaches."""
+        if (cluster_id is None) != (node_id < 0):
+            return ErrorCode.INVALID_REQUEST
+        if cluster_id is None or (cluster_id, node_id) == (self._image().cluster_id, self._node_id):
+            return ErrorCode.NONE
+        return ErrorCode.REBOOTSTRAP_REQUIRED  # rule B42/misrouted-connections-are-served
 
     def refuse_all(self, exchange: Exchange, _body: memoryview, error: ErrorCode) -> bool:
         """The answer is this error."""
