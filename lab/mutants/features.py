@@ -60,10 +60,10 @@ TABLE: tuple[Mutant, ...] = (
         "tests/cluster/broker/test_kafka_metadata.py::test_whom_a_client_wants_to_reach_is_checked[another broker]",
     ),
     one_change(
-        "misrouted-clients-ask-the-same-again",
-        "B42: a client that reached another broker forgets the addresses that it knew",
-        never(),
-        "tests/client/test_misrouted.py::test_a_misrouted_client_asks_the_bootstrap_addresses_and_finds_the_broker",
+        "clients-take-whom-they-reach",
+        "B42: a client says whom it wants to reach",
+        value("None"),
+        "tests/client/test_misrouted.py::test_a_misrouted_client_writes_to_nobody_else_and_finds_the_broker",
     ),
     one_change(
         "log-of-a-level-that-was-left",

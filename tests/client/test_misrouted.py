@@ -39,8 +39,8 @@ def written_to(settings: dict[str, Any], *, healed: bool, offered: int = 5) -> t
     return refused, [record.value for record in records]
 
 
-def test_a_misrouted_client_asks_the_bootstrap_addresses_and_finds_the_broker() -> None:
-    """Nothing is written by way of the wrong broker; with the addresses it forgets what it knew of the brokers."""
+def test_a_misrouted_client_writes_to_nobody_else_and_finds_the_broker() -> None:
+    """The wrong broker gets no request of it; the metadata are asked for until the address is right."""
     refused, written = written_to({}, healed=True)
     assert refused > 0
     assert written == [b"one"]

@@ -230,7 +230,7 @@ class CommonConfig(SecurityConfig):
         "metadata.cluster.check.enable",
         True,
         "Tell brokers which broker of which cluster is expected at their address (KIP-1242); where another answers, "
-        "the bootstrap addresses are asked anew.",
+        "it counts as not answering.",
     )
 
     def __init__(self, settings: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import strandline
 from strandline.client import logs
-from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected, Misrouted
+from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
 from strandline.client.sasl import Login, authenticate
 from strandline.client.versions import SUPPORTED, VersionRange, choose_version
 from strandline.proto.error_codes import ErrorCode
@@ -413,8 +413,8 @@ async def connect(
     """Open a connection, settle its versions, log in. `advertised_by` tells in an error where the address came from.
 
     Raises:
-        Misrouted: somebody else than `expected` answers there.
-        BrokerUnreachable: nobody answers there, or the connection breaks while versions are settled.
+        BrokerUnreachable: nobody answers there, or somebody else than is `expected`, or the connection breaks while
+            versions are settled.
         AuthenticationFailed: the broker refuses this user, or the token endpoint this client.
         TokenUnavailable: there is no token to log in with.
         ProtocolError: something else than a Kafka broker listens there.
@@ -445,7 +445,7 @@ async def connect(
         connection.close()
         if error.code is not ErrorCode.REBOOTSTRAP_REQUIRED or expected is None:
             raise
-        raise Misrouted(str(endpoint), f"{expected} is not who answers there", advertised_by) from error
+        raise BrokerUnreachable(str(endpoint), f"{expected} is not who answers there", advertised_by) from error
     except BaseException:
         connection.close()
         raise

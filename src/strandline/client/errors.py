@@ -67,10 +67,6 @@ class BrokerUnreachable(ClientError):
         super().__init__(text)
 
 
-class Misrouted(BrokerUnreachable):
-    """Another broker answers at an address than is expected there, or one of another cluster (KIP-1242)."""
-
-
 class TokenUnavailable(ClientError):
     """With OAUTHBEARER: the token endpoint gave no token, and may give one later. It holds no secret.
 

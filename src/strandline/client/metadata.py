@@ -98,7 +98,6 @@ class Metadata:
         self._unchanged: tuple[int, float] | None = None
         """The broker that was asked last and had nothing new, and when."""
         self._closed = False
-        network.on_misrouted = self._begin_anew
 
     # -- what is known ----------------------------------------------------------------------------------------------
 
@@ -211,13 +210,6 @@ class Metadata:
         self._suspected_ms = {node_id: at for node_id, at in self._suspected_ms.items() if at > since_ms}
         every = list(self.nodes.values())
         return [node for node in every if node.node_id not in self._suspected_ms] or every
-
-    def _begin_anew(self) -> None:
-        """Somebody else answers at a broker's address: what is known of the brokers is forgotten, and the bootstrap
-        addresses are asked."""
-        self.nodes, self.controller_id = {}, None
-        self.cluster_id = self._network.cluster_id = None
-        self.request_update()
 
     def request_update(self) -> None:
         """Fetch anew in the background, after any fetch that is under way; failures are retried with back-off."""
@@ -402,11 +394,13 @@ class Metadata:
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"{connection.endpoint} gave no metadata")
         self.nodes = nodes_of(answer)
+        self.cluster_id = self._network.cluster_id = getattr(
+            answer, "cluster_id", None
+        )  # brokers of another are others
         asked = (node.node_id for node in self.nodes.values() if Endpoint(node.host, node.port) == connection.endpoint)
         return next(asked, None), answer
 
     def _apply(self, answer: Any, wanted: list[str]) -> None:
-        self.cluster_id = self._network.cluster_id = getattr(answer, "cluster_id", None)
         self.controller_id = None if answer.controller_id < 0 else answer.controller_id
         errors: dict[str, ErrorCode] = {}
         topics: dict[str, TopicView] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from strandline.client.backoff import backoff_ms
 from strandline.client.config import CommonConfig
 from strandline.client.config_security import tls_settings
 from strandline.client.connection import Connection, Expected, connect
-from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError, Misrouted, TokenUnavailable
+from strandline.client.errors import AuthenticationFailed, BrokerUnreachable, ClosedError, TokenUnavailable
 from strandline.client.sasl import login_of
 from strandline.client.types import NodeInfo
 from strandline.proto.errors import StrandlineError
@@ -68,8 +67,6 @@ class Network:
         """The last attempt to connect was refused: this user does not get in."""
         self.cluster_id: str | None = None
         """The cluster whose brokers are expected at the addresses that they advertise; None: not known yet."""
-        self.on_misrouted: Callable[[], None] = lambda: None
-        """Called when somebody else answers there."""
         self._login = login_of(config, clock, rng)
         tls = tls_settings(config)
         tokens_over_tls = self._login is not None and self._login.tokens is not None and self._login.tokens.over_tls
@@ -162,7 +159,7 @@ class Network:
         config = self._config
         expected = None
         if node is not None and self.cluster_id is not None and config.metadata_cluster_check_enable:
-            expected = Expected(self.cluster_id, node.node_id)
+            expected = Expected(self.cluster_id, node.node_id)  # rule B42/clients-take-whom-they-reach
         try:
             connection = await connect(
                 key.endpoint,
@@ -179,8 +176,6 @@ class Network:
             if isinstance(error, AuthenticationFailed):
                 self.denied = error
             self._back_off(key.endpoint, error)
-            if isinstance(error, Misrouted):  # rule B42/misrouted-clients-ask-the-same-again
-                self.on_misrouted()
             raise
         else:
             self.denied = None
