@@ -191,10 +191,10 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_strays.py::test_100_a_clock_set_ahead_removes_no_stray",
     ),
     one_change(
-        "the-future-by-a-clock-set-back",
-        "B32: a record is of the future by the latest time that may be right",
-        part("latest_ms", "now_ms"),
-        "tests/log/test_retention.py::test_a_record_is_none_of_the_future_by_a_clock_set_back",
+        "a-file-is-as-old-as-it-says",
+        "B32: a file's time counts no further back than this process has seen the file",
+        part("now.earliest_ms - seen_ms", "-1"),
+        "tests/log/test_retention.py::test_a_file_of_a_clock_set_back_is_no_older_than_it_was_seen",
     ),
     one_change(
         "stamps-of-a-clock-set-back",

@@ -91,6 +91,12 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         (f"{_SCHEDULES}/test_snapshots.py::test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on",),
     ),
     one_change(
+        "log-deleted-before-a-listener-has-it",
+        "A10: no snapshot is taken while a listener is behind",
+        never(),
+        f"{_SCHEDULES}/test_snapshots.py::test_a10_no_snapshot_is_taken_while_a_listener_is_behind",
+    ),
+    one_change(
         "restart-between-freeze-and-truncation",
         "A10: a snapshot ahead of the log replaces it at the start",
         never(),

@@ -16,6 +16,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_CUT}[poll_columns]",
     ),
     one_change(
+        "a-seek-finishes-what-is-held",
+        "schedule 64: a place that was sought while records are held is done with the next call for records",
+        part("self._handed", "self._done"),
+        "tests/client/test_progress.py::test_a_place_that_was_sought_is_done_with_the_next_poll",
+    ),
+    one_change(
         "handed-out-counts-as-done",
         "schedule 64: what was not handled comes again: records are done with the next call, not with the one that "
         "hands them out",

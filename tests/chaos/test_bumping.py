@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from strandline.chaos.bumping import BumpingSequencer
-from strandline.client.accumulator import Accumulator, ProducerBatch
 from strandline.client.config import ProducerConfig
-from strandline.client.futures import ThreadFutures
+from strandline.client.producer_batch import ProducerBatch, ThreadFutures
+from strandline.client.sender import Accumulator
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
@@ -25,7 +25,7 @@ class Bumping(Harness):
         super().__init__()
         self.fatal: list[StrandlineError] = []
         config = ProducerConfig({"linger.ms": 0})
-        self.accumulator = Accumulator(config, ThreadFutures(), SystemClock(), lambda: None)
+        self.accumulator = Accumulator(config, ThreadFutures().results, SystemClock(), lambda: None)
         make = partial(BumpingSequencer, self.accumulator)
         self.sequencer = make(config, self.sequencer._session, lambda: None, self.fatal.append)
         self.sequencer.producer_id = 7
@@ -51,7 +51,7 @@ def pipeline() -> tuple[Bumping, list[ProducerBatch]]:
 
 def test_several_travel_from_the_first_one_on(pipeline: tuple[Bumping, list[ProducerBatch]]) -> None:
     """Our own client sends the first batch of a producer id alone."""
-    assert [batch.base_sequence for batch in pipeline[1]] == [0, 1, 2]
+    assert [batch.numbers.base_sequence for batch in pipeline[1]] == [0, 1, 2]
 
 
 def test_out_of_order_behind_an_unanswered_batch_numbers_all_anew(
@@ -64,7 +64,11 @@ def test_out_of_order_behind_an_unanswered_batch_numbers_all_anew(
     harness.queue.on_wire.remove(batches[0])
     harness.queue.requeue(batches[0])
     assert harness.sequencer.may_send(harness.queue)
-    assert [(batch.producer_epoch, batch.base_sequence) for batch in batches] == [(1, 0), (1, 1), (1, 2)]
+    assert [(batch.numbers.producer_epoch, batch.numbers.base_sequence) for batch in batches] == [
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
     assert not harness.fatal
 
 

@@ -1,4 +1,4 @@
-"""Where records wait: which batch takes one, and what its memory counts (invariants of `client.accumulator`)."""
+"""Where records wait: which batch takes one, and what its memory counts (invariants of `client.sender`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClosedError
-from strandline.client.futures import ThreadFutures
 from strandline.client.lanes import Lanes
+from strandline.client.producer_batch import ThreadFutures
+from strandline.client.sender import Accumulator, PartitionQueue
 from strandline.log.records import decode_records
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
@@ -23,7 +23,7 @@ class Harness:
 
     def __init__(self, **settings: Any) -> None:
         self.woken = 0
-        self.accumulator = Accumulator(ProducerConfig(settings), ThreadFutures(), SystemClock(), self._wake)
+        self.accumulator = Accumulator(ProducerConfig(settings), ThreadFutures().results, SystemClock(), self._wake)
         self.lanes = Lanes(1, None)
 
     def _wake(self) -> None:

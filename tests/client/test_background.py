@@ -12,7 +12,7 @@ import pytest
 from strandline.chaos.testing.env import Env
 from strandline.client.aio import Consumer
 from strandline.client.errors import ClientError, CommitFailed
-from strandline.client.groups.progress import Progress
+from strandline.client.groups.commits import Progress
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
 from tests.client.members import fill, member, simulate, until

@@ -12,9 +12,8 @@ import pytest
 from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
-from strandline.client.versions import SUPPORTED, VersionRange
+from strandline.client.network import SUPPORTED, Connection, VersionRange, connect
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import Endpoint
 from strandline.proto.kafka import schema

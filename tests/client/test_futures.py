@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from strandline.client.accumulator import OpenRecords
 from strandline.client.errors import ClientError
-from strandline.client.futures import Answer, RecordFuture, ThreadFutures, ThreadResults
 from strandline.client.lanes import Memory
+from strandline.client.producer_batch import Answer, OpenRecords, RecordFuture, ThreadFutures, ThreadResults
 from strandline.client.types import Ack
 from strandline.log.compression import Codec
 from strandline.proto.ids import TopicPartition

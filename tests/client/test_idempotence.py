@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from strandline.client.accumulator import OpenRecords, PartitionQueue, ProducerBatch
+from strandline.client.batch_sender import ContinuedSequencer, SequencesBefore
 from strandline.client.config import ProducerConfig
-from strandline.client.futures import ThreadFutures
-from strandline.client.idempotence import (
+from strandline.client.lanes import Memory
+from strandline.client.producer_batch import OpenRecords, ProducerBatch, ThreadFutures
+from strandline.client.sender import (
     EPOCH_MAX,
     REMEMBERED_BATCHES,
-    ContinuedSequencer,
+    PartitionQueue,
     Sequencer,
-    SequencesBefore,
 )
-from strandline.client.lanes import Memory
 from strandline.client.session import Session
 from strandline.log.batch import parse_header
 from strandline.log.compression import Codec
@@ -55,7 +54,7 @@ class Harness:
         memory = Memory(1 << 20, 1 << 20, 1 << 20)
         batch = ProducerBatch((self.number,), WHERE, OpenRecords.of(memory, results, Codec.NONE), results, 0.0)
         for _ in range(records):
-            assert batch.append(1, None, b"x", ()) is not None
+            assert batch.records.append(1, None, b"x", ()) is not None
         batch.seal()
         self.queue.waiting.append(batch)
         return batch

@@ -10,10 +10,9 @@ from uuid import UUID
 import pytest
 
 from strandline.chaos.sim.ports import Ports
-from strandline.client.accumulator import PartitionQueue
 from strandline.client.aio import Producer
 from strandline.client.errors import UnknownTopic
-from strandline.client.idempotence import EPOCH_MAX
+from strandline.client.sender import EPOCH_MAX, PartitionQueue
 from strandline.proto.ids import TopicPartition
 from tests.client.broker import BOOTSTRAP, ScriptedCluster, play
 from tests.client.members import until

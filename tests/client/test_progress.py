@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.client.groups.progress import Progress
+from strandline.client.groups.commits import Progress
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
 
@@ -76,3 +76,26 @@ def test_polls_seeks_and_what_is_committed_already() -> None:
     progress.forget([B])
     progress.finish()
     assert offsets(progress) == {}
+
+
+def test_a_place_that_was_sought_is_done_with_the_next_poll() -> None:
+    """Of seed 18001587: whoever holds record 54 and seeks to 55, where it stands anyway, is not done with 54. A seek
+    back to what is done, or without a record in hand, is done at once."""
+    progress = Progress()
+    progress.move(A, 50)
+    assert offsets(progress) == {A: 50}
+    progress.hand([record(A, offset) for offset in range(50, 55)])
+    progress.move(A, 55)
+    assert offsets(progress) == {A: 50}
+    progress.move(A, 52)
+    assert offsets(progress) == {A: 50}
+    progress.finish()
+    assert offsets(progress) == {A: 52}
+    progress.hand([record(A, 52)])
+    progress.move(A, 40)
+    assert offsets(progress) == {A: 40}
+    progress.hand([record(B, 0)])
+    progress.move(B, 1)
+    assert offsets(progress) == {A: 40}, "nothing of B was ever done"
+    progress.finish()
+    assert offsets(progress) == {A: 40, B: 1}

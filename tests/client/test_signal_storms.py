@@ -22,8 +22,8 @@ import pytest
 
 from strandline.client import Admin, Consumer, NewTopic, Producer, lanes_python
 from strandline.client.errors import ClientError, ClosedError
-from strandline.client.futures import RecordFuture
 from strandline.client.loop_thread import Gate
+from strandline.client.producer_batch import RecordFuture
 from strandline.client.types import Ack
 from strandline.cluster.node.dev import DevCluster
 from strandline.log.batch import finish_batch

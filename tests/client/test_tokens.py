@@ -18,7 +18,8 @@ import pytest
 
 from strandline.client.config import CommonConfig
 from strandline.client.errors import AuthenticationFailed, TokenUnavailable
-from strandline.client.sasl import Login, authenticate, login_of
+from strandline.client.network import authenticate
+from strandline.client.sasl import Login, login_of
 from strandline.client.tokens import Endpoint as TokenEndpoint
 from strandline.client.tokens import EndpointTokens, Refresh, Tokens
 from strandline.proto.error_codes import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.client.versions import SUPPORTED, VersionRange, choose_version
+from strandline.client.network import SUPPORTED, VersionRange, choose_version
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
 

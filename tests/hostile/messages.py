@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
-from strandline.client.versions import SUPPORTED
+from strandline.client.network import SUPPORTED
 from strandline.cluster.broker.table import APIS
 from strandline.log.records import Record, build_batch
 from strandline.proto.kafka import schema as walker

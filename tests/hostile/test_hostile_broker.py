@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager, suppress
 import psutil
 import pytest
 
-from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable
-from strandline.client.versions import SUPPORTED
+from strandline.client.network import SUPPORTED, Connection, connect
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import Endpoint
 from strandline.proto.kafka.apis import Api

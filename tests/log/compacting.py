@@ -12,6 +12,7 @@ from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch
 from strandline.log.retention import Cleanable
+from strandline.proto.believed import Now
 from tests.log.helpers import all_records
 
 NOW_MS = 1_700_000_000_000
@@ -56,7 +57,7 @@ def compact(
 
     async def run() -> Compacted:
         found = await log.find_cleanable(
-            now_ms, latest_ms or now_ms, int(log.log_end_offset) if limit is None else limit
+            Now(now_ms, latest_ms or now_ms, now_ms), int(log.log_end_offset) if limit is None else limit
         )
         times = {"now_ms": now_ms, "latest_ms": latest_ms or now_ms}
         return await Compaction(log, found, buffer_bytes=buffer_bytes, **times, pace=Pauses(turn), unlink=unlink).run()
@@ -66,7 +67,7 @@ def compact(
 
 def cleanable(log: PartitionLog, now_ms: int, limit: int) -> Cleanable:
     """What a pass would find."""
-    return asyncio.run(log.find_cleanable(now_ms, now_ms, limit))
+    return asyncio.run(log.find_cleanable(Now(now_ms, now_ms, now_ms), limit))
 
 
 def put(

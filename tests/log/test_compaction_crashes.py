@@ -19,6 +19,7 @@ from strandline.log.promises import LastLife
 from strandline.log.records import Record
 from strandline.log.recovery import open_log
 from strandline.log.swap import LogChanged
+from strandline.proto.believed import Now
 from strandline.proto.ids import NodeId, TopicPartition
 from tests.log.compacting import NOW_MS, Pauses, assert_no_hole, put, table
 from tests.log.helpers import TOPIC_ID
@@ -32,7 +33,7 @@ CONFIG = LogConfig(segment_bytes=600, compacted=True, preallocate_bytes=0, index
 async def compact(log: PartitionLog, ports: Ports, *, limit: int) -> None:
     """One pass; the files that made way are unlinked slowly."""
     waiting: list[str] = []
-    found = await log.find_cleanable(NOW_MS, NOW_MS, limit)
+    found = await log.find_cleanable(Now(NOW_MS, NOW_MS, NOW_MS), limit)
     one = Compaction(
         log, found, buffer_bytes=1 << 20, now_ms=NOW_MS, latest_ms=NOW_MS, pace=Pauses(), unlink=waiting.extend
     )

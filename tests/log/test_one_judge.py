@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from strandline.client.positions import whole_batches
+from strandline.client.fetcher import whole_batches
 from strandline.log.batch import assemble_batch, check_content, gap_batch
 from strandline.log.config import BATCH_BYTES_MAX, INT64_MAX
 from strandline.log.dump import DumpedBatch, Problem, dump_file

@@ -22,6 +22,7 @@ from strandline.log.retention import (
     last_time,
     note_time,
 )
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
@@ -50,7 +51,8 @@ def expired(
 ) -> Expired | None:
     keep = Keep(log.config.retention_ms, log.config.retention_bytes)
     end = log.log_end_offset if limit is None else limit
-    return asyncio.run(log.find_expired(now_ms, now_ms if latest_ms is None else latest_ms, end, keep))
+    now = Now(now_ms - T0, now_ms if latest_ms is None else latest_ms, now_ms)
+    return asyncio.run(log.find_expired(now, end, keep))
 
 
 def test_age_takes_whole_segments_up_to_the_first_that_is_young(disk: FailingDisk, tmp_path: Path) -> None:
@@ -172,16 +174,32 @@ def test_without_room_for_a_new_segment_the_active_one_stays(disk: FailingDisk, 
 
 @pytest.mark.parametrize("time_ms", [T0 + 1_000 * HOUR_MS, -1])
 def test_a_record_of_the_future_holds_nobodys_disk(disk: FailingDisk, tmp_path: Path, time_ms: int) -> None:
-    """A time of the future, or none, counts from when the segment was last written, after a restart as well."""
+    """A time of the future, or none, counts from when the segment was last written. A start does not take the file's
+    word for it: it counts from its first look."""
     config = keeps(retention_ms=HOUR_MS)
     log = filled(disk, tmp_path, config, [time_ms, T0])
     log.close()
     log = open_test_log(disk, tmp_path, config=config)
     os.utime(log.segments[0].path(".log"), (T0 / 1000, T0 / 1000))
     assert expired(log, T0 + HOUR_MS) is None
-    found = expired(log, T0 + HOUR_MS + 1)
+    assert expired(log, T0 + 2 * HOUR_MS) is None
+    found = expired(log, T0 + 2 * HOUR_MS + 1)
     assert found is not None
     assert found.offset == 2
+
+
+def test_a_file_of_a_clock_set_back_is_no_older_than_it_was_seen(disk: FailingDisk, tmp_path: Path) -> None:
+    """One broker's clock stamped a record 400 days ahead, another's wrote its file eight days ago: it is seconds old
+    (seed 18000267). What is appended begins the count anew."""
+    log = filled(disk, tmp_path, keeps(retention_ms=HOUR_MS), [T0 + 400 * 24 * HOUR_MS])
+    path = log.segments[0].path(".log")
+    os.utime(path, (T0 / 1000 - 8 * 86_400,) * 2)
+    assert expired(log, T0 + 5) is None
+    assert expired(log, T0 + HOUR_MS) is None
+    log.append_as_leader(client_batch(1, size=100, timestamp_ms=-1), 1, T0)
+    os.utime(path, (T0 / 1000 - 8 * 86_400,) * 2)
+    assert expired(log, T0 + HOUR_MS + 6) is None
+    assert expired(log, T0 + 2 * HOUR_MS + 7) is not None
 
 
 def test_a_record_is_none_of_the_future_by_a_clock_set_back(disk: FailingDisk, tmp_path: Path) -> None:

@@ -14,17 +14,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from strandline.client.accumulator import NO_SEQUENCE, Accumulator, PartitionQueue, ProducerBatch
 from strandline.client.aio import Producer
 from strandline.client.aio.producer import ProducerCore
 from strandline.client.config import ProducerConfig
-from strandline.client.idempotence import Sequencer
+from strandline.client.producer_batch import ProducerBatch
+from strandline.client.sender import Accumulator, PartitionQueue, Sequencer
 from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 
-BUMPING_SETTINGS: dict[str, Any] = {"delivery_timeout_ms": 600_000}
-"""A message that times out is another reason for it to bump the epoch, and no answer of a broker can help that."""
+BUMPING_SETTINGS: dict[str, Any] = {
+    "delivery_timeout_ms": 600_000,
+    "batch_size_max": 16_384,
+    "compression_type": "none",
+}
+"""A message that times out is another reason for it to bump the epoch, and no answer of a broker can help that. So is a
+batch that is refused for good, for it is larger than `segment.bytes`, as it came or unpacked (seed 18000292)."""
 
 
 class BumpingSequencer(Sequencer):
@@ -60,7 +65,7 @@ class BumpingSequencer(Sequencer):
 
     def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
         """True when the batch is to be sent again; out of order means a new epoch for all that has no answer."""
-        if code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or batch.base_sequence == NO_SEQUENCE:
+        if code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or batch.numbers is None:
             return super().refused(queue, batch, code)
         if queue.numbered and queue.numbered[0] is batch:
             self._on_fatal(KafkaError(code, f"sequence desynchronization in {queue.partition}"))

@@ -9,8 +9,7 @@ that by itself it could not show that a broker's answers are enough.
 from __future__ import annotations
 
 from strandline.client.aio import Consumer
-from strandline.client.lookups import Lookups
-from strandline.client.positions import PartitionState
+from strandline.client.fetcher import Lookups, PartitionState
 from strandline.client.types import EpochEnd
 
 

@@ -8,7 +8,7 @@ from strandline.log.columns import RecordColumns
 
 
 def numbers(kind: pa.DataType, rows: int, data: bytearray) -> pa.Array:
-    """Of fixed size, none of them null."""
+    """Array of numbers of a fixed size, none of them null."""
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
 
 

@@ -1,4 +1,4 @@
-"""How long to wait after failures in a row."""
+"""Wait after failures in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's settings say of TLS and of the login by SASL."""
+"""Settings of a client for TLS, and for its login by SASL."""
 
 from __future__ import annotations
 

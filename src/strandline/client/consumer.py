@@ -11,7 +11,7 @@ from typing import Self, TypeVar, Unpack
 from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.errors import ClosedError
-from strandline.client.groups.listening import ConsumerState, Listener, Topics
+from strandline.client.groups.session import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, nothing_to_await, of_parents, refused
 from strandline.client.polled import PolledRecords
 from strandline.client.settings import ConsumerSettings
@@ -119,7 +119,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
+        """State of this consumer: joining, stable, rebalancing, lost, ..., and its last error."""
         return self.inner.state
 
     beginning_offsets = waiting(AsyncConsumer.beginning_offsets)

@@ -1,9 +1,13 @@
-"""Fetches ahead for one consumer: one request out per broker, memory bounded, positions looked up and checked.
+"""The way of records from the brokers to a consumer: what is asked for, and what is kept until `poll` takes it.
 
-A seek does not wait for a fetch of the old position that the broker holds: what was sought is asked for over a second
-connection, never held there, until its end is reached or the first connection is free.
+`PartitionState`: where the consumer stands in one partition, and what it has fetched ahead: bytes that become records,
+batch by batch, when they are asked for.
 
-Driven by `run`, like the producer's sender: it does what can be done now and sets one timer.
+`Lookups`: positions that come from the partitions' leaders, and whether what was read is still in their logs.
+
+`Fetcher`: one request out per broker, driven by `_run`, like the producer's sender: it does what can be done now and
+sets one timer. A seek does not wait for a fetch of the old position that the broker holds: what was sought is asked for
+over a second connection, never held there, until its end is reached or the first connection is free.
 
 What bounds the memory: records that wait for `poll`, and what brokers were asked for, stay below `fetch.max.bytes` in
 all, and below twice `max.partition.fetch.bytes` per partition; only a batch larger than what is left comes on top. Each
@@ -14,20 +18,25 @@ partitions keep what they hold while the others have room for one fetch; else it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from uuid import UUID
 
-from strandline.client.config import ConsumerConfig
-from strandline.client.connection import Connection
-from strandline.client.errors import PositionLost
+from strandline.client import logs
+from strandline.client.config import ConsumerConfig, duration_ms
+from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange, PositionLost
 from strandline.client.leaders import Leaders
-from strandline.client.lookups import Lookups
-from strandline.client.network import DATA, SEEK
-from strandline.client.positions import Chunk, PartitionState
+from strandline.client.network import DATA, SEEK, Connection
+from strandline.client.polled import PART_BYTES_MAX, Part
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
-from strandline.client.types import NodeInfo
+from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, EpochEnd, NodeInfo
+from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, CutOff, check_content
+from strandline.log.columns import RecordColumns
+from strandline.log.records import decode_columns, decode_records, decode_records_as
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -42,18 +51,583 @@ from strandline.proto.kafka.fetch import (
     read_response,
     write_request,
 )
+from strandline.proto.kafka.fields import RESPONSE_BYTES_MAX
+
+NEVER_MS = float("-inf")
+FORMER_MAX = 3
+"""Maximum earlier topics of the same name whose position a partition keeps."""
+
+_CONTROL_KEY = struct.Struct(">hh")
+_ABORT = 0
+
+_SLOTS = (2, 3, 5, 6, 7)
+"""Indexes of offset, timestamp, key, value and headers in a ConsumerRecord."""
+
+
+def whole_batches(data: memoryview, high_watermark: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The whole batches of a fetch answer; brokers may cut the last one off.
+
+    A batch's CRC does not cover its base offset, which a leader writes without touching the rest: what rots there shows
+    in the order alone. Of two batches in the wrong order either may be the damaged one, so the first is kept back.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE: no batch, or offsets that go back or reach the answer's high watermark; once the
+            batches before have been given.
+    """
+    pos = 0
+    size = len(data)
+    judge = BatchJudge(0, gaps=True, bytes_max=RESPONSE_BYTES_MAX)
+    before: tuple[BatchHeader, memoryview] | None = None
+    while size - pos >= HEADER_SIZE:
+        try:
+            header = judge.header(data, pos, size - pos)
+        except CutOff:
+            break
+        judge.check_place(header)
+        if before is not None:
+            yield before
+        if header.last_offset >= high_watermark:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                "a batch of offsets that are not committed yet",
+                last_offset=header.last_offset,
+                high_watermark=high_watermark,
+            )
+        judge.follow(header)
+        before = header, data[pos : pos + header.size]
+        pos += header.size
+    if before is not None:
+        yield before
+
+
+def good_batches(data: memoryview, high_watermark: int) -> list[tuple[BatchHeader, memoryview]]:
+    """The whole batches of a fetch answer, as far as they are good: what follows is met as the first of another answer.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE, see `whole_batches`, where there is no good one.
+    """
+    good: list[tuple[BatchHeader, memoryview]] = []
+    try:
+        for found in whole_batches(data, high_watermark):
+            good.append(found)
+    except KafkaError:
+        if not good:
+            raise
+    return good
+
+
+class AbortedTransactions:
+    """Tells which transactional batches of one fetch answer were aborted (KIP-98).
+
+    The answer lists (producer id, first offset); a transaction's records are dead from there to its abort marker.
+    """
+
+    def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
+        self._coming = deque(sorted(aborted, key=lambda item: item[1]))
+        self._dead: set[int] = set()
+
+    def hides(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether a batch is kept from the reader: of an aborted transaction, or a marker. Call in order of offsets."""
+        while self._coming and self._coming[0][1] <= header.last_offset:
+            self._dead.add(self._coming.popleft()[0])
+        if header.is_control:
+            if header.producer_id in self._dead and _marker_type(batch) == _ABORT:
+                self._dead.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._dead
+
+
+def _marker_type(batch: memoryview) -> int:
+    records = decode_records(batch)
+    key = records[0].key if records else None
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a control batch without a marker")
+    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+    return kind
+
+
+def consumer_records(
+    partition: TopicPartition, header: BatchHeader, batch: memoryview, start: int, check_crcs: bool
+) -> list[ConsumerRecord]:
+    """The records of one batch from offset `start` on.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE or INVALID_RECORD, with partition and offset.
+    """
+    try:
+        if check_crcs:
+            check_content(header, batch)
+        template = (*partition, None, None, header.timestamp_type, None, None, None, header.leader_epoch)
+        records = decode_records_as(ConsumerRecord, template, _SLOTS, header, batch)
+    except KafkaError as error:
+        raise located(error, partition, header) from error
+    if header.base_offset >= start:
+        return records
+    return [record for record in records if record.offset >= start]
+
+
+def add_columns(
+    columns: RecordColumns,
+    partition: TopicPartition,
+    header: BatchHeader,
+    batch: memoryview,
+    start: int,
+    *,
+    check_crcs: bool,
+) -> int:
+    """Append the records of one batch from offset `start` on, and return their number.
+
+    Raises as `consumer_records`; the columns are then as they were.
+    """
+    try:
+        if check_crcs:
+            check_content(header, batch)
+        return decode_columns(columns, header, batch, start, header.next_offset, with_headers=True)
+    except KafkaError as error:
+        raise located(error, partition, header) from error
+
+
+def located(error: KafkaError, partition: TopicPartition, header: BatchHeader) -> KafkaError:
+    """The error with the place of the batch that it is about."""
+    figures = {**error.figures, "partition": str(partition), "base_offset": header.base_offset}
+    return KafkaError(error.code, error.message, **figures)
+
+
+class Chunk:
+    """The batches of one fetch answer that were not handed out yet."""
+
+    def __init__(
+        self, records: memoryview, aborted: tuple[tuple[int, int], ...], read_committed: bool, high_watermark: int
+    ) -> None:
+        """Raises KafkaError (CORRUPT_MESSAGE), see `good_batches`."""
+        self.size_bytes = len(records)
+        self.batches = deque(good_batches(records, high_watermark))
+        self._filter = AbortedTransactions(aborted) if read_committed else None
+
+    def hides(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether the reader does not get to see a batch."""
+        return header.is_control if self._filter is None else self._filter.hides(header, batch)
+
+
+class PartitionState:
+    """One assigned partition.
+
+    Invariants:
+    - `position` is the offset of the next record that `poll` returns, `fetch_offset` >= `position` the one to fetch
+      next; everything between lies in `chunks` and `decoded`.
+    - `generation` grows with every seek: an answer to a fetch of an older generation is dropped.
+    - `sought` from a seek until the broker's ordinary connection, which may hold a fetch of the old position, is free.
+    - With `reset_to` set there is no position until the leader has answered the offset.
+    - A position belongs to `topic_id` (schedule 63): nothing is fetched from a topic that has another one. None: not
+      known yet, or the brokers have none. It changes by `begin_anew` alone, inside a poll of the caller.
+    """
+
+    __slots__ = (
+        "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "error_told_ms", "fetch_epoch",
+        "fetch_offset", "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused",
+        "placing", "position", "preferred_replica", "preferred_until_ms", "refused", "reset_to", "resolving",
+        "retry_at_ms", "rotten_at", "rotten_since_ms", "sought", "topic_id", "turn",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.topic_id: UUID | None = None
+        self.former: dict[UUID, int] = {}
+        """Positions of this partition in earlier topics of the same name, by their ids."""
+        self.position: int | None = None
+        self.fetch_offset = -1
+        self.fetch_epoch = -1
+        self.checked_epoch = -1
+        self.reset_to: int | None = None
+        self.generation = 0
+        self.chunks: deque[Chunk] = deque()
+        self.decoded: list[ConsumerRecord] = []
+        self.decoded_pos = 0
+        self.buffered_bytes = 0
+        self.fetching = False
+        self.sought = False
+        self.resolving = False
+        """A leader is asked about the position, or the log."""
+        self.placing = False
+        """The group is asked where to begin (`groups.commits.Beginnings`)."""
+        self.paused = False
+        self.error: Exception | None = None
+        self.error_told_ms = NEVER_MS
+        """Time (monotonic ms) when a poll last raised `error`: one that stays is not raised in a busy loop."""
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.preferred_replica = -1
+        self.preferred_until_ms = 0.0
+        self.retry_at_ms = 0.0
+        self.refused = False
+        """The leader has no `fetch_offset`. What was fetched before is handed out first: a reset would drop it."""
+        self.rotten_at = -1
+        """Offset at which the broker says its log is damaged, since `rotten_since_ms` (monotonic); -1: none."""
+        self.rotten_since_ms = 0.0
+        self.turn = 0
+
+    def seek(self, offset: int, leader_epoch: int = -1) -> None:
+        """Go on from `offset`; what was fetched ahead is dropped."""
+        self._forget()
+        self.position = self.fetch_offset = offset
+        self.fetch_epoch = leader_epoch
+        self.reset_to = None
+
+    def seek_by_query(self, timestamp: int) -> None:
+        """Go on from the offset that the leader tells for a time, EARLIEST or LATEST."""
+        self._forget()
+        self.position = None
+        self.reset_to = timestamp
+
+    def is_of_another(self, topic_id: UUID | None) -> bool:
+        """Whether the topic that has the name now is another one than that of the position."""
+        # schedule 63/position-kept-over-a-topic-made-anew
+        return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
+
+    def begin_anew(self, topic_id: UUID, stood_at: int | None) -> None:
+        """The topic was made anew: there is no position in the new one.
+
+        Args:
+            stood_at: the offset of the first record of the old one that was not handed out.
+
+        A broker that hears nothing of the others tells of the old topic for a while: one that comes back is gone on
+        with where it was left, so that nothing of either is skipped. A seek to an end or a time is in the new topic.
+        What was fetched of the old one is dropped: it was deleted with its topic, and nobody could commit it.
+        """
+        assert self.topic_id is not None
+        if stood_at is not None:
+            self.former[self.topic_id] = stood_at
+        before = self.former.pop(topic_id, None)
+        for left_over in list(self.former)[:-FORMER_MAX]:
+            del self.former[left_over]
+        self._forget()
+        self.checked_epoch = -1
+        self.position = None
+        self.topic_id = topic_id
+        if before is not None and self.reset_to is None:
+            self.seek(before)
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self.fetching = False
+        self.sought = True
+        self.chunks.clear()
+        self.decoded = []
+        self.decoded_pos = 0
+        self.buffered_bytes = 0
+        self.error = None
+        self.error_told_ms = NEVER_MS
+        self.preferred_replica = -1
+        self.retry_at_ms = 0.0
+        self.refused = False
+        self.fetch_epoch = -1
+
+    def add(self, chunk: Chunk) -> None:
+        """Keep a fetch answer for `take`."""
+        if chunk.batches:
+            self.chunks.append(chunk)
+            self.buffered_bytes += chunk.size_bytes
+            last = chunk.batches[-1][0]
+            self.fetch_offset = last.next_offset
+            self.fetch_epoch = last.leader_epoch
+
+    def take(self, most: int, check_crcs: bool) -> list[ConsumerRecord]:
+        """Up to `most` records from the position on; the position moves past them.
+
+        Damaged records become `error`; those before them are returned, and the position stays between.
+        """
+        taken: list[ConsumerRecord] = []
+        while len(taken) < most:
+            if self.decoded_pos >= len(self.decoded):
+                try:
+                    if not self._decode_next(check_crcs):
+                        break
+                except KafkaError as error:
+                    self.error = error
+                    return taken
+            pos = self.decoded_pos
+            end = min(pos + most - len(taken), len(self.decoded))
+            taken += self.decoded[pos:end]
+            self.decoded_pos = end
+            self.position = taken[-1].offset + 1
+        self._reach_end()
+        return taken
+
+    def take_columns(self, most: int, check_crcs: bool) -> list[Part]:
+        """Whole batches from the position on, until they hold `most` records; the position moves past them.
+
+        Nothing of them was decoded before (`refetch_decoded`). Damaged records become `error`, as in `take`.
+        """
+        parts: list[Part] = []
+        rows = size = 0
+        while self.chunks and rows < most and size < PART_BYTES_MAX:
+            chunk = self.chunks[0]
+            # schedule 108/columns-of-an-answer-without-batches
+            if self._drop_if_empty(chunk):  # `take` had the last of it, and has handed all of that out
+                continue
+            header, batch = chunk.batches[0]
+            assert self.position is not None
+            if not chunk.hides(header, batch) and header.last_offset >= self.position:
+                of = (self.partition, header.timestamp_type, header.leader_epoch)
+                if not parts or parts[-1][:3] != of:
+                    parts.append(Part(*of, RecordColumns.empty()))
+                columns = parts[-1].columns
+                size -= columns.size_bytes
+                try:
+                    rows += add_columns(columns, self.partition, header, batch, self.position, check_crcs=check_crcs)
+                except KafkaError as error:
+                    self.error = error
+                    break
+                size += columns.size_bytes
+            chunk.batches.popleft()
+            self.position = max(self.position, header.next_offset)
+            self._drop_if_empty(chunk)
+        self._reach_end()
+        return [part for part in parts if part.columns.rows]
+
+    def refetch_decoded(self, held: int | None) -> None:
+        """Fetch again what became records before, and was not handed out: from `held` on, or the position."""
+        if held is not None:
+            self.seek(held)
+        elif self.decoded_pos < len(self.decoded) and self.position is not None:
+            self.seek(self.position)
+
+    def drop_fetched(self) -> int:
+        """Drop what was fetched ahead, to be fetched again from the position on, and return its bytes.
+
+        The epoch of the first batch that is dropped stands for the position: it still shows a log that was cut below.
+        A lost position stays as it is: nothing more is fetched before a seek.
+        """
+        error, size = self.error, self.buffered_bytes
+        if not size or self.position is None or isinstance(error, PositionLost):
+            return 0
+        waiting = self.decoded[self.decoded_pos : self.decoded_pos + 1]
+        epochs = [record.leader_epoch for record in waiting]
+        epochs += [header.leader_epoch for chunk in self.chunks for header, _ in chunk.batches]
+        self.seek(self.position, epochs[0] if epochs else self.fetch_epoch)
+        self.error = error
+        return size
+
+    @property
+    def is_sought_for(self) -> bool:
+        """Somebody is asked where to go on: nothing is fetched, and nothing else asked, meanwhile."""
+        return self.resolving or self.placing  # schedule 106/begins-while-its-group-is-asked
+
+    @property
+    def lacks_records(self) -> bool:
+        """Whether a poll finds nothing of this partition before another fetch, which is not out there yet."""
+        waits = self.paused or self.fetching or self.is_sought_for or self.has_records
+        return not waits and self.position is not None and self.error is None
+
+    def _reach_end(self) -> None:
+        """Markers, and records that compaction removed, end a log without a record to return."""
+        if not self.chunks and self.decoded_pos >= len(self.decoded) and self.position is not None:
+            self.position = max(self.position, self.fetch_offset)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether something fetched was not handed out yet (it may still turn out to be markers)."""
+        return self.decoded_pos < len(self.decoded) or bool(self.chunks)
+
+    def _decode_next(self, check_crcs: bool) -> bool:
+        """Decode the next batch that holds a record for the reader."""
+        while self.chunks:
+            chunk = self.chunks[0]
+            while chunk.batches:
+                header, batch = chunk.batches[0]
+                assert self.position is not None
+                hidden = chunk.hides(header, batch)
+                if header.last_offset >= self.position and not hidden:
+                    records = consumer_records(self.partition, header, batch, self.position, check_crcs)
+                else:
+                    records = []
+                chunk.batches.popleft()
+                self.position = max(self.position, header.base_offset)
+                if records:
+                    self.decoded = records
+                    self.decoded_pos = 0
+                    return True
+                self.position = max(self.position, header.next_offset)
+            self._drop_if_empty(chunk)
+        return False
+
+    def _drop_if_empty(self, chunk: Chunk) -> bool:
+        """Drop the first chunk, if all of its batches are gone, and return whether they are."""
+        if chunk.batches:
+            return False
+        self.chunks.popleft()
+        self.buffered_bytes -= chunk.size_bytes
+        return True
+
+
+class Lookups:
+    """Asks partition leaders for positions. Runs on one event loop.
+
+    Args:
+        found: called when positions or errors have come.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, session: Session, leaders: Leaders, tasks: Tasks, found: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._metadata = session.metadata
+        self._clock = session.clock
+        self._leaders = leaders
+        self._tasks = tasks
+        self._found = found
+        self._read_committed = config.isolation_level == "read_committed"
+
+    def find_positions(self, states: Iterable[PartitionState]) -> None:
+        """Ask the leaders for the positions that are to come from them, all in one round."""
+        wanted: dict[PartitionState, int] = {}
+        for state in states:
+            if state.position is not None or state.error is not None or state.is_sought_for or self._is_replaced(state):
+                continue
+            if state.reset_to is None:
+                self._reset_by_policy(state)
+            if state.reset_to is not None:
+                wanted[state] = state.reset_to
+        if wanted:
+            for state in wanted:
+                state.resolving = True
+            self._tasks.spawn("a look-up of positions", self._resolve(wanted))
+
+    def out_of_range(self, state: PartitionState) -> None:
+        """The leader has refused the position, and everything before it was handed out."""
+        state.refused = False
+        state.resolving = True
+        self._tasks.spawn("a look-up of a log's bounds", self._settle_out_of_range(state, state.generation))
+
+    def check_epoch(self, state: PartitionState, epoch: int) -> None:
+        """A new leader: its log may end earlier than what we read (KIP-320)."""
+        state.resolving = True
+        self._tasks.spawn("a check of a leader epoch", self._settle_epoch(state, state.generation, epoch))
+
+    def _is_replaced(self, state: PartitionState) -> bool:
+        """Whether its topic was created anew, which the caller of `poll` has to hear of first."""
+        return state.is_of_another(self._metadata.topic_id(state.partition.topic))
+
+    def _reset_by_policy(self, state: PartitionState) -> None:
+        policy = self._config.auto_offset_reset
+        if policy == "none":
+            text = f"{state.partition} has no position and auto.offset.reset is none: seek before you poll"
+            state.error = NoOffsetForPartition(text)
+            self._found()
+        elif policy in ("earliest", "latest"):
+            state.seek_by_query(EARLIEST if policy == "earliest" else LATEST)
+        else:
+            state.seek_by_query(self._clock.wall_ms() - duration_ms(policy))
+
+    async def _resolve(self, wanted: dict[PartitionState, int]) -> None:
+        generations = {state: state.generation for state in wanted}
+        timeout_ms = self._config.default_api_timeout_ms
+        try:
+            for topic in dict.fromkeys(state.partition.topic for state in wanted):
+                await self._metadata.wait_for_topic(topic, timeout_ms)
+            asked = {state: self._metadata.topic_id(state.partition.topic) for state in wanted}
+            offsets = await self._offsets_at({state.partition: reset for state, reset in wanted.items()})
+        except StrandlineError as error:
+            for state, generation in generations.items():
+                if state.generation == generation:
+                    state.error = error
+        else:
+            for state, generation in generations.items():
+                now = self._metadata.topic_id(state.partition.topic)
+                # The question went by the name: the offset is of this topic if none was made anew meanwhile.
+                if state.generation == generation and asked[state] == now and not state.is_of_another(now):
+                    state.seek(*offsets[state.partition])
+                    state.topic_id = now
+        finally:
+            for state in wanted:
+                state.resolving = False
+            self._found()
+
+    async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Offset and epoch for each time; the end of the log where no record is that new."""
+        timeout_ms = self._config.default_api_timeout_ms
+        # The ends first: a record that comes between two questions in the other order would be passed over.
+        times = {item: LATEST for item, time in wanted.items() if time >= 0}
+        ends = await self._leaders.list_offsets(times, timeout_ms, read_committed=self._read_committed) if times else {}
+        found = await self._leaders.list_offsets(wanted, timeout_ms, read_committed=self._read_committed)
+        found |= {item: ends[item] for item, answer in found.items() if answer.offset < 0}
+        return {item: (answer.offset, answer.leader_epoch) for item, answer in found.items()}
+
+    async def _settle_out_of_range(self, state: PartitionState, generation: int) -> None:
+        """The policy decides, or the error tells."""
+        partition, timeout_ms = state.partition, self._config.default_api_timeout_ms
+        try:
+            start = await self._leaders.list_offsets({partition: EARLIEST}, timeout_ms)
+            end = await self._leaders.list_offsets({partition: LATEST}, timeout_ms)
+            if state.generation == generation:
+                log_start, log_end = start[partition].offset, end[partition].offset
+                if log_start <= state.fetch_offset <= log_end:
+                    state.retry_at_ms = self._clock.monotonic_ms() + self._config.retry_backoff_ms
+                elif self._config.auto_offset_reset == "none":
+                    state.error = OffsetOutOfRange(*partition, state.fetch_offset, log_start, log_end)
+                else:
+                    logs.consumer.warning(
+                        "%s: offset %s is out of range, the log holds %s to %s: it goes on by auto.offset.reset=%s",
+                        partition, state.fetch_offset, log_start, log_end, self._config.auto_offset_reset,
+                    )  # fmt: skip
+                    self._reset_by_policy(state)
+        except StrandlineError as error:
+            if state.generation == generation:
+                state.error = error
+        finally:
+            state.resolving = False
+            self._found()
+
+    async def _settle_epoch(self, state: PartitionState, generation: int, epoch: int) -> None:
+        """The epoch counts as checked once it was: an error is raised, and the next poll leads to another attempt."""
+        partition = state.partition
+        try:
+            asked = {partition: state.fetch_epoch}
+            end = (await self._leaders.epoch_ends(asked, self._config.default_api_timeout_ms))[partition]
+            if state.generation == generation:
+                state.checked_epoch = epoch
+                self.judge(state, end)
+        except StrandlineError as error:
+            if state.generation != generation:
+                return
+            if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
+                state.checked_epoch = epoch  # a broker that cannot be asked
+            else:
+                state.error = error  # schedule 68/epoch-checked-by-an-error
+        finally:
+            state.resolving = False
+            self._found()
+
+    def judge(self, state: PartitionState, end: EpochEnd) -> None:
+        """Go on where the leader's log parts from what was read."""
+        if end.is_before(state.fetch_offset):
+            self._truncated(state, end.end_offset)
+
+    def _truncated(self, state: PartitionState, diverged_at: int) -> None:
+        position = state.fetch_offset
+        checked = state.checked_epoch
+        if self._config.auto_offset_reset == "none":
+            state.error = LogTruncated(*state.partition, position, diverged_at)
+        else:
+            logs.consumer.warning(
+                "%s: its log was cut, and records up to offset %s had been read: it goes on at offset %s, from where "
+                "the log differs", state.partition, position, diverged_at,
+            )  # fmt: skip
+            state.seek(min(diverged_at, position if state.position is None else max(state.position, 0)))
+        state.checked_epoch = checked
+
 
 _TELL_AGAIN_MS = 1_000.0
-"""How long a poll waits for others' records before it raises an error that was raised before, and stays."""
+"""Time that a poll waits for records of other partitions before it raises again an error that stays."""
 _ROT_PATIENCE_MS = 5_000.0
-"""A broker whose disk has rotted gives the leadership away, which takes far less. After this a poll says it, each time:
-there may be no other replica that has the records."""
+"""Time after which each poll raises CORRUPT_MESSAGE. A broker with a damaged log gives its leadership away in far less;
+after that there may be no other replica that has the records."""
 _SHORT_WAIT_MS = 50
-"""How long a broker may hold a fetch that leaves out partitions with full buffers: they may be drained any moment."""
+"""Longest time that a broker holds a fetch that leaves out full partitions: they may be drained any moment."""
 
 
 class Fetcher:
-    """The consumer's engine. Runs on one event loop."""
+    """Fetches ahead for one consumer. Runs on one event loop."""
 
     def __init__(
         self,
@@ -67,13 +641,13 @@ class Fetcher:
         self.requests_sent = 0
         self.last_error: StrandlineError | None = None
         self.replaced = False
-        """Some partition's topic was made anew: its position means nothing, and the next poll is to say so."""
+        """Whether some partition's topic was created anew: its position means nothing, which the next poll says."""
         self._config = config
         self._network = session.network
         self._metadata = session.metadata
         self._clock = session.clock
         self._asked_bytes: dict[tuple[int, str], int] = {}
-        """(broker, connection) -> bytes asked for by the request that is out there."""
+        """Bytes that the outstanding request asked for, by (broker id, purpose of the connection)."""
         self._tasks = tasks
         self._lookups = lookups(config, session, leaders, tasks, self._found)
         self._connecting: set[tuple[int, str]] = set()
@@ -99,7 +673,7 @@ class Fetcher:
         self._changed.clear()
 
     def notify(self) -> None:
-        """Something else has come that `poll` wants to look at."""
+        """Wake `wait_for_change`: something else has come that `poll` looks at."""
         self._changed.set()
 
     def raise_error(self, *, again: bool = False) -> float:
@@ -192,7 +766,7 @@ class Fetcher:
         self._set_timer(wait)
 
     def _room(self) -> int:
-        """For how many bytes brokers may be asked now. Paused partitions make room where another one needs it."""
+        """Bytes that brokers may be asked for now. Paused partitions make room where another one needs it."""
         room = self._config.fetch_max_bytes - self.buffered_bytes - sum(self._asked_bytes.values())
         needed = min(self._config.max_partition_fetch_bytes, self._config.fetch_max_bytes)
         if room < needed and any(state.lacks_records for state in self.states.values()):
@@ -217,12 +791,12 @@ class Fetcher:
         return self._metadata.nodes.get(state.preferred_replica, node)
 
     def _held_ms(self, others_full: bool) -> int:
-        """How long a broker may hold a fetch that it has nothing for."""
+        """Longest time (ms) that a broker holds a fetch that it has nothing for."""
         most = self._config.fetch_max_wait_ms
         return min(most, _SHORT_WAIT_MS) if others_full else most
 
-    def _fetch(self, lane: tuple[NodeInfo, str], states: list[PartitionState], room: int, most_wait_ms: int) -> float:
-        node, purpose = lane
+    def _fetch(self, via: tuple[NodeInfo, str], states: list[PartitionState], room: int, most_wait_ms: int) -> float:
+        node, purpose = via
         connection = self._network.ready(node, purpose)
         if connection is None:
             return self._connect(node, purpose)
@@ -258,7 +832,7 @@ class Fetcher:
         self.requests_sent += 1
         read = partial(_read, connection, version)
         asked = {state.partition: (state, state.generation) for state in states}
-        answer.add_done_callback(partial(self._answered, lane, read, asked))
+        answer.add_done_callback(partial(self._answered, via, read, asked))
         return float("inf")
 
     def _connect(self, node: NodeInfo, purpose: str) -> float:
@@ -292,12 +866,12 @@ class Fetcher:
 
     def _answered(
         self,
-        lane: tuple[NodeInfo, str],
+        via: tuple[NodeInfo, str],
         read: Callable[[memoryview], FetchResponse],
         asked: Mapping[TopicPartition, tuple[PartitionState, int]],
         answer: asyncio.Future[memoryview],
     ) -> None:
-        node, purpose = lane
+        node, purpose = via
         self._asked_bytes.pop((node.node_id, purpose), None)
         for state, generation in asked.values():
             if state.generation == generation:
@@ -333,7 +907,7 @@ class Fetcher:
         self.wake()
 
     def _back_to_leaders(self, node: NodeInfo) -> None:
-        """`node` does not answer: a reader that a leader sent there asks the leader again."""
+        """Ask the leader again where it named `node` as the nearer replica, which does not answer."""
         for state in self.states.values():
             if state.preferred_replica == node.node_id:
                 state.preferred_replica = -1

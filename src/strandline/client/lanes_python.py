@@ -54,7 +54,7 @@ class RecordSlot:
 
     _results: Any
     _index: int
-    """Its number in the batch that it was appended to."""
+    """Number of the record in the batch that it was appended to."""
     _timestamp_ms: int
 
 
@@ -76,7 +76,7 @@ class Memory:
         self.lock = threading.RLock()
 
     def take(self, size: int) -> bool:
-        """Have so many bytes; false where there is no room for them, or it was closed."""
+        """Reserve bytes; false where there is no room for them, or it was closed."""
         with self.lock:
             if self.closed or size > self.limit - self.used:
                 return False
@@ -84,12 +84,12 @@ class Memory:
             return True
 
     def give_back(self, size: int) -> None:
-        """So many bytes are free again."""
+        """Free bytes that `take` or an append has reserved."""
         with self.lock:
             self.used -= size
 
     def close(self) -> None:
-        """No append finds room from now on."""
+        """Let no append find room from now on."""
         with self.lock:
             self.closed = True
 
@@ -123,10 +123,10 @@ class OpenBatch:
         self.sealed = False
         self.count = 0
         self.size_bytes = HEADER_SIZE
-        """Of the batch before compression, header included."""
+        """Bytes of the batch before compression, header included."""
         self._size_max = memory.batch_max
         self.reserved_bytes = 0
-        """Of `buffer.memory`."""
+        """Bytes of `buffer.memory` that its records take."""
         self.base_timestamp = 0
         self.max_timestamp = -1
 
@@ -158,7 +158,7 @@ class OpenBatch:
         return self.write(timestamp_ms, key, value, headers, bound)
 
     def write(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Any, bound: int) -> Any | None:
-        """As `append`, of what was looked at."""
+        """Write one record whose types and size (`bound`) were checked; as `append`."""
         if self.sealed:
             return None
         future: Any = object.__new__(self._make) if self._slots else self._make()  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ class OpenBatch:
         return future
 
     def grow(self, size_max: int) -> bool:
-        """Get records up to so many bytes. False: it is sealed, or got as many before."""
+        """Take records up to `size_max` bytes. False: it is sealed, or took as many before."""
         with self.memory.lock:
             if self.sealed or self._size_max >= size_max:
                 return False
@@ -234,7 +234,7 @@ class Lanes:
         self.sticky = -1
         """The partition of records without a key; -1: none was chosen yet."""
         self.sticky_left = 0
-        """How many bytes it may still get."""
+        """Bytes that this partition may still get."""
         self._wall_ms = wall_ms
         self._open: dict[int, OpenBatch] = {}
 
@@ -268,20 +268,20 @@ class Lanes:
         return self._open.get(self.sticky) if self.sticky_left > 0 else None
 
     def open(self, partition: int, batch: OpenBatch) -> None:
-        """Records of this partition go into this batch from now on."""
+        """Put records of this partition into this batch from now on."""
         if not 0 <= partition < self.partitions:
             raise IndexError("a partition that the topic does not have")
         self._open[partition] = batch
 
     def stick(self, partition: int, size: int) -> None:
-        """The next so many bytes without a key go to this partition."""
+        """Send the next `size` bytes of records without a key to this partition."""
         if not 0 <= partition < self.partitions:
             raise IndexError("a partition that the topic does not have")
         self.sticky = partition
         self.sticky_left = size
 
     def spend(self, size: int) -> None:
-        """A record without a key, of so many bytes, was appended otherwise."""
+        """Count a record without a key, of `size` bytes, that was appended by another way."""
         self.sticky_left -= size
 
 

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from strandline.client.connection import Connection
 from strandline.client.limits import Limit, note
-from strandline.client.network import CONTROL
+from strandline.client.network import CONTROL, Connection
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import EpochEnd, ListedOffset, NodeInfo, ProducerDescription
@@ -24,7 +23,7 @@ Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
 
 
 NAMED_MAX = 5
-"""Of so many partitions the error of a question that nobody answered has the names."""
+"""Maximum partitions named in the error of a question that no leader answered."""
 
 
 class Leaders:
@@ -80,7 +79,7 @@ class Leaders:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, EpochEnd]:
-        """Where the leaders' logs end the given leader epochs (KIP-320).
+        """Ends of the given leader epochs in the leaders' logs (KIP-320).
 
         Raises:
             UnknownTopic, KafkaError, ClientTimeout.

@@ -1,4 +1,4 @@
-"""How long a call may take: one limit for all that it does and asks, kept while nobody answers."""
+"""Time limit of a call: one for all that it does and asks, kept while nobody answers."""
 
 from __future__ import annotations
 

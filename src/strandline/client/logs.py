@@ -1,4 +1,4 @@
-"""Where the clients log: the standard library's loggers, below `strandline.client`.
+"""Loggers of the clients: the standard library's, below `strandline.client`.
 
 A library must not configure logging, and structlog, which the nodes use, belongs to the program that runs. So
 nothing shows until the program says so (`logging.basicConfig`), and then in its own format. An INFO is how things go in

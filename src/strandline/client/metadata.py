@@ -1,4 +1,4 @@
-"""What this client knows of the cluster: brokers, topics, leaders. Fetched when needed, stale or proved wrong.
+"""Picture that a client has of the cluster: brokers, topics, leaders. Fetched when needed, stale or proved wrong.
 
 Views are immutable and replaced whole, so that another thread may read them. A partition's leader is only replaced by
 one of an equal or higher leader epoch (KIP-320): brokers learn of an election at different times.
@@ -27,7 +27,7 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock, Rng
 
 UNKNOWN_TOPIC_GRACE_MS = 3_000
-"""How long an unknown topic is asked for before it counts as missing: a new one takes moments to reach every broker.
+"""Time that an unknown topic is asked for before it counts as missing: a new one takes moments to reach every broker.
 
 Kafka's clients wait max.block.ms (60 s) and then report a timeout, which tells nobody that the name was wrong.
 """
@@ -60,7 +60,7 @@ class TopicView:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions there are, leaderless ones included."""
+        """Number of partitions, those without a leader included."""
         return len(self.partitions)
 
 

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: Kafka's own rule, so that every client agrees on the place of a key.
+"""Partition that a record goes to: Kafka's own rule, so that every client agrees on the place of a key.
 
 With a key: murmur2 of its bytes, as in Kafka's Java client and librdkafka's ``murmur2_random``. Without one: batches
 stick to a partition for `batch.size` bytes and then move on (KIP-480, KIP-794). Kafka draws the next partition at

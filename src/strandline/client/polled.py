@@ -1,4 +1,4 @@
-"""What a consumer has polled as columns: one table, without a Python object for each record."""
+"""Records that a consumer has polled as columns: one table, without a Python object for each record."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PART_BYTES_MAX = 64 << 20
-"""Of keys, values and headers: a part that holds so many gets no further batch. Compressed batches may unpack to much
-more than was fetched."""
+"""Bytes of keys, values and headers at which a part gets no further batch. Compressed batches may unpack to much more
+than was fetched."""
 
 
 class Place(NamedTuple):
-    """Where a record lies."""
+    """Place of a record in the log of its partition."""
 
     topic: str
     partition: int
@@ -37,12 +37,12 @@ class Part(NamedTuple):
 
     @property
     def first(self) -> Place:
-        """Its first record."""
+        """Place of its first record."""
         return Place(*self.partition, int(memoryview(self.columns.offsets).cast("q")[0]))
 
     @property
     def behind(self) -> OffsetAndMetadata:
-        """What is committed once they are done."""
+        """Offset to be committed once its records are done."""
         return OffsetAndMetadata(self.columns.last_offset + 1, "", self.leader_epoch)
 
 
@@ -61,7 +61,7 @@ class PolledRecords:
         return sum(part.columns.rows for part in self.parts)
 
     def to_arrow(self) -> pa.Table:
-        """As a table of pyarrow. Raises MissingExtra."""
+        """The records as a table of pyarrow. Raises MissingExtra."""
         try:
             import pyarrow as pa
 
@@ -94,7 +94,7 @@ class PolledRecords:
         return pa.Table.from_batches(batches, schema=schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """As a data frame whose columns stay Arrow's (`pandas.ArrowDtype`). Raises MissingExtra."""
+        """The records as a data frame whose columns stay Arrow's (`pandas.ArrowDtype`). Raises MissingExtra."""
         try:
             import pandas as pd
             import pyarrow  # noqa: F401

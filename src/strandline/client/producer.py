@@ -14,10 +14,10 @@ from typing import Self, Unpack
 from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
-from strandline.client.futures import Answer, ThreadFutures, ThreadResults
 from strandline.client.lanes import Lanes
 from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
+from strandline.client.producer_batch import Answer, ThreadFutures, ThreadResults
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
 from strandline.client.tasks import log
@@ -34,7 +34,7 @@ class _Running:
         try:
             self.core = self.thread.call(
                 lambda: ProducerCore(
-                    config, Session(bootstrap, config, allow_auto_create=True), self.futures, threaded=True
+                    config, Session(bootstrap, config, allow_auto_create=True), self.futures.results, threaded=True
                 )
             )
         except BaseException:
@@ -166,7 +166,7 @@ class Producer:
         return running.thread.wait(running.core.producer_id)
 
     def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has. Raises as `send` does."""
+        """Number of partitions of a topic. Raises as `send` does."""
         running = self._running or self._start()
         running.thread.raise_left()
         deadline_ms = running.core.clock.monotonic_ms() + self._config.max_block_ms

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import OffsetOutOfRange, TopicReplaced
+from strandline.client.fetcher import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, note
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
-from strandline.client.positions import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
@@ -46,7 +46,7 @@ from strandline.proto.kafka.fetch import (
 from strandline.proto.ports import Clock, Rng
 
 _SHORT_LOG_GRACE_MS = 45_000
-"""How long a log may seem to end before the range does. A new leader learns its high watermark from the ISR, and waits
+"""Time that a log may seem to end before the range does. A new leader learns its high watermark from the ISR, and waits
 replica.lag.time.max.ms (30 s) for one of it that is silent: until then records that were committed seem not to be."""
 
 
@@ -118,7 +118,7 @@ class AsyncRangeReader:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _batches(self, told: PartitionData, position: int, end: int) -> tuple[list[RawBatch], int]:
-        """What the reader gets to see of an answer, and the offset to go on from."""
+        """The batches of an answer that the reader gets to see, and the offset to go on from."""
         hidden = AbortedTransactions(told.aborted) if self._read_committed else None
         batches: list[RawBatch] = []
         for header, data in good_batches(told.records, told.high_watermark):
@@ -315,7 +315,7 @@ class RangeReader:
 
 
 async def _nothing() -> None:
-    """No farewell."""
+    """End a client that has nothing to say at its end."""
 
 
 def read_range(

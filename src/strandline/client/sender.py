@@ -1,32 +1,580 @@
-"""Sends the batches of one producer: to whom, when, how many at once, and what becomes of each answer.
+"""The way of a producer's records from `append` to the broker's answer, in batches: per partition a queue of them.
 
-Driven by `run`, which the loop calls when something may have changed (a batch is full, an answer came, a timer rang);
-it does all there is to do. No task, timer or lock per partition or request.
+`Accumulator`: where records wait, bounded by `buffer.memory`. Any thread may append, and most records never come here:
+a topic's lanes write them straight into the open batch of their partition, which `append` opens. One lock guards the
+queues, held for microseconds and never across I/O. A signal's handler may run after any call in `append`, there raise
+or itself use the producer: what is there then holds, and nobody is in between of plain statements (rule B37).
+
+`Sequencer`: the sequence numbers of the idempotent producer (KIP-98, KIP-360): each record once and in order, in spite
+of retries.
+
+`Sender`: to whom batches go, when, how many at once, and what becomes of each answer. Driven by `run`, which the event
+loop calls when something may have changed (a batch is full, an answer came, a timer rang); it does all there is to do.
+No task, timer or lock per partition or request. All but `append` runs on that loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from strandline.client import logs
-from strandline.client.accumulator import Accumulator, PartitionQueue, ProducerBatch
 from strandline.client.config import ProducerConfig
-from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
-from strandline.client.idempotence import ContinuedSequencer, Sequencer, SequencesBefore
+from strandline.client.lanes import Lanes, Memory
 from strandline.client.metadata import TopicView
-from strandline.client.network import DATA
+from strandline.client.network import DATA, Connection
+from strandline.client.producer_batch import (
+    SEQUENCE_MASK,
+    OpenRecords,
+    ProducerBatch,
+    Results,
+    SequenceNumbers,
+)
 from strandline.client.rights import answered
 from strandline.client.session import Session
-from strandline.client.types import NodeInfo
+from strandline.client.types import Header, NodeInfo
+from strandline.log.compression import Codec
+from strandline.log.records import RECORD_OVERHEAD_BYTES, RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
+from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, ProduceTopic, read_response, write_request
+from strandline.proto.ports import Clock
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first, and its place in the producer's sequences.
+
+    Invariants:
+    - Only the last batch of `waiting` is open for records; one that was taken off it, or has another one behind it, is
+      sealed for good. It is due at `batch.size`, and grows on while others of its partition keep it waiting. One whose
+      first record found no room, or was interrupted, is empty, and dropped by the sender.
+    - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
+      them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
+    - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
+    - `known`: the log of the topic with `topic_id` holds a batch of this producer id, so its leader refuses what is out
+      of order.
+    - The epoch is bumped only while nothing is on the wire.
+    - `may_grow`: no batch of it was found too large so far.
+    """
+
+    __slots__ = (
+        "bump_needed", "known", "may_grow", "new_id_needed", "next_sequence", "numbered", "on_wire", "partition",
+        "producer_epoch", "producer_id", "topic_id", "waiting", "wire_epoch", "wire_node",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.waiting: deque[ProducerBatch] = deque()
+        self.numbered: list[ProducerBatch] = []
+        self.on_wire: list[ProducerBatch] = []
+        self.wire_node = -1
+        self.wire_epoch = -1
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.next_sequence = 0
+        self.known = False
+        self.may_grow = True
+        self.topic_id: UUID | None = None
+        self.bump_needed = False
+        self.new_id_needed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it has to be sent, answered or settled."""
+        return not (self.waiting or self.on_wire or self.numbered)
+
+    def goes_to(self, topic_id: UUID | None) -> None:
+        """Note the id of the topic that is sent to next; the log of another one than before holds nothing yet."""
+        if topic_id is not None and topic_id != self.topic_id:
+            self.known = self.known and self.topic_id is None
+            self.topic_id = topic_id
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put a batch back, in the order in which its records were sent."""
+        place = 0
+        for item in self.waiting:
+            if item.order > batch.order:
+                break
+            place += 1
+        self.waiting.insert(place, batch)
+
+
+class Accumulator:
+    """Every record that was sent and has no acknowledgement yet.
+
+    Invariant: `memory`, which is `buffer.memory`, holds what all batches reserve that have no answer yet.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        results: Callable[[TopicPartition], Results],
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self.codec = Codec[config.compression_type.upper()]
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        max_record = min(config.max_request_size, config.buffer_memory)
+        self.memory = Memory(config.buffer_memory, max_record, config.batch_size)
+        self.lock = threading.RLock()
+        self.closed: Exception | None = None
+        self._batch_size = config.batch_size
+        self._batch_size_max = config.largest_batch
+        self._max_record = max_record
+        self._results = results
+        self._clock = clock
+        self._wake = wake
+        self._memory_waiters: deque[Callable[[], None]] = deque()
+        self._last_number = 0
+        self._incomplete: dict[int, int] = {}
+        self._flushes: list[tuple[int, Callable[[], None]]] = []
+        self._flush_up_to = 0
+
+    # -- any thread -------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: TopicPartition | Callable[[], TopicPartition],
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: tuple[Header, ...],
+        lanes: Lanes | None = None,
+    ) -> Any | None:
+        """Queue one record that `lanes` did not take; its future, or None while the memory is full (see `when_memory`).
+
+        A batch that is opened for the record goes into `lanes`, so that the next one finds it there.
+
+        Args:
+            partition: or, for a record without a key, the function that chooses one, called under the lock.
+
+        Raises:
+            KafkaError: MESSAGE_TOO_LARGE above `max.request.size` or `buffer.memory`.
+        """
+        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")  # at most, as `lanes_python.bound_of`
+        if headers:
+            size += sum(len(name) * 4 + 10 + len(content or b"") for name, content in headers)
+        if size > self._max_record:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                "the record is larger than max.request.size or buffer.memory allows",
+                record_bytes=size,
+                allowed_bytes=self._max_record,
+            )
+        sticks = not isinstance(partition, tuple)
+        with self.lock:
+            if self.closed is not None:
+                raise self.closed
+            if not isinstance(partition, tuple):
+                partition = partition()
+            queue = self._queue(partition)
+            waiting = queue.waiting
+            batch = waiting[-1] if waiting else None
+            records = None if batch is None else batch.records
+            future = None if records is None else records.append(timestamp_ms, key, value, headers)
+            if batch is not None and records is not None and future is None:
+                behind = queue.on_wire or len(waiting) > 1
+                if behind and queue.may_grow and records.grow(self._batch_size_max):
+                    batch.announced = False
+                    future = records.append(timestamp_ms, key, value, headers)
+            if batch is None or records is None or future is None:
+                batch, records = self._opened(queue)
+                future = records.append(timestamp_ms, key, value, headers)
+                if future is None:
+                    return None
+        if not batch.announced or records.size_bytes >= self._batch_size:
+            self._wake()
+            batch.announced = True
+        if lanes is not None and partition.partition < lanes.partitions:
+            lanes.open(partition.partition, records)  # not before it is announced: lanes announce nothing
+        if lanes is not None and sticks:
+            lanes.spend(size)
+        return future
+
+    def _opened(self, queue: PartitionQueue) -> tuple[ProducerBatch, OpenRecords]:
+        """A new batch, the last of the queue. It has its number and its place at once, before any record: what is
+        interrupted in between would leave a record without them, or two batches of one number."""
+        results = self._results(queue.partition)  # rule B37/a-batch-has-its-number-before-its-place
+        records = OpenRecords.of(self.memory, results, self.codec)
+        batch = ProducerBatch((0,), queue.partition, records, results, self._clock.monotonic_ms())
+        waiting = queue.waiting
+        while waiting and not waiting[-1].sealed:
+            waiting[-1].seal()  # rule C1/two-open-batches-of-a-partition
+        # rule B37/a-batch-has-its-number-before-its-place/2
+        self._last_number = number = self._last_number + 1  # from here on no call
+        batch.order = (number,)
+        self._incomplete[number] = 1
+        waiting += (batch,)
+        return batch, records
+
+    def append_made(self, partition: TopicPartition, made: RecordBatchBuilder, results: Results) -> bool:
+        """Queue a batch that was made before; false while the memory is full (see `when_memory`).
+
+        A queue takes such batches or records, not both.
+        """
+        with self.lock:
+            if self.closed is not None:
+                raise self.closed
+            if not self.memory.take(made.size_bytes):
+                return False
+            self._last_number = number = self._last_number + 1
+            batch = ProducerBatch((number,), partition, made, results, self._clock.monotonic_ms())
+            batch.reserved_bytes = made.size_bytes
+            self._queue(partition).waiting.append(batch)
+            self._incomplete[number] = 1
+        self._wake()
+        return True
+
+    def _queue(self, partition: TopicPartition) -> PartitionQueue:
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues.setdefault(partition, PartitionQueue(partition))
+        return queue
+
+    def when_memory(self, notify: Callable[[], None]) -> None:
+        """Call `notify` once, when memory was given back or the producer closed; from the sender's thread."""
+        with self.lock:
+            notify_now = self.closed is not None or not self.memory.used
+            if not notify_now:
+                self._memory_waiters.append(notify)
+        self._wake()
+        if notify_now:
+            notify()
+
+    def start_flush(self, done: Callable[[], None]) -> None:
+        """Send everything queued so far without lingering; call `done` once all of it has its answer."""
+        with self.lock:
+            self._flush_up_to = self._last_number
+            done_now = not self._incomplete  # schedule 109/flush-ends-at-once
+            if not done_now:
+                self._flushes.append((self._last_number, done))
+        if done_now:
+            done()
+        else:
+            self._wake()
+
+    # -- the sender's loop ------------------------------------------------------------------------------------------
+
+    def is_due(self, queue: PartitionQueue, linger_ms: float, now_ms: float) -> float:
+        """Milliseconds until the oldest batch of a queue should go; 0 when it is full, flushed or old enough. An empty
+        one never goes.
+
+        Nothing lingers while somebody waits for memory: that would only make it worse.
+        """
+        batch = queue.waiting[0]
+        if not batch.count:
+            return float("inf")
+        if batch.attempts:
+            return max(0.0, batch.retry_at_ms - now_ms)
+        if (
+            len(queue.waiting) > 1
+            or batch.builder.size_bytes >= self._batch_size
+            or batch.id <= self._flush_up_to
+            or self._memory_waiters
+            or self.closed is not None
+        ):
+            return 0.0
+        return max(0.0, batch.created_ms + linger_ms - now_ms)
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """Take the oldest batch off a queue; nothing is appended to it from now on."""
+        with self.lock:
+            batch = queue.waiting.popleft()
+            batch.seal()  # rule C1/taken-batch-takes-records
+        return batch
+
+    def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Queue a batch again, for a retry."""
+        with self.lock:
+            queue.requeue(batch)
+
+    def replace_by_halves(self, queue: PartitionQueue, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
+        """Queue the halves of a batch in its place."""
+        with self.lock:
+            if batch in queue.numbered:
+                place = queue.numbered.index(batch)
+                queue.numbered[place : place + 1] = halves
+            self._incomplete[batch.id] += len(halves) - 1
+            for half in halves:
+                queue.requeue(half)
+
+    def release(self, batch: ProducerBatch) -> None:
+        """A batch, taken or dropped before, has its answer: give its memory back and wake those who wait for memory.
+        Its futures come next, whose callbacks may send; then `complete`."""
+        with self.lock:
+            self.memory.give_back(batch.reserved_bytes)
+            waiters, self._memory_waiters = self._memory_waiters, deque()
+        for notify in waiters:
+            notify()
+
+    def complete(self, batch: ProducerBatch) -> None:
+        """The futures of a batch are complete: wake those whose flush waited for it."""
+        with self.lock:
+            left = self._incomplete[batch.id] - 1
+            if left:
+                self._incomplete[batch.id] = left
+            else:
+                del self._incomplete[batch.id]
+            oldest = next(iter(self._incomplete), self._last_number + 1) if self._flushes else 0
+            finished = [done for upto, done in self._flushes if oldest > upto]
+            if finished:
+                self._flushes = [item for item in self._flushes if oldest <= item[0]]
+        for done in finished:
+            done()
+
+    def busy_queues(self) -> list[PartitionQueue]:
+        """The queues that hold something to send or have something on the wire. Empty batches are dropped."""
+        empty: list[ProducerBatch] = []
+        with self.lock:
+            for queue in self.queues.values():
+                waiting = queue.waiting
+                while waiting and not waiting[0].count:
+                    waiting[0].seal()
+                    empty.append(waiting.popleft())
+            busy = [queue for queue in self.queues.values() if queue.waiting or queue.on_wire]
+        for batch in empty:
+            self.complete(batch)
+        return busy
+
+    def forget_idle(self, is_gone: Callable[[TopicPartition], bool]) -> list[PartitionQueue]:
+        """Take out the queues that hold nothing, of partitions that are gone."""
+        with self.lock:
+            idle = [queue for queue in self.queues.values() if queue.is_idle and is_gone(queue.partition)]
+            for queue in idle:
+                del self.queues[queue.partition]
+        return idle
+
+    def all_batches(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
+        """Every batch without an answer, queued or on the wire."""
+        with self.lock:
+            return [
+                (queue, batch)
+                for queue in self.queues.values()
+                for batch in (*queue.on_wire, *queue.waiting)
+                if batch.count and not batch.done
+            ]
+
+    def drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Take a batch that has failed out of the queue, wherever it stands; nothing is appended to it from now on."""
+        with self.lock:
+            batch.seal()  # rule C1/failed-batch-takes-records
+            if batch in queue.waiting:
+                queue.waiting.remove(batch)
+
+    def disown(self, error: Exception) -> None:
+        """In the child of a fork: what is here is the parent's, whose thread may have held the lock. Who waits is
+        woken, and takes `error` for its answer."""
+        self.lock = threading.RLock()
+        self.closed = error
+        waiters, self._memory_waiters = self._memory_waiters, deque()
+        flushes, self._flushes = self._flushes, []
+        for notify in (*waiters, *(done for _, done in flushes)):
+            notify()
+
+    def close(self, error: Exception) -> None:
+        """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
+        with self.lock:
+            self.closed = error
+            self.memory.close()  # rule C1/closed-producer-takes-records
+            waiters, self._memory_waiters = self._memory_waiters, deque()
+        for notify in waiters:
+            notify()
+
+
+REMEMBERED_BATCHES = 5
+"""Batches of a producer that a broker remembers per partition (Kafka's ProducerStateEntry)."""
+
+EPOCH_MAX = 32_767
+
+
+class Sequencer:
+    """Gives batches their numbers. Invariant: a number is given once per (producer id, epoch, partition).
+
+    A broker knows the last five batches of (producer id, epoch) per partition. It answers a batch that it already has
+    with the old offset, takes the one that comes next, and refuses any other with OUT_OF_ORDER_SEQUENCE_NUMBER. So a
+    retry keeps its sequence, and nothing new is sent five batches ahead of it: the broker would forget it. Until a
+    first batch is known to be in the log it travels alone: a leader without a trace of a producer id takes any
+    sequence, and of two batches on their way during an election the second may find it first.
+
+    A batch that has failed may or may not be in the log. What is behind it is sent on under its old numbers: if the
+    broker takes the first in line, nothing is missing; if it refuses it, none of them was written, and all get new
+    numbers from 0 under the next epoch. The epoch is bumped per partition, for brokers keep this state per partition;
+    a bump fences what is still under way under the old one.
+    """
+
+    forgets_queues = True
+    """Whether the queue of a partition that is not sent to any more may be forgotten (`retire`)."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        session: Session,
+        wake: Callable[[], None],
+        on_fatal: Callable[[StrandlineError], None],
+    ) -> None:
+        self.producer_id = -1
+        self.last_error: StrandlineError | None = None
+        self._config = config
+        self._session = session
+        self._wake = wake
+        self._on_fatal = on_fatal
+        self._fetching: asyncio.Task[None] | None = None
+        self._first_epoch = 0
+        """Epoch of new queues: no log can have records of this producer id in it."""
+
+    def retire(self, queue: PartitionQueue) -> None:
+        """A queue is forgotten, and where it was in its sequences. Its log may still be there, and know them: the next
+        queue of that partition must not begin at a sequence that was used (it would pass for a repetition)."""
+        if queue.producer_id == self.producer_id:  # rule C1/forgotten-queue-begins-at-an-old-sequence
+            self._first_epoch = max(self._first_epoch, queue.producer_epoch + 1)
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        """Whether the batch at the head may go out now; bumps the epoch where that is due and possible."""
+        if queue.bump_needed and (queue.on_wire or not self._bump(queue)):
+            return False
+        if queue.producer_id < 0:
+            if self.producer_id < 0:
+                self._fetch_producer_id()
+                return False
+            if self._first_epoch > EPOCH_MAX:
+                self.producer_id = -1
+                self._fetch_producer_id()
+                return False
+            queue.producer_id, queue.producer_epoch = self.producer_id, self._first_epoch
+        head = queue.waiting[0]
+        if head.numbers is not None:
+            return queue.known or queue.numbered[0] is head
+        ahead = len(queue.numbered)
+        return ahead < REMEMBERED_BATCHES and (queue.known or not ahead)
+
+    def number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Give a batch that is about to be sent its sequence, unless it has one."""
+        if batch.numbers is None:
+            batch.numbers = SequenceNumbers(queue.producer_id, queue.producer_epoch, queue.next_sequence)
+            queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
+            queue.numbered.append(batch)
+
+    def resolve(self, queue: PartitionQueue, batch: ProducerBatch, *, written: bool) -> None:
+        """A batch has its final answer; `written` is false unless it is known to be in the log."""
+        if batch in queue.numbered and not batch.resolved:
+            batch.resolved = True
+            queue.known = queue.known or written
+            while queue.numbered and queue.numbered[0].resolved:
+                queue.numbered.pop(0)
+
+    def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
+        """Take note of an error about sequences; true when `code` is one (the batch is then to be sent again)."""
+        if batch.numbers is None:
+            return False
+        if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            if queue.numbered and queue.numbered[0] is batch:
+                queue.bump_needed = True
+            return True
+        if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+            queue.bump_needed = True
+            queue.new_id_needed = True
+            return True
+        return False
+
+    async def assigned(self) -> int:
+        """The producer id, asked for where there is none yet.
+
+        Raises:
+            KafkaError: the cluster gives none.
+        """
+        while self.producer_id < 0:
+            self._fetch_producer_id()
+            if self._fetching is not None:
+                await asyncio.wait([self._fetching])
+            if self.producer_id < 0 and isinstance(self.last_error, KafkaError) and not self.last_error.retriable:
+                raise self.last_error
+        return self.producer_id
+
+    async def close(self) -> None:
+        """Stop asking for a producer id."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+
+    def _bump(self, queue: PartitionQueue) -> bool:
+        """Next epoch, or a new producer id where epochs are used up or refused; false while that id is on its way."""
+        if queue.new_id_needed or queue.producer_epoch >= EPOCH_MAX:
+            if self.producer_id == queue.producer_id:
+                self.producer_id = -1
+            if self.producer_id < 0:
+                self._fetch_producer_id()
+                return False
+            queue.producer_id, queue.producer_epoch, queue.known = self.producer_id, 0, False
+        else:
+            queue.producer_epoch += 1
+        sequence = 0
+        queue.numbered = [batch for batch in queue.numbered if not batch.resolved]
+        for batch in queue.numbered:
+            batch.numbers = SequenceNumbers(queue.producer_id, queue.producer_epoch, sequence)
+            sequence += batch.count
+        queue.next_sequence = sequence
+        queue.bump_needed = queue.new_id_needed = False
+        return True
+
+    def _fetch_producer_id(self) -> None:
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+
+    async def _fetch(self) -> None:
+        failures = 0
+        values = {
+            "transactional_id": None,
+            "transaction_timeout": 0x7FFFFFFF,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        session = self._session
+        try:
+            while True:
+                try:
+                    connection = await session.network.to_any(list(session.metadata.nodes.values()))
+                    answer = await connection.call(Api.INIT_PRODUCER_ID, values, self._config.request_timeout_ms)
+                    if answer.error_code is not ErrorCode.NONE:
+                        lacks = answered(self._config, Api.INIT_PRODUCER_ID, answer.error_code).message
+                        words = _no_producer_id(answer.error_code, connection.endpoint, lacks)
+                        raise KafkaError(answer.error_code, words)
+                    self.producer_id, self._first_epoch = answer.producer_id, 0
+                    self.last_error = None
+                    self._wake()
+                    return
+                except KafkaError as error:
+                    self.last_error = error
+                    if not error.retriable:
+                        self._on_fatal(error)
+                        return
+                except StrandlineError as error:
+                    self.last_error = error
+                failures += 1
+                await asyncio.sleep(session.backoff_ms(failures) / 1000)
+        finally:
+            self._fetching = None
+
+
+def _no_producer_id(code: ErrorCode, endpoint: object, lacks: str) -> str:
+    """Words for the error; without a right, who lacks which."""
+    words = f"{endpoint} gave no producer id"
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        words += (
+            f": {lacks}; an idempotent producer needs the right to WRITE a topic, any one"
+            " (or IDEMPOTENT_WRITE of the cluster); enable.idempotence=false produces without a producer id"
+        )
+    return words
+
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
 
@@ -38,7 +586,7 @@ _SWEEP_MS_MAX = 1_000.0
 
 
 class Sender:
-    """The producer's engine. Runs on one event loop."""
+    """Sends the batches of one producer. Runs on one event loop."""
 
     def __init__(
         self,
@@ -46,7 +594,6 @@ class Sender:
         session: Session,
         accumulator: Accumulator,
         wake: Callable[[], None],
-        before: SequencesBefore | None = None,
     ) -> None:
         self._config = config
         self._session = session
@@ -57,22 +604,18 @@ class Sender:
         self._wake = wake
         self._acks = config.acks_number
         self._sequencer: Sequencer | None = None
-        if before is not None:
-            self._sequencer = ContinuedSequencer(config, session, wake, self.fail_everything, before)
-        elif config.idempotent:
-            self._sequencer = Sequencer(config, session, wake, self.fail_everything)
+        if config.idempotent:
+            self.take_sequencer(Sequencer)
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._reached: dict[int, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_ms = 0.0
         self._topics_seen: Mapping[str, TopicView] = self._metadata.topics
-        self._continued = before is not None
         self._last_error: StrandlineError | None = None
         self._metadata.subscribe(wake)
 
     def take_sequencer(self, make: Callable[..., Sequencer]) -> None:
-        """Number batches in another way, from the first one on, as other clients do. `make` takes what `Sequencer`
-        takes."""
+        """Number batches by this one, from the first one on. `make` takes what `Sequencer` takes."""
         self._sequencer = make(self._config, self._session, self._wake, self.fail_everything)
 
     # -- the engine -------------------------------------------------------------------------------------------------
@@ -407,12 +950,13 @@ class Sender:
         self._next_sweep_ms = next_ms
 
     def _forget_idle_queues(self) -> None:
-        """Those of topics that are deleted, or were not sent to for `metadata.max.idle.ms`: a producer may see many."""
-        if self._continued:
-            return  # where it stands in its sequences is somebody's who comes after it
+        """Forget the queues of topics that are deleted, or were not sent to for `metadata.max.idle.ms`."""
+        sequencer = self._sequencer
+        if sequencer is not None and not sequencer.forgets_queues:
+            return
         for queue in self._accumulator.forget_idle(lambda item: self._metadata.is_forgotten(item.topic)):
-            if self._sequencer is not None:
-                self._sequencer.retire(queue)
+            if sequencer is not None:
+                sequencer.retire(queue)
 
     async def producer_id(self) -> int:
         """The producer id, asked for where there is none yet; -1 without idempotence."""

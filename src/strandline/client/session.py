@@ -1,4 +1,4 @@
-"""What every client has: its world, its connections, its picture of the cluster."""
+"""Parts that every client has: clock, chance, connections and metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strandline.proto.system import SystemClock, system_rng
 
 @cache
 def _tell_if_slow() -> None:
-    """Once in a process."""
+    """Warn once in a process where compiled parts are missing."""
     if lacking := compiled.missing(compiled.OF_CLIENTS):
         why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
         logs.log.warning(
@@ -77,7 +77,7 @@ class Session:
             )
 
     def backoff_ms(self, failures: int) -> float:
-        """How long to wait after that many failures in a row (`retry.backoff.ms`, `retry.backoff.max.ms`)."""
+        """Wait (ms) after that many failures in a row (`retry.backoff.ms`, `retry.backoff.max.ms`)."""
         return backoff_ms(failures, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self.rng)
 
     async def close(self) -> None:

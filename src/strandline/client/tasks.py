@@ -11,7 +11,7 @@ from strandline.client import logs
 from strandline.client.errors import ClientError
 
 log = logs.log
-"""Where the clients write what nobody asked for and somebody should know."""
+"""Logger for what nobody asked for and somebody should know."""
 
 
 class Tasks:
@@ -33,7 +33,7 @@ class Tasks:
         return task
 
     def __iter__(self) -> Any:
-        """Those that run."""
+        """The tasks that run."""
         return iter(list(self._running))
 
     def _ended(self, what: str, task: asyncio.Task[None]) -> None:

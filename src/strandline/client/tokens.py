@@ -15,17 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.request import url2pathname
 
 from strandline.client import logs
 from strandline.client.backoff import backoff_ms
+from strandline.client.config import SecurityConfig
+from strandline.client.config_security import given, jaas_options, resolved_setting, tls_of
 from strandline.client.errors import AuthenticationFailed, TokenUnavailable
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import StrandlineError
-from strandline.proto.http_fetch import Address, FetchFailed, fetch
+from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.http_fetch import Address, FetchFailed, fetch, parse_address
+from strandline.proto.ids import is_loopback
 from strandline.proto.json_text import read_json
 from strandline.proto.ports import Clock, Rng
+from strandline.proto.secrets import HIDDEN
 from strandline.proto.tasks import shared
+from strandline.proto.tls import client_context
 
 REFUSALS = frozenset((400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505))
 """Statuses after which asking again does not help: those of Kafka's clients."""
@@ -41,17 +47,17 @@ OAUTH_ERRORS = frozenset(
 LIFETIME_S_MAX = 10 * 365 * 86_400.0
 
 REFUSED_AFTER_MS = 10_000.0
-"""A token that a broker refuses is asked for anew, but not more often: the fault may lie elsewhere."""
+"""Shortest time between two requests for a token after a broker refused one: the fault may lie elsewhere."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 """RFC 6750's. Anything else could say more in a message of SASL than who it is."""
 
 
 class Tokens(Protocol):
-    """Where a client's tokens come from."""
+    """Source of a client's tokens."""
 
     where: str
-    """In words of an error: `the token of ...`."""
+    """Words for the source in an error: `the token of ...`."""
 
     over_tls: bool
     """Whether they come by HTTPS."""
@@ -318,7 +324,7 @@ def _token(document: Mapping[str, Any], clock: Clock) -> _Token:
 
 
 def _claims(token: str) -> Mapping[str, Any]:
-    """What a JWT says, unchecked: brokers check it."""
+    """Claims of a JWT, unchecked: brokers check it."""
     part = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         return _document(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -335,3 +341,102 @@ def _seconds(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return seconds if math.isfinite(seconds) else None
+
+
+URL = "sasl.oauthbearer.token.endpoint.url"
+MODULE = "OAuthBearerLoginModule"
+
+_OPTIONS = {
+    "clientId": "sasl_oauthbearer_client_credentials_client_id",
+    "clientSecret": "sasl_oauthbearer_client_credentials_client_secret",
+    "scope": "sasl_oauthbearer_scope",
+}
+"""Settings that replace the options of the login module since Kafka 4.1 (KIP-1139), by option."""
+
+
+def tokens_of(config: SecurityConfig, clock: Clock, rng: Rng) -> Tokens:
+    """Source of the tokens of a client, from its settings.
+
+    Raises:
+        ConfigError: no such address, no client, or a reference to what is not there.
+    """
+    url = config.sasl_oauthbearer_token_endpoint_url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _no_address(url) from None
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path:
+            raise _no_address(url)
+        jaas_options(config, MODULE, ())
+        useless = [name for name in given(config, "sasl_oauthbearer_", "sasl_login_") if name != URL]
+        if useless:
+            logs.network.warning("no effect with the token of a file: %s", ", ".join(useless))
+        return FileTokens(url2pathname(parts.path))
+    return EndpointTokens(_endpoint(config, _address(url)), clock, rng)
+
+
+def _address(url: str) -> Address:
+    try:
+        address = parse_address(url)
+    except ValueError:
+        raise _no_address(url) from None
+    if not (address.tls or is_loopback(address.host)):
+        allowed = (
+            "https://...: over http everybody on the way reads the client's secret, so it goes to localhost, 127.0.0.1 "
+            "or [::1] alone"
+        )
+        raise ConfigError(URL, url, allowed)
+    return address
+
+
+def _no_address(url: str) -> ConfigError:
+    allowed = (
+        "https://host:port/path of a token endpoint, without a user in it, or file:///path of a token that is kept "
+        "fresh there"
+    )
+    return ConfigError(URL, HIDDEN if "@" in url else url, allowed)
+
+
+def _endpoint(config: SecurityConfig, address: Address) -> Endpoint:
+    client_id, secret, scope = _credentials(config)
+    urlencode = config.sasl_oauthbearer_header_urlencode
+    if ":" in client_id and not urlencode:
+        allowed = "an id without a colon, which ends it in the request; or sasl.oauthbearer.header.urlencode=true"
+        raise ConfigError(config.attributes[_OPTIONS["clientId"]].name, client_id, allowed)
+    return Endpoint(
+        config.sasl_oauthbearer_token_endpoint_url,
+        address,
+        client_id,
+        secret,
+        scope,
+        urlencode,
+        connect_timeout_ms=config.sasl_login_connect_timeout_ms,
+        read_timeout_ms=config.sasl_login_read_timeout_ms,
+        retry_backoff_ms=config.sasl_login_retry_backoff_ms,
+        retry_backoff_max_ms=config.sasl_login_retry_backoff_max_ms,
+        refresh=Refresh(
+            config.sasl_login_refresh_window_factor,
+            config.sasl_login_refresh_window_jitter,
+            config.sasl_login_refresh_min_period_seconds,
+            config.sasl_login_refresh_buffer_seconds,
+        ),
+        tls=client_context(tls_of(config)) if address.tls else None,
+    )
+
+
+def _credentials(config: SecurityConfig) -> tuple[str, str, str]:
+    """The client's id, its secret and the scope, of the login module or of the settings that replace it."""
+    options = jaas_options(config, MODULE, tuple(_OPTIONS))
+    found: list[str] = []
+    for option, name in _OPTIONS.items():
+        setting = resolved_setting(config, name)
+        if setting and option in options:
+            allowed = f"nothing beside {option} of sasl.jaas.config: one or the other"
+            raise ConfigError(config.attributes[name].name, getattr(config, name), allowed)
+        value = setting or options.get(option, "")
+        if not value and option != "scope":
+            allowed = f"what the token endpoint knows this client by, here or as {option} of sasl.jaas.config"
+            raise ConfigError(config.attributes[name].name, "", allowed)
+        found.append(value)
+    return found[0], found[1], found[2]

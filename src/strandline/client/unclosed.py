@@ -20,7 +20,7 @@ from strandline.client.tasks import log
 from strandline.proto.errors import StrandlineError
 
 FLUSH_S = 10.0
-"""How long a producer that was not closed goes on sending. The program's end waits for it."""
+"""Time that a producer that was not closed goes on sending. The program's end waits for it."""
 
 End = Callable[[], None]
 """Ends a client in the calling thread. It must not refer to the client itself, which would never be dropped."""
@@ -50,7 +50,7 @@ def watch(client: object, what: str, thread: LoopThread, end: End) -> Callable[[
 
 
 def nothing() -> None:
-    """There is nothing to watch over yet."""
+    """Do nothing: there is nothing to watch over yet."""
 
 
 def _dropped(what: str, thread: LoopThread, end: End) -> None:

@@ -28,6 +28,7 @@ from strandline.log.rot import Rot
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches, gap_from
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft
 from strandline.proto.ids import LeaderEpoch, Offset
@@ -367,27 +368,24 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ retention
 
-    async def find_expired(
-        self, now_ms: int, latest_ms: int, limit_offset: int, keep: retention.Keep
-    ) -> retention.Expired | None:
+    async def find_expired(self, now: Now, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
         """What age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It holds
-        when this returns; `delete_records_before` is the caller's. `now_ms` and `latest_ms`: the earliest and the
-        latest time that may be right.
+        when this returns; `delete_records_before` is the caller's.
 
         Raises KafkaError as `read`.
         """
         while self.failure is None:
             try:
                 return await self._reader.cold(
-                    lambda pread: retention.find_expired(self, now_ms, limit_offset, keep, pread, latest_ms=latest_ms)
+                    lambda pread: retention.find_expired(self, now, limit_offset, keep, pread)
                 )
             except retention.Unproven as unproven:
                 await retention.prove_newest(self, unproven.segment, self._reader.cold)
         return None
 
-    async def find_cleanable(self, now_ms: int, latest_ms: int, limit_offset: int) -> Cleanable:
+    async def find_cleanable(self, now: Now, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
-        return await self._reader.cold(lambda pread: find_cleanable(self, now_ms, latest_ms, limit_offset, pread))
+        return await self._reader.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
 

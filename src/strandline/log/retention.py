@@ -20,7 +20,7 @@ from strandline.log.config import INT64_MAX
 from strandline.log.disk import Disk, read_file
 from strandline.log.log_state import LogState
 from strandline.log.segment import LOG_SUFFIX, Pread, Segment
-from strandline.proto.believed import BelievedClock
+from strandline.proto.believed import BelievedClock, Now
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -104,11 +104,8 @@ class Keep(NamedTuple):
     copied_to: int | None = None
 
 
-def find_expired(
-    log: LogState, now_ms: int, limit_offset: int, keep: Keep, pread: Pread, *, latest_ms: int
-) -> Expired | None:
-    """What retention takes now, below `limit_offset` (the high watermark); None: nothing. `now_ms` and `latest_ms`: the
-    earliest and the latest time that may be right.
+def find_expired(log: LogState, now: Now, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
+    """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
 
     Raises Unproven; ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
@@ -122,8 +119,7 @@ def find_expired(
     for i, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
         if end > end_max or not segment.size:  # schedule 16/retention-passes-the-high-watermark
             break
-        # rule B32/the-future-by-a-clock-set-back
-        if keep.age_ms >= 0 and now_ms - newest_ms(log, segment, latest_ms, pread) > keep.age_ms:
+        if keep.age_ms >= 0 and now.earliest_ms - newest_ms(log, segment, now, pread) > keep.age_ms:
             if segment.proven_to < segment.size:  # rule B31/time-indexes-are-believed
                 raise Unproven(segment)
             by = f"{keep.prefix}retention.ms"
@@ -166,17 +162,22 @@ def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
     return size_bytes
 
 
-def newest_ms(log: LogState, segment: Segment, latest_ms: int, pread: Pread) -> int:
-    """The time of the segment's newest record. A timestamp of the future, which would hold the disk for as long, counts
-    from when the segment was last written; so does a record without one. What is not beyond the latest time that may be
-    right is none of the future: the clock by which the file was written may be the wrong one."""
+def newest_ms(log: LogState, segment: Segment, now: Now, pread: Pread) -> int:
+    """The time of the segment's newest record, in milliseconds.
+
+    A timestamp of the future, which would hold the disk for as long, counts from when the segment was last written; so
+    does a record without one. The file's own time alone does not say when that was, for the clock that it was written
+    by may have been days behind: it counts no further back than this process has seen the segment as it is.
+    """
     newest, _ = segment.newest(pread)
     if segment is not log.segments[-1]:
         log.cache.touch(segment)
-    if 0 <= newest <= latest_ms:
+    if 0 <= newest <= now.earliest_ms:
         return newest
     mark("timestamp-of-the-future")
-    written_ms = log.disk.modified_ms(segment.path(LOG_SUFFIX))
+    seen_ms = int(now.monotonic_ms - segment.unchanged_since(now.monotonic_ms))
+    # rule B32/a-file-is-as-old-as-it-says
+    written_ms = max(log.disk.modified_ms(segment.path(LOG_SUFFIX)), now.earliest_ms - seen_ms)
     return written_ms if newest < 0 else min(newest, written_ms)  # schedule 72/the-future-holds-the-disk
 
 
@@ -202,13 +203,13 @@ class Cleanable(NamedTuple):
         return self.dirty_bytes > 0 and (self.ratio > min_ratio or self.overdue_ms > 0)
 
 
-def find_cleanable(log: LogState, now_ms: int, latest_ms: int, limit_offset: int, pread: Pread) -> Cleanable:
+def find_cleanable(log: LogState, now: Now, limit_offset: int, pread: Pread) -> Cleanable:
     """What may be compacted below `limit_offset`, the high watermark: closed segments whose records are durable here
-    (schedule 73), and old enough for `min.compaction.lag.ms`. `now_ms`, `latest_ms`: as for `find_expired`.
+    (schedule 73), and old enough for `min.compaction.lag.ms`.
 
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
-    config = log.config
+    config, now_ms = log.config, now.earliest_ms
     # schedule 73/what-is-not-synced-supersedes, rule B20/what-is-not-committed-supersedes
     limit = min(limit_offset, log.durable_offset)
     end = first_dirty = max(log.cleaned_to, log.bases[0])
@@ -220,7 +221,7 @@ def find_cleanable(log: LogState, now_ms: int, latest_ms: int, limit_offset: int
         if following > limit:
             break
         lag_ms = config.min_compaction_lag_ms
-        if lag_ms and now_ms - newest_ms(log, segment, latest_ms, pread) < lag_ms:
+        if lag_ms and now_ms - newest_ms(log, segment, now, pread) < lag_ms:
             break
         if config.max_compaction_lag_ms < INT64_MAX and not overdue_ms:
             oldest_ms = _oldest_ms(segment, first_dirty, now_ms, pread)

@@ -82,6 +82,7 @@ class Segment:
         "_disk",
         "_index",
         "_path",
+        "_seen",
         "_suffix",
         "_time_index",
         "allocate_at",
@@ -113,6 +114,8 @@ class Segment:
         self.base_offset = base_offset
         self.created_ms = created_ms
         """When it was made, or loaded by this process: its age for `segment.ms`."""
+        self._seen = (-1, 0.0)
+        """(size, since when this process knows it to have that size): see `unchanged_since`."""
         self.file = disk.open(self.path(LOG_SUFFIX), create=create)
         self.allocated = self.file.size()
         if create and self.allocated:  # left over from an append that a crash cut short before it could be acknowledged
@@ -134,6 +137,13 @@ class Segment:
     def path(self, suffix: str) -> str:
         """One of its files."""
         return self._path + suffix + self._suffix
+
+    def unchanged_since(self, monotonic_ms: float) -> float:
+        """Since when nothing was appended, as far as calls of this have seen, in monotonic milliseconds; the first one
+        of a process, and the first one after an append, says now."""
+        if self._seen[0] != self.size:
+            self._seen = (self.size, monotonic_ms)
+        return self._seen[1]
 
     # ------------------------------------------------------------------ writing
 

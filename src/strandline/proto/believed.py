@@ -8,6 +8,8 @@ What is in the memory of one process alone goes by the monotonic clock, which ne
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
@@ -20,6 +22,20 @@ BELIEVED_AFTER_MS = 24 * 3_600_000
 AWAY_MS = 24 * 3_600_000
 """A start at which the wall clock is further ahead of the last life's counts as a clock that was set ahead: most
 nodes are back within a day, and for one that was away for longer the day costs nothing but room."""
+
+
+class Now(NamedTuple):
+    """One moment, in milliseconds, as a `BelievedClock` has it.
+
+    Attributes:
+        monotonic_ms: for deadlines, and for how long this process has seen something.
+        wall_ms: the latest time that may be right, to be written down.
+        earliest_ms: the earliest time that may be right, to judge what was written down by.
+    """
+
+    monotonic_ms: float
+    wall_ms: int
+    earliest_ms: int
 
 
 class BelievedClock:
@@ -50,6 +66,10 @@ class BelievedClock:
         """The offset that the clock was set to and is not believed, and since when (monotonic)."""
         self._before: tuple[float, float] | None = None
         """The offset that was believed before time was set back by more than a day, and when that was (monotonic)."""
+
+    def now(self) -> Now:
+        """This moment."""
+        return Now(self._clock.monotonic_ms(), self.latest_ms(), self.earliest_ms())
 
     def monotonic_ms(self) -> float:
         """The clock's own."""

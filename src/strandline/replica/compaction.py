@@ -205,7 +205,6 @@ class Compactor:
 
     async def _most_dirty(self) -> tuple[Partition, PartitionLog, Cleanable] | None:
         """Of the logs that are due the one that waits longest beyond its lag, else the one of the greatest ratio."""
-        now_ms = self._now_ms()
         best: tuple[Partition, PartitionLog, Cleanable] | None = None
         figures = self.figures
         figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
@@ -216,7 +215,7 @@ class Compactor:
             if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
                 continue
             try:
-                found = await plog.find_cleanable(now_ms, self._clock.latest_ms(), partition.high_watermark)
+                found = await plog.find_cleanable(self._clock.now(), partition.high_watermark)
             except (KafkaError, DiskError, FileNotFoundError) as error:
                 self._give_up(partition, plog, error)
                 continue
@@ -241,22 +240,17 @@ class Compactor:
             log.warning("a log is not compacted: the disk has no room", partition=name, free_bytes=free)
         return False
 
-    def _now_ms(self) -> int:
-        """Wall time as far as it is believed: a clock set ahead takes no tombstone too early (schedule 72)."""
-        return self._clock.earliest_ms()
-
     # One pass
 
     async def _compact(self, partition: Partition, plog: PartitionLog, found: Cleanable) -> bool:
         """False where nothing came of it: another look at once would find the same."""
-        shared = self._shared
-        began_ms = shared.clock.monotonic_ms()
+        shared, now = self._shared, self._clock.now()
         one = Compaction(
             plog,
             found,
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
-            now_ms=self._now_ms(),
-            latest_ms=self._clock.latest_ms(),
+            now_ms=now.earliest_ms,
+            latest_ms=now.wall_ms,
             pace=Pace(shared.clock, shared.naps, lambda: shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )
@@ -277,7 +271,7 @@ class Compactor:
         except (KafkaError, ConfigError, DiskError) as error:
             self._give_up(partition, plog, error)
             return False
-        took_ms = shared.clock.monotonic_ms() - began_ms
+        took_ms = shared.clock.monotonic_ms() - now.monotonic_ms
         self.figures.passed(done, took_ms)
         log.info(
             "compacted a log",

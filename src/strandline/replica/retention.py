@@ -109,13 +109,14 @@ class Retention:
         core, plog, config = partition.leader, partition.log, partition.state.log_config
         if core is None or plog is None or plog.failure is not None:
             return
-        now_ms, latest_ms, tier = self._read_clock(), self._clock.latest_ms(), partition.state.tier
+        self._read_clock()
+        now, tier = self._clock.now(), partition.state.tier
         if tier.segments:
-            self._expire_tier(partition, plog, now_ms, latest_ms)
+            self._expire_tier(partition, plog, now.earliest_ms, now.wall_ms)
         keep = keep_local(config, tier) if config.remote_storage else keep_whole(config)
-        expired = await plog.find_expired(now_ms, latest_ms, core.high_watermark, keep)
+        expired = await plog.find_expired(now, core.high_watermark, keep)
         if expired is None and config.remote_storage and not tier.segments:
-            expired = await plog.find_expired(now_ms, latest_ms, core.high_watermark, keep_whole(config))
+            expired = await plog.find_expired(now, core.high_watermark, keep_whole(config))
         if expired is None or partition.leader is not core or partition.log is not plog:
             return
         records = expired.offset - plog.log_start_offset

@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.errors import ClientTimeout, OffsetOutOfRange, UnknownTopic
-from strandline.client.idempotence import SEQUENCE_MASK
-from strandline.client.positions import consumer_records
+from strandline.client.fetcher import consumer_records
+from strandline.client.producer_batch import SEQUENCE_MASK
 from strandline.client.range_reader import RangeReader
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.error_codes import ErrorCode

@@ -23,9 +23,10 @@ from strandline.cluster.groups.commands import (
 )
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.context import GroupCounters
-from strandline.cluster.groups.machine import COMMITTED, Effects, Now, Write, WriteOutcome
+from strandline.cluster.groups.machine import COMMITTED, Effects, Write, WriteOutcome
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, LeaderEpoch, PartitionEpoch, TopicId

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strandline.cluster.groups.machine import Now
 from strandline.cluster.groups.partitions import java_hash, partition_of
 from strandline.cluster.groups.timers import Timers
+from strandline.proto.believed import Now
 
 
 def test_partitions_are_chosen_as_kafka_does() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.versions import SUPPORTED
+from strandline.client.network import SUPPORTED
 from strandline.cluster.broker.table import APIS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError

@@ -13,9 +13,10 @@ from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import RunFailed, Simulation
 from strandline.client.aio import Consumer, Producer
 from strandline.cluster.groups.commands import FetchOffsets, JoinGroup, ListGroups
-from strandline.cluster.groups.machine import Effects, Now
+from strandline.cluster.groups.machine import Effects
 from strandline.cluster.groups.runtime import Phase
 from strandline.cluster.groups.shard import GroupShard
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.group_records import group_record

@@ -25,8 +25,8 @@ from strandline.chaos.secured.options import (
 from strandline.chaos.workload import Ports
 from strandline.client.aio import Consumer, Producer
 from strandline.client.config import parse_bootstrap
-from strandline.client.connection import Connection, connect
 from strandline.client.errors import AuthenticationFailed, Disconnected
+from strandline.client.network import Connection, connect
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import Endpoint

@@ -34,8 +34,8 @@ import strandline.client
 from strandline.chaos.sim.handles import THREAD, SimHandle, SimTask
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.process import Process, current_process
-from strandline.client import accumulator, futures, lanes_python, loop_thread
 from strandline.client import consumer as blocking_consumer
+from strandline.client import lanes_python, loop_thread, producer_batch, sender
 from strandline.client import producer as blocking_producer
 from strandline.client.session import Session
 from strandline.client.unclosed import nothing
@@ -569,8 +569,8 @@ def threads_of_clients() -> Iterator[None]:
             (loop_thread, "asyncio", _Asyncio()),
             (loop_thread, "threading", _Threading()),
             (loop_thread, "SimpleQueue", _queue),
-            (accumulator, "threading", _Threading()),
-            (futures, "threading", _Threading()),
+            (sender, "threading", _Threading()),
+            (producer_batch, "threading", _Threading()),
             (lanes_python, "threading", _Threading()),
             (blocking_producer, "threading", _Threading()),
             (blocking_producer, "Session", _session),

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
 
-from strandline.client.accumulator import Accumulator
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
-from strandline.client.futures import FutureKind, LoopFutures
-from strandline.client.idempotence import SequencesBefore
 from strandline.client.lanes import Lanes
 from strandline.client.metadata import TopicView
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
-from strandline.client.sender import Sender
+from strandline.client.producer_batch import LoopResults, Results
+from strandline.client.sender import Accumulator, Sender
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
 from strandline.client.tasks import log
@@ -42,10 +40,9 @@ class ProducerCore:
         self,
         config: ProducerConfig,
         session: Session,
-        kind: FutureKind,
+        results: Callable[[TopicPartition], Results],
         *,
         threaded: bool,
-        before: SequencesBefore | None = None,
     ) -> None:
         self.config = config
         self._partitioner = config.partitioner
@@ -57,12 +54,12 @@ class ProducerCore:
         self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
         self._runs = 0
         self._woken_at = -1
-        """What `_runs` was when the next run was asked for; another number: none is asked for."""
-        self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
-        self.sender = Sender(config, session, self.accumulator, self._wake, before)
+        """Value of `_runs` when the next run was asked for; another number: none is asked for."""
+        self.accumulator = Accumulator(config, results, self.clock, self._wake_from_append)
+        self.sender = Sender(config, session, self.accumulator, self._wake)
         self._session = session
         self.lanes: dict[str, Lanes] = {}
-        """Of the topics that were sent to."""
+        """Lanes of the topics that were sent to, by name."""
         self._wall_ms = None if isinstance(self.clock, SystemClock) else self.clock.wall_ms
         self._sticky: dict[str, StickyPartitioner] = {}
         self.metadata.subscribe(self._forget_topics)
@@ -89,9 +86,7 @@ class ProducerCore:
         if key is not None and type(key) is not bytes:
             key = _as_bytes("key", key)
         pairs = _as_headers(headers) if headers else ()
-        size = self.accumulator.record_size(key, value, pairs)
         lanes = None if self._partitioner is not None else self._lanes_of(view)
-        sticks = False
         target: TopicPartition | Callable[[], TopicPartition]
         if partition is not None:
             target = self._checked(view, partition, None)
@@ -100,16 +95,12 @@ class ProducerCore:
         elif key is not None:
             target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
         else:
-            sticks = True
             target = partial(self._stuck_to, view, lanes)
         if timestamp_ms is None:
             timestamp_ms = self.clock.wall_ms()
         elif timestamp_ms < 0:
             raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
-        future = self.accumulator.append(target, timestamp_ms, key, value, headers=pairs, lanes=lanes)
-        if sticks and future is not None and lanes is not None:
-            lanes.spend(size)
-        return future
+        return self.accumulator.append(target, timestamp_ms, key, value, headers=pairs, lanes=lanes)
 
     def _chosen(self, view: TopicView, key: bytes | None, value: bytes | None) -> int:
         assert self._partitioner is not None
@@ -304,7 +295,7 @@ class Producer:
             await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has. Raises as `send` does."""
+        """Number of partitions of a topic. Raises as `send` does."""
         deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
         return (await self._view(self._started(), topic, None, deadline_ms)).partition_count
 
@@ -346,7 +337,7 @@ class Producer:
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._core is None:
-            self._core = ProducerCore(self._config, self.session, LoopFutures(), threaded=False)
+            self._core = ProducerCore(self._config, self.session, LoopResults, threaded=False)
         return self._core
 
     async def _view(self, core: ProducerCore, topic: str, partition: int | None, deadline_ms: float) -> TopicView:

@@ -1,4 +1,4 @@
-"""How the leader of a group shares out partitions: Kafka's range, roundrobin, sticky and cooperative-sticky.
+"""Strategies by which a group's leader shares out partitions: Kafka's range, roundrobin, sticky and cooperative-sticky.
 
 Pure functions of the members' subscriptions and the topics' partition counts, so every leader comes to the same result.
 The sticky ones keep what members have as far as balance allows. The cooperative one gives a partition that moves to
@@ -165,7 +165,7 @@ def _sticky(members: list[Member], counts: Mapping[str, int]) -> Shares:
 
 
 def _cooperative(members: list[Member], counts: Mapping[str, int]) -> Shares:
-    """As sticky, but what moves rests for one round."""
+    """Shares as sticky has them, but what moves rests for one round."""
     owners = _owners(members, counts, _owned_by_cooperative)
     shares = _balanced(members, counts, owners)
     held: dict[TopicPartition, list[str]] = {}
@@ -191,7 +191,7 @@ ASSIGNORS = {
         Assignor("cooperative-sticky", True, _cooperative, lambda items, at: struct.pack(">i", at)),
     )
 }
-"""By the name that members agree on."""
+"""Strategies by the name that members agree on."""
 
 
 def share_out(name: str, members: list[Member], counts: Mapping[str, int]) -> Shares:

@@ -28,7 +28,7 @@ from strandline.proto.kafka.consumer_protocol import (
 
 PROTOCOL_TYPE = "consumer"
 _JOIN_GRACE_MS = 5_000
-"""How much longer than the rebalance itself a join is waited for, as in Kafka."""
+"""Time that a join is waited for beyond the rebalance itself, as in Kafka."""
 
 Counts = Callable[[Iterable[str]], Awaitable[Mapping[str, int]]]
 """The numbers of partitions of topics, fresh from the cluster."""

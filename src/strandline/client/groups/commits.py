@@ -1,42 +1,206 @@
-"""A consumer's commits: in order, under its membership, again where an outcome is unknown, anew before they expire."""
+"""Offsets of a consumer in its group: what was handed out, what of it is done and committed, where partitions begin.
+
+`Progress`: what was handed out and what of it is done; so nothing that was merely fetched is committed.
+
+`Commits`: in order, under the consumer's membership, again where an outcome is unknown, anew before they expire.
+
+`Beginnings`: partitions begin at what the group has committed, once their topic is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
 from strandline.client import logs
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError, CommitFailed, TopicReplaced
+from strandline.client.fetcher import PartitionState
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import EXPELLED, Membership
-from strandline.client.groups.progress import Progress
 from strandline.client.limits import Limit
 from strandline.client.loop_thread import end_where_forked
 from strandline.client.metadata import Metadata
 from strandline.client.tasks import Tasks, log
-from strandline.client.types import OffsetAndMetadata
+from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
+
+class Progress:
+    """Offsets per partition, each that of the next record.
+
+    Invariants:
+    - handed >= done: a record is done only after it was handed out.
+    - `committed` is what the coordinator has acknowledged since the partition was taken up.
+    - `_one` is the record that an iteration has handed out last, `_before` the one before it, which is done: written by
+      the iterating thread alone, record by record, and so nothing but two names.
+    - A tenure lasts from when a partition is taken up until it is given up. Each has a number of its own: between two
+      there may have been another reader, with commits of its own.
+    """
+
+    def __init__(self) -> None:
+        self._handed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._done: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._own: dict[TopicPartition, None] = {}
+        """Partitions of `_committed` that were committed here, not found at the coordinator."""
+        self._tenures: dict[TopicPartition, int] = {}
+        self._last_tenure = 0
+        self._before: ConsumerRecord | None = None
+        self._one: ConsumerRecord | None = None
+
+    def step(self, record: ConsumerRecord) -> None:
+        """Note that an iteration hands this record out: the one before is done."""
+        one = self._one
+        if one is not None and one[:3] == record[:3]:
+            return  # the caller was interrupted just when it was to get it
+        if one is None:
+            self.finish()
+        else:
+            before = self._before
+            if before is not None and (before.partition != one.partition or before.topic != one.topic):
+                self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
+            self._before = one
+        self._one = record
+
+    def keep(self, record: ConsumerRecord) -> None:
+        """Note that the iteration still has this record: if it was stepped to, an interrupt kept it from the caller."""
+        one = self._one
+        if one is not None and one[:3] == record[:3]:
+            self._one = None  # rule B37/a-stepped-to-record-counts-as-handed-out
+
+    @property
+    def handed_last(self) -> ConsumerRecord | None:
+        """Record that an iteration handed out last, if nothing was done with it since."""
+        return self._one
+
+    def _settle(self) -> None:
+        """Write down where the iteration stands."""
+        before, one = self._before, self._one
+        if before is not None:
+            self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
+        if one is not None:
+            self._handed[TopicPartition(one.topic, one.partition)] = _behind(one)
+        self._before = self._one = None
+
+    def hand(self, records: Iterable[ConsumerRecord]) -> None:
+        """Note that these records go to the caller now."""
+        last = {(record.topic, record.partition): record for record in records}
+        self.hand_behind({TopicPartition(*where): _behind(record) for where, record in last.items()})
+
+    def hand_behind(self, behind: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Note that everything before these offsets goes to the caller now."""
+        self._settle()
+        self._handed.update(behind)  # schedule 64/handed-out-counts-as-done
+
+    def finish(self) -> None:
+        """Note that the caller is done with everything that was handed out."""
+        self._settle()
+        self._done.update(self._handed)
+        self._handed.clear()
+
+    def declare(self, partition: TopicPartition, offset: OffsetAndMetadata) -> None:
+        """Note that the caller commits this offset by name: it counts as what is done, until more is."""
+        self._settle()
+        if partition in self._tenures:
+            self._done[partition] = offset
+
+    def reach(self, partition: TopicPartition, offset: int) -> None:
+        """Note that everything before `offset` is done, whether there were records or none."""
+        known = self._done.get(partition)
+        if known is None or known.offset < offset:
+            self._done[partition] = OffsetAndMetadata(offset, "", -1 if known is None else known.leader_epoch)
+
+    def move(self, partition: TopicPartition, offset: int | None) -> None:
+        """Note that the caller goes on from this offset (None: not known yet): what it held is not done. While it holds
+        records, a place beyond what is done counts as one of them: it is done with the next call for records."""
+        self._settle()
+        held, done = self._handed.pop(partition, None), self._done.pop(partition, None)
+        if offset is None:
+            return
+        if held is None or (done is not None and offset <= done.offset):
+            self._done[partition] = OffsetAndMetadata(offset)
+            return
+        self._handed[partition] = OffsetAndMetadata(offset)  # schedule 64/a-seek-finishes-what-is-held
+        if done is not None:
+            self._done[partition] = done
+
+    def take_up(self, partition: TopicPartition) -> None:
+        """Begin a tenure of the partition, unless one lasts."""
+        if partition not in self._tenures:
+            self._last_tenure += 1
+            self._tenures[partition] = self._last_tenure
+
+    def start(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> None:
+        """Note what the group has committed of a partition (None: nothing), of which nothing was handed out yet."""
+        self._clear([partition])
+        self.take_up(partition)
+        if committed is not None:
+            self._committed[partition] = committed.offset
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget partitions that are given up: what of them is not committed comes again elsewhere."""
+        gone = list(partitions)
+        self._clear(gone)
+        for item in gone:
+            self._tenures.pop(item, None)
+
+    def _clear(self, partitions: Iterable[TopicPartition]) -> None:
+        self._settle()
+        for item in partitions:
+            self._handed.pop(item, None)
+            self._done.pop(item, None)
+            self._committed.pop(item, None)
+            self._own.pop(item, None)
+
+    def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Numbers of the tenures of those of these partitions that are held."""
+        return {item: self._tenures[item] for item in partitions if item in self._tenures}
+
+    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Offsets that are done and not committed yet."""
+        before = self._before
+        done = self._done.copy()
+        if before is not None:
+            done[TopicPartition(before.topic, before.partition)] = _behind(before)
+        return {item: offset for item, offset in done.items() if self._committed.get(item) != offset.offset}
+
+    def was_committed(self, partition: TopicPartition, offset: int) -> None:
+        """Note that the coordinator has this offset."""
+        self._committed[partition] = offset
+        self._own[partition] = None
+
+    def known_committed(self, *, found_too: bool) -> dict[TopicPartition, int]:
+        """Offsets at the coordinator of the partitions that are held: committed here, or (`found_too`) found there."""
+        return {
+            item: offset
+            for item, offset in self._committed.items()
+            if item in self._tenures and (found_too or item in self._own)
+        }
+
+
+def _behind(record: ConsumerRecord) -> OffsetAndMetadata:
+    return OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+
+
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CommitDone = Callable[[Offsets, StrandlineError | None], object]
-"""Told what became of an asynchronous commit: the offsets, and the error if there was one."""
+"""Callback of an asynchronous commit, given its offsets, and its error if there was one."""
 
 PARTING_COMMIT_MS = 10_000
-"""How long a commit before partitions are given up may take: others wait for them."""
+"""Limit of a commit before partitions are given up: other members wait for them."""
 RENEWAL_AT_CLOSE_MS = 3_000
-"""How long a consumer that is closed waits until its unchanged offsets are committed anew."""
+"""Limit of the last commit of unchanged offsets, which a consumer makes when it is closed."""
 RENEWAL_MS_MAX = 3_600_000
-"""Unchanged offsets are committed anew this often at least, and after a quarter of `offsets.retention.minutes`."""
+"""Longest time until unchanged offsets are committed anew; less: a quarter of `offsets.retention.minutes`."""
 RENEWAL_MS_MIN = 1_000
 _BROKER = 4
-"""DescribeConfigs: the resource is a broker."""
+"""Type of the resource in DescribeConfigs: a broker."""
 _RETENTION = "offsets.retention.minutes"
 
 OVER = {
@@ -52,17 +216,11 @@ _FROM_OUTSIDE = (
 )
 
 
-class Holder(Protocol):
-    """The consumer, as far as its commits are concerned."""
-
-    def topic_id(self, partition: TopicPartition) -> UUID | None:
-        """Of the topic that it reads, or would read, as this partition; None: not known."""
-
-
 class Commits:
-    """Runs on one event loop; one commit after the other.
+    """Commits of one consumer, one after the other. Runs on one event loop.
 
     Args:
+        topic_id: the id of the topic that the consumer reads, or would read, as this partition; None: not known.
         subscribed: whether the partitions are the group's to give.
         on_callback_error: called with what a callback raised.
     """
@@ -74,7 +232,7 @@ class Commits:
         coordinator: GroupCoordinator,
         member: Membership,
         *,
-        holder: Holder,
+        topic_id: Callable[[TopicPartition], UUID | None],
         subscribed: Callable[[], bool],
         on_callback_error: Callable[[BaseException], None],
     ) -> None:
@@ -83,7 +241,7 @@ class Commits:
         self._metadata = metadata
         self._coordinator = coordinator
         self._member = member
-        self._holder = holder
+        self._topic_id = topic_id
         self._subscribed = subscribed
         self._on_callback_error = on_callback_error
         self._in_turn = asyncio.Lock()
@@ -106,7 +264,7 @@ class Commits:
                 await self._send(self._signature(), wanted, timeout_ms)
 
     def commit_later(self, tasks: Tasks, offsets: Offsets | None, done: CommitDone | None) -> None:
-        """As `commit`, beside everything else; `done` gets the outcome. In the order of the calls."""
+        """Commit as `commit` does, beside everything else and in the order of the calls; `done` gets the outcome."""
         wanted = self._wanted(offsets)
         # Under the membership of this moment: behind other commits its turn may come in another generation. By then
         # another member may read the partitions, and this commit would take its commits back.
@@ -156,7 +314,7 @@ class Commits:
                 await self._send(self._signature(), offsets, timeout_ms)
 
     async def commit_parting(self, timeout_ms: float = PARTING_COMMIT_MS) -> None:
-        """What is done, before partitions go; what cannot be committed comes again."""
+        """Commit what is done, before partitions go; what cannot be committed comes again."""
         if self._config.enable_auto_commit:
             await self.commit_done(min(timeout_ms, PARTING_COMMIT_MS))
 
@@ -256,9 +414,9 @@ class Commits:
         return self._signed(offsets)
 
     def _signed(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """With the ids of the topics that they count records of."""
+        """The offsets with the ids of the topics that they count records of."""
         return {
-            item: offset if offset.topic_id else offset._replace(topic_id=self._holder.topic_id(item))
+            item: offset if offset.topic_id else offset._replace(topic_id=self._topic_id(item))
             for item, offset in offsets.items()
         }
 
@@ -327,8 +485,117 @@ class Commits:
         return list(living)
 
     def _end_of(self, item: TopicPartition, offset: OffsetAndMetadata) -> StrandlineError | None:
-        """Why an offset is of no use any more: its topic was made anew, or is gone."""
+        """Error for an offset that is of no use any more: its topic was created anew, or is gone."""
         now = self._metadata.topic_id(item.topic)
         if now is not None and offset.topic_id is not None and now != offset.topic_id:
             return TopicReplaced(item.topic, str(offset.topic_id), str(now))
         return self._metadata.absence(item)
+
+
+class Beginnings:
+    """Finds where the partitions of a group's consumer begin. Runs on one event loop.
+
+    Invariant: nothing is read of a partition that is asked for here, and no position of it is looked up elsewhere
+    (`PartitionState.placing`).
+
+    Args:
+        states: of the consumer's partitions, as they come and go.
+        wake_poll: called when a poll that waits can perhaps read, or place, something.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[TopicPartition, PartitionState],
+        commits: Commits,
+        metadata: Metadata,
+        tasks: Tasks,
+        *,
+        timeout_ms: float,
+        wake_poll: Callable[[], None],
+    ) -> None:
+        self._states = states
+        self._commits = commits
+        self._metadata = metadata
+        self._tasks = tasks
+        self._timeout_ms = timeout_ms
+        self._wake_poll = wake_poll
+        self._asked: dict[TopicPartition, int] = {}
+        """Number of the last question for each partition: an answer to an earlier question does not count."""
+        self._last_number = 0
+        self._asking: asyncio.Task[None] | None = None
+        self._error: StrandlineError | None = None
+        """Error of the last attempt, if no poll has raised it yet."""
+        metadata.subscribe(self._topics_came)
+
+    def ask(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the next `place` find where these partitions begin."""
+        self._last_number += 1
+        for item in partitions:
+            self._asked[item] = self._last_number
+            self._states[item].placing = True
+
+    def drop(self, item: TopicPartition) -> None:
+        """Look no more for where this partition begins: it begins elsewhere, or is not read any more."""
+        if item in self._asked:
+            del self._asked[item]
+            if item in self._states:
+                self._states[item].placing = False
+
+    def drop_given_up(self) -> None:
+        """Look no more for partitions that are not read any more."""
+        self._asked = {item: number for item, number in self._asked.items() if item in self._states}
+
+    def place(self) -> None:
+        """Begin the partitions that were asked for: those whose topic is known; the others with another call.
+
+        It goes on when the poll that called this has ended: no poll waits longer for it than it was told to wait.
+
+        Raises:
+            KafkaError, ClientTimeout: the last attempt has failed so.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error.with_traceback(None)
+        if self._asked and self._asking is None:
+            self._asking = self._tasks.spawn("a look-up of what a group has committed", self._place())
+
+    async def _place(self) -> None:
+        asked = dict(self._asked)
+        try:
+            found = await self._commits.stored(list(asked), self._timeout_ms)
+        except StrandlineError as error:
+            self._error = error
+        else:
+            for item, offset in found.items():
+                if self._asked.get(item) == asked[item]:
+                    self.begin(item, offset)
+        finally:
+            self._asking = None
+        news = self._error is not None or self._asked != asked
+        for item in self._asked:
+            if not self._metadata.is_known(item.topic):
+                state = self._states[item]
+                if state.error is None:  # else a poll has not said so yet, and is not to look again at once
+                    state.error = self._metadata.absence(item)
+                    news = news or state.error is not None
+                self._metadata.want((item.topic,))
+                self._metadata.request_update()
+        if news:
+            self._wake_poll()
+
+    def begin(self, item: TopicPartition, offset: OffsetAndMetadata | None) -> None:
+        """Begin a partition at what its group has committed (None: nothing). A seek meanwhile wins."""
+        state = self._states[item]
+        if offset is not None and state.is_of_another(offset.topic_id):
+            return  # the topic was made anew since the last poll looked: the next look says so first
+        self.drop(item)
+        self._commits.progress.start(item, offset)
+        if offset is not None and state.position is None and state.reset_to is None:
+            state.seek(offset.offset, offset.leader_epoch)
+            state.topic_id = offset.topic_id
+            # A newer leader is asked whether it has what was read (KIP-320).
+            state.checked_epoch = offset.leader_epoch  # rule B39/commits-pass-over-a-cut
+
+    def _topics_came(self) -> None:
+        if self._asked:
+            self._wake_poll()

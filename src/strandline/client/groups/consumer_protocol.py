@@ -99,7 +99,7 @@ class ConsumerMembership(Membership):
             )
 
     async def _named(self, assigned: Assigned) -> tuple[TopicPartition, ...]:
-        """By the names of the topics. Raises ClientError: one has none yet, or none any more."""
+        """The partitions by the names of their topics. Raises ClientError: one has none yet, or none any more."""
         metadata = self._session.metadata
         ids = sorted({topic_id for topic_id, _ in assigned})
         if any(metadata.topic_name(topic_id) is None for topic_id in ids):

@@ -217,7 +217,7 @@ class GroupCoordinator:
         return found
 
     def _ids(self, names: Iterable[str]) -> dict[str, UUID | None]:
-        """Of topics, as far as this client knows them."""
+        """Ids of topics, as far as this client knows them."""
         metadata = self._session.metadata
         return {name: metadata.topic_id(name) if metadata.is_known(name) else None for name in names}
 

@@ -1,4 +1,4 @@
-"""What one member of a group is, whichever protocol it speaks: joins, beats, and knows when it is none any more.
+"""A member of a group, whichever protocol it speaks: it joins, beats, and knows when it is none any more.
 
 Heartbeats are a task of their own and go on while the caller handles records. A member that is not polled for
 `max.poll.interval.ms` leaves by itself: it would hold its partitions without reading them.
@@ -28,7 +28,7 @@ EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION,
 
 
 class Membership(ABC):
-    """What one consumer is in its group.
+    """Membership of one consumer in its group.
 
     Invariants:
     - `generation` >= 0 exactly while the coordinator counts this member in, as far as it knows; under the consumer
@@ -42,7 +42,7 @@ class Membership(ABC):
     interval_ms: float
     """Between two heartbeats."""
     answer_ms: float
-    """How long a heartbeat is waited for."""
+    """Milliseconds that a heartbeat is waited for."""
 
     def __init__(
         self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
@@ -71,7 +71,7 @@ class Membership(ABC):
 
     @property
     def identity(self) -> Identity:
-        """What a commit is signed with."""
+        """Identity that a commit is signed with."""
         return Identity(self.member_id, self.generation, self._config.group_instance_id)
 
     def polled(self) -> None:
@@ -161,7 +161,7 @@ class Membership(ABC):
                 logs.group.log(level, "group %s: a heartbeat failed: %s", self._coordinator.group_id, error)
 
     def _poll_left_ms(self) -> float:
-        """How long until the caller has not polled for too long. While a join is out there is nothing to leave."""
+        """Milliseconds until the caller has not polled for too long. While a join is out there is nothing to leave."""
         if self.polling or self.joining or self.generation < 0:
             return float("inf")
         return max(self._polled_ms + self._config.max_poll_interval_ms - self._clock.monotonic_ms(), 0.0)
@@ -202,21 +202,21 @@ class Membership(ABC):
         self._on_change()
 
     def fail(self, error: StrandlineError) -> None:
-        """Nothing this consumer can do will make it a member again."""
+        """Note an error after which nothing that this consumer does makes it a member again."""
         logs.group.error("group %s: this consumer cannot go on: %s", self._coordinator.group_id, error)
         self.fatal = self.last_error = error
         self.generation = -1
         self._on_change()
 
     def _end(self, because: StrandlineError | None) -> None:
-        """It is no member any more."""
+        """End the membership."""
         self.generation = -1
 
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _goodbye(self, reason: str) -> tuple[Api, Mapping[str, Any]] | None:
-        """What tells the coordinator that this member leaves; None: there is nothing to tell."""
+        """Request that tells the coordinator that this member leaves; None: there is nothing to tell."""
 
     async def leave(self, because: StrandlineError | None = None, timeout_ms: float = float("inf")) -> None:
         """Leave the group. Never raises for the network's sake: a coordinator that does not hear it finds out after the

@@ -1,4 +1,4 @@
-"""A consumer's life in its group: rebalances between polls, topics that come and grow.
+"""A consumer's life in its group: what it subscribes to, rebalances between polls, topics that come and grow.
 
 Everything that takes partitions away or gives them happens inside `step`, which `poll` calls: while a caller handles
 records, nothing is taken from him except by the coordinator itself, and then his commits are refused.
@@ -7,43 +7,139 @@ records, nothing is taken from him except by the coordinator itself, and then hi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Protocol
 from uuid import UUID
 
 from strandline.client import logs
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError
+from strandline.client.fetcher import PartitionState
 from strandline.client.groups.classic import ClassicMembership
-from strandline.client.groups.commits import OVER, PARTING_COMMIT_MS, Commits
+from strandline.client.groups.commits import OVER, PARTING_COMMIT_MS, Beginnings, Commits
 from strandline.client.groups.consumer_protocol import ConsumerMembership
 from strandline.client.groups.coordinator import GroupCoordinator
-from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, invoke
 from strandline.client.groups.membership import EXPELLED, Membership
 from strandline.client.metadata import Metadata
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+
+Listener = Callable[[list[TopicPartition]], object]
+"""Function that is told of partitions; may be a coroutine function."""
+Invoke = Callable[[Listener, list[TopicPartition]], Awaitable[None]]
+"""Caller of listeners: on the event loop, or, for blocking consumers, by the thread that polls."""
+
+Topics = str | Sequence[str] | re.Pattern[str]
+
+
+async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
+    """Call a listener here."""
+    result = listener(partitions)
+    if isawaitable(result):
+        await result
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """State of a consumer.
+
+    Attributes:
+        name: unassigned, assigned (by `assign`, no membership), joining, stable, rebalancing, unmatched (the pattern
+            subscribed to matches no topic yet), lost, failed, closed.
+        generation, member_id: of the membership; -1 and empty without one. A member that is unmatched is one under the
+            classic protocol; under that of KIP-848 it joins when a topic matches.
+        last_error: what went wrong last in the group, None if nothing ever did; it may be over.
+        waits_for: in words, what has to come before there is anything to read; empty where nothing has to.
+    """
+
+    name: str
+    generation: int = -1
+    member_id: str = ""
+    last_error: StrandlineError | None = None
+    waits_for: str = ""
+
+    def __str__(self) -> str:
+        member = f" (generation {self.generation} as {self.member_id})" if self.generation >= 0 else ""
+        waits = f": {self.waits_for}" if self.waits_for else ""
+        return self.name + member + waits + ("" if self.last_error is None else f"; last error: {self.last_error}")
+
+
+@dataclass
+class Subscribed:
+    """Topics that are subscribed to, and the listeners.
+
+    Attributes:
+        topics: the names, sorted; of a pattern those that exist, as far as known.
+        pattern: None where names were given.
+        on_assigned, on_revoked, on_lost: listeners; without `on_lost`, `on_revoked` is called with what is lost too.
+    """
+
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+    on_lost: Listener | None
+
+    @classmethod
+    def of(
+        cls, topics: Topics, on_assigned: Listener | None, on_revoked: Listener | None, on_lost: Listener | None
+    ) -> Subscribed:
+        """Raises ConfigError: no topics, or something else than names."""
+        listeners = (on_assigned, on_revoked, on_lost or on_revoked)
+        if isinstance(topics, re.Pattern):
+            return cls((), topics, *listeners)
+        names = (topics,) if isinstance(topics, str) else tuple(sorted(dict.fromkeys(topics)))
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError("topics", topics, "one or more names of topics, or a compiled pattern")
+        return cls(names, None, *listeners)
+
+    @property
+    def unmatched(self) -> str | None:
+        """The pattern, while no topic is known that matches it; None otherwise, and of names."""
+        return self.pattern.pattern if self.pattern is not None and not self.topics else None
+
+    async def refresh(self, metadata: Metadata, timeout_ms: float) -> bool:
+        """Look up which topics match the pattern now, and return whether others do than before.
+
+        A pattern matches whole names, as in Kafka, and no internal topics. Raises what `Metadata.ask` does.
+        """
+        if self.pattern is None:
+            return False
+        answer = await metadata.ask(None, timeout_ms)
+        found = tuple(
+            sorted(
+                entry.name
+                for entry in answer.topics
+                if entry.error_code is ErrorCode.NONE and not entry.is_internal and self.pattern.fullmatch(entry.name)
+            )
+        )
+        changed, self.topics = found != self.topics, found
+        return changed
+
 
 Given = tuple[TopicPartition, ...]
 Placed = Mapping[TopicPartition, OffsetAndMetadata | None]
-"""What is committed of partitions whose topic is known; None: nothing."""
+"""Committed offsets of partitions whose topic is known; None: nothing is committed."""
 
 _MISSING_TOPIC_MS = 1_000
-"""How often a subscribed topic that does not exist yet is looked for, where metadata.max.age.ms is longer."""
+"""Longest time between two looks for a subscribed topic that does not exist yet."""
 
 
 class Holder(Protocol):
     """The consumer, as far as its group is concerned."""
 
     def assignment(self) -> list[TopicPartition]:
-        """What it holds."""
+        """The partitions that it holds."""
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
-        """Of the topic that it reads as this partition; None: not known."""
+        """Id of the topic that it reads as this partition; None: not known."""
 
     def take_up(self, partitions: Iterable[TopicPartition], placed: Placed) -> None:
         """Read these too: from there, or where `auto.offset.reset` says; what is not placed yet is to be looked up."""
@@ -58,7 +154,14 @@ class Holder(Protocol):
 class GroupSession:
     """The group's side of one consumer. Runs on one event loop."""
 
-    def __init__(self, config: ConsumerConfig, session: Session, holder: Holder, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        session: Session,
+        holder: Holder,
+        states: Mapping[TopicPartition, PartitionState],
+        tasks: Tasks,
+    ) -> None:
         assert config.group_id is not None
         self.subscribed: Subscribed | None = None
         self.invoke: Invoke = invoke
@@ -74,9 +177,14 @@ class GroupSession:
             )
         self.commits = Commits(
             config, session.metadata, self.coordinator, self.member,
-            holder=holder, subscribed=lambda: self.subscribed is not None, on_callback_error=self._callback_failed,
+            topic_id=holder.topic_id, subscribed=lambda: self.subscribed is not None,
+            on_callback_error=self._callback_failed,
         )  # fmt: skip
         self.progress = self.commits.progress
+        self.beginnings = Beginnings(
+            states, self.commits, session.metadata, tasks,
+            timeout_ms=config.default_api_timeout_ms, wake_poll=holder.wake_poll,
+        )  # fmt: skip
         self.callback_error: BaseException | None = None
         """What a callback of `commit_async` raised, for the next poll: a ClientError that tells of it; SystemExit and
         alike as they are, for `close` as well."""
@@ -97,7 +205,7 @@ class GroupSession:
 
     @property
     def state(self) -> ConsumerState:
-        """How it stands; see ConsumerState."""
+        """State of the consumer."""
         member, wanted, waits_for = self.member, self.subscribed, ""
         if member.fatal is not None:
             name = "failed"
@@ -197,7 +305,7 @@ class GroupSession:
         return not self._joining.done() or await self._complete(wanted, self._joining, until_ms)
 
     async def _parted(self, until_ms: float) -> bool:
-        """What is done is committed before partitions go, or cannot be; False: not by then."""
+        """Commit what is done before partitions go; False: not by then."""
         if self._parting is None:
             self._parting = self._tasks.spawn("a commit before a rebalance", self.commits.commit_parting())
             self._parting.add_done_callback(lambda _: self._holder.wake_poll())
@@ -365,7 +473,7 @@ class GroupSession:
         return [name for name in self.subscribed.topics if unknown.get(name, before_ms + 1) <= before_ms]
 
     def _say_what_is_missing(self) -> None:
-        """Once, until it has been there."""
+        """Log each missing topic once, until it has been there."""
         missing = self._missing
         for name in missing:
             if name not in self._said_missing:

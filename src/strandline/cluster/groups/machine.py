@@ -13,17 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.keyed_record import Record
-
-
-class Now(NamedTuple):
-    """When a command is handled: `monotonic_ms` for deadlines, `wall_ms` for what is written down, `earliest_ms` to
-    judge what was written down by (`BelievedClock`)."""
-
-    monotonic_ms: float
-    wall_ms: int
-    earliest_ms: int
 
 
 class WriteOutcome(NamedTuple):

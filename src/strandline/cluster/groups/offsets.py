@@ -16,8 +16,9 @@ from strandline.cluster.groups.commands import (
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
 from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
 from strandline.cluster.groups.context import ShardContext, client_error
-from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.cluster.groups.machine import WriteOutcome
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.group_records import NEVER, OffsetKey, OffsetValue, group_record, offset_record

@@ -26,7 +26,6 @@ from strandline.cluster.groups.loading import log_bounds, replay_log
 from strandline.cluster.groups.machine import (
     COMMITTED,
     Effects,
-    Now,
     Reply,
     Shard,
     Write,
@@ -35,6 +34,7 @@ from strandline.cluster.groups.machine import (
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.records import RecordBatchBuilder
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import LeaderEpoch, TopicId, TopicPartition
@@ -313,8 +313,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._step(hosted, lambda hosted=hosted: hosted.shard.handle(command, None, self._now()))  # type: ignore[misc]
 
     def _now(self) -> Now:
-        believed = self._replicas.believed
-        return Now(self._clock.monotonic_ms(), believed.latest_ms(), believed.earliest_ms())
+        return self._replicas.believed.now()
 
     # Steps of shards
 

@@ -39,9 +39,10 @@ from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import GroupCounters, ShardContext, client_error
-from strandline.cluster.groups.machine import Effects, Now, Write, WriteOutcome
+from strandline.cluster.groups.machine import Effects, Write, WriteOutcome
 from strandline.cluster.groups.offsets import OffsetStore
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import ConsumerGroupKey, Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable
 
-from strandline.cluster.groups.machine import Now
+from strandline.proto.believed import Now
 
 Action = Callable[[Now], None]
 

@@ -94,6 +94,12 @@ class Dispatcher:
             replay.next_offset = end_offset
             replay.loaded = True
 
+    @property
+    def together(self) -> bool:
+        """All listeners were handed the same. Else a slower one still needs the log before the faster one's snapshot:
+        without it a leader's controller would have to load a snapshot."""
+        return len({replay.next_offset for replay in self._replays}) <= 1
+
     def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
         """Ask the listeners in order for their state."""
         for replay in self._replays:

@@ -8,10 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 from strandline.client.aio.admin import Admin
-from strandline.client.batch_sender import BatchSender
+from strandline.client.batch_sender import BatchSender, SequencesBefore
 from strandline.client.config import CommonConfig, ProducerConfig
 from strandline.client.errors import ClientTimeout, TopicReplaced
-from strandline.client.idempotence import SEQUENCE_MASK, SequencesBefore
+from strandline.client.producer_batch import SEQUENCE_MASK
 from strandline.client.range_reader import AsyncRangeReader
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, NewTopic, TopicDescription
 from strandline.log.compression import Codec

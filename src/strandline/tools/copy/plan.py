@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import UUID
 
-from strandline.client.idempotence import SEQUENCE_MASK
+from strandline.client.producer_batch import SEQUENCE_MASK
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
 from strandline.proto.json_text import read_json

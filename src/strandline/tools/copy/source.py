@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strandline.client.errors import OffsetOutOfRange
-from strandline.client.positions import consumer_records
+from strandline.client.fetcher import consumer_records
 from strandline.client.range_reader import AsyncRangeReader, RawBatch
 from strandline.client.types import ConsumerRecord
 from strandline.log.compression import Codec

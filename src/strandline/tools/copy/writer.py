@@ -9,8 +9,8 @@ from functools import partial
 
 from strandline.client.batch_sender import BatchSender
 from strandline.client.errors import ClientError
+from strandline.client.fetcher import consumer_records
 from strandline.client.partitioner import partition_of_key
-from strandline.client.positions import consumer_records
 from strandline.client.range_reader import AsyncRangeReader, RawBatch
 from strandline.client.types import Ack, ConsumerRecord
 from strandline.log.compression import Codec

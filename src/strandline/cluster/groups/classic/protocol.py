@@ -17,7 +17,8 @@ from strandline.cluster.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.groups.context import ShardContext, client_error
-from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.cluster.groups.machine import WriteOutcome
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.group_records import group_record

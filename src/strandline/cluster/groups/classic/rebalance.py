@@ -9,7 +9,8 @@ from strandline.cluster.groups.classic.group import Group, GroupEvent, GroupStat
 from strandline.cluster.groups.commands import JoinAnswer, SyncAnswer
 from strandline.cluster.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from strandline.cluster.groups.context import ShardContext, client_error
-from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.cluster.groups.machine import WriteOutcome
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.group_records import group_record
 

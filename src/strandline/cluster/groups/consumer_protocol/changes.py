@@ -15,7 +15,8 @@ from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.reconcile import Partition, reconcile
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext, client_error
-from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.cluster.groups.machine import WriteOutcome
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import Assignment, Current, MemberInfo, MemberState

@@ -28,8 +28,8 @@ from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup, Dra
 from strandline.cluster.groups.consumer_protocol.migration import assignment_bytes, by_id, subscription_of
 from strandline.cluster.groups.consumer_protocol.reconcile import pairs
 from strandline.cluster.groups.context import ShardContext
-from strandline.cluster.groups.machine import Now
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka.consumer_group_records import ClassicMember, Current, MemberInfo, MemberState

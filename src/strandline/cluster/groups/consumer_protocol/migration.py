@@ -23,8 +23,9 @@ from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup, Dra
 from strandline.cluster.groups.consumer_protocol.reconcile import Partition, pairs
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext
-from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.cluster.groups.machine import WriteOutcome
 from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import TopicId, TopicPartition

@@ -14,7 +14,7 @@ from strandline.cluster.groups.consumer_protocol.group import AWAY, ConsumerGrou
 from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext
-from strandline.cluster.groups.machine import Now
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import Assignment, Current, MemberInfo

@@ -1,7 +1,8 @@
-"""The futures that `send` returns, one kind a world, completed a whole batch at a time.
+"""A batch of a producer: its records, the numbers it is sent under, and the futures that `send` returned for them.
 
-A record's future is the producer's hottest object. For threads it is a place among the results of its batch: the batch
-keeps no list of them, and completing it costs nothing for those that nobody waits for. Coroutines get their loop's own.
+A batch travels and is retried as one, and its futures are completed together. A record's future is the producer's
+hottest object. For threads it is a place among the results of its batch: the batch keeps no list of them, and
+completing it costs nothing for those that nobody waits for. Coroutines get futures of their event loop.
 """
 
 from __future__ import annotations
@@ -14,56 +15,64 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, NamedTuple, Protocol
 
-from strandline.client.lanes import RecordSlot
+from strandline.client.lanes import Memory, OpenBatch, RecordSlot
 from strandline.client.loop_thread import Gate, SteppedOut, end_where_forked, interrupted, refused
 from strandline.client.tasks import log
 from strandline.client.types import Ack
+from strandline.log.batch import finish_batch, with_producer
+from strandline.log.compression import Codec
+from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.ids import TopicPartition
+
+SEQUENCE_MASK = 0x7FFFFFFF
+"""Sequence numbers wrap to 0 after 2^31 - 1."""
+
+
+class SequenceNumbers(NamedTuple):
+    """Numbers by which a broker finds duplicates and gaps; -1 each: a producer without idempotence."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    """Sequence number of the batch's first record."""
 
 
 class Answer(NamedTuple):
-    """What became of the records [first, after) of a batch. A batch that was split gets several."""
+    """Outcome of the records [first, after) of a batch. A batch that was split gets several."""
 
     first: int
     after: int
     base_offset: int = -1
-    """Of the first of them; -1: the broker has them and does not say where."""
+    """Offset of the first of them; -1: the broker has them and does not say where."""
     append_time_ms: int = -1
-    """The broker's time of all of them; -1: they keep their own."""
+    """Timestamp (ms) that the broker gave them all; -1: they keep their own."""
     replicas: tuple[int, ...] | None = None
     error: Exception | None = None
 
     def ack(self, partition: TopicPartition, index: int, timestamp_ms: int) -> Ack:
-        """Of the record with this number in the batch."""
+        """The acknowledgement of the record with this number in the batch."""
         offset = -1 if self.base_offset < 0 else self.base_offset + index - self.first
         time_ms = timestamp_ms if self.append_time_ms < 0 else self.append_time_ms
         return Ack(*partition, offset, time_ms, self.replicas)
 
 
 class Results(Protocol):
-    """What became of the records of one batch, its halves' among them if it was split."""
+    """Outcomes of the records of one batch, those of its halves among them if it was split."""
 
     @property
     def make(self) -> Callable[[], Any]:
-        """See `lanes_python.OpenBatch`, as for the two lists."""
+        """Maker of the records' futures; see `lanes_python.OpenBatch`, as for the two lists."""
 
     @property
     def futures(self) -> list[Any] | None:
-        """What it has made, by the records' numbers."""
+        """Futures that `make` has made, by the records' numbers."""
 
     @property
     def timestamps(self) -> list[int] | None:
-        """The records', by their numbers."""
+        """Timestamps (ms) of the records, by their numbers."""
 
     def settle(self, answer: Answer) -> None:
         """Complete these records' futures, in order. Once for each record."""
-
-
-class FutureKind(Protocol):
-    """Makes the results of one producer's batches."""
-
-    def results(self, partition: TopicPartition) -> Results:
-        """Of a new batch."""
 
 
 class RecordFuture(RecordSlot, Future[Ack]):
@@ -80,7 +89,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
         return answer.ack(self._results.partition, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the record failed with, or None, waiting at most `timeout` seconds. Raises TimeoutError, ClientError."""
+        """The error of the record, or None, waiting at most `timeout` seconds. Raises TimeoutError, ClientError."""
         return self._results.answer(self, timeout).error
 
     def done(self) -> bool:
@@ -122,7 +131,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
         return self._listeners("callbacks")
 
     def _listeners(self, kind: str) -> list[Any]:
-        """Those who are told when it is done; asked for under `_condition`."""
+        """The listeners of this kind, told when it is done; asked for under `_condition`."""
         found: list[Any] = self.__dict__.setdefault(kind, [])
         self._results.listen(self)
         return found
@@ -154,7 +163,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
 
 
 class ThreadResults:
-    """What became of the records of one batch, for threads. Invariant: a record has one answer, which stays."""
+    """Outcomes of the records of one batch, for threads. Invariant: a record has one answer, which stays."""
 
     __slots__ = ("_answers", "_kind", "_listening", "partition")
 
@@ -174,7 +183,7 @@ class ThreadResults:
         return self._kind.lock
 
     def find(self, index: int) -> Answer | None:
-        """What became of this record, if that is known."""
+        """The answer that holds for this record, if there is one yet."""
         answers = self._answers
         if not answers:
             return None
@@ -266,7 +275,7 @@ class ThreadFutures:
             raise interrupted(call)
 
     def results(self, partition: TopicPartition) -> ThreadResults:
-        """Of a new batch."""
+        """The results of a new batch."""
         return ThreadResults(self, partition)
 
     def after_fork(self) -> None:
@@ -275,7 +284,7 @@ class ThreadFutures:
 
 
 class LoopResults:
-    """What became of the records of one batch, for coroutines of the running loop."""
+    """Outcomes of the records of one batch, for coroutines of the running loop."""
 
     __slots__ = ("futures", "make", "partition", "timestamps")
 
@@ -299,45 +308,141 @@ class LoopResults:
                 future.exception()
 
 
-class LoopFutures:
-    """Futures for coroutines."""
+class OpenRecords(OpenBatch):
+    """Records that are appended one by one, and encoded as they come."""
 
-    def results(self, partition: TopicPartition) -> LoopResults:
-        """Of a new batch."""
-        return LoopResults(partition)
+    __slots__ = ("_codec",)
+
+    _codec: Codec
+
+    @classmethod
+    def of(cls, memory: Memory, results: Results, codec: Codec) -> OpenRecords:
+        """An open batch without records."""
+        records = cls(memory, results, results.make, results.futures, results.timestamps)
+        records._codec = codec
+        return records
+
+    def build(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+        """The batch's bytes with these numbers, once, when it is sealed."""
+        return finish_batch(
+            self.take(),
+            count=self.count,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            codec=self._codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
 
 
-class MadeResults:
-    """The one answer of a batch that was made before, however often it is split: acknowledged once all of its parts
-    are, at the offset of the first; it fails with the first part that does.
+class ProducerBatch:
+    """Records with their futures, and where they stand on the way.
 
-    Args:
-        records: how many the batch has.
-        timestamp_ms: what the ack says.
+    Invariants:
+    - `numbers`, once given, stay with the records through retries; a bump of the epoch alone changes them (KIP-360).
+    - The futures complete exactly once, each half's of a split batch with its own answer: a record keeps its number in
+      `results`, which halves share; the first here is number `first`.
+    - Records are added until `seal`, and not after.
     """
 
-    __slots__ = ("_ack", "_left", "_timestamp_ms", "future", "futures", "make", "partition", "timestamps")
+    __slots__ = (
+        "announced", "attempts", "builder", "created_ms", "done", "encoded", "encoded_numbers", "first", "last_error",
+        "numbers", "order", "partition", "reserved_bytes", "resolved", "results", "retry_at_ms", "sealed",
+    )  # fmt: skip
 
-    def __init__(self, partition: TopicPartition, records: int, timestamp_ms: int) -> None:
+    def __init__(
+        self,
+        order: tuple[int, ...],
+        partition: TopicPartition,
+        records: OpenRecords | RecordBatchBuilder,
+        results: Results,
+        now_ms: float,
+        *,
+        first: int = 0,
+    ) -> None:
+        self.order = order
         self.partition = partition
-        self.make: Callable[[], Any] = asyncio.get_running_loop().create_future
-        self.futures: list[Any] | None = None
-        self.timestamps: list[int] | None = None
-        self.future: asyncio.Future[Ack] = self.make()
-        self._left = records
-        self._timestamp_ms = timestamp_ms
-        self._ack: Ack | None = None
+        self.builder = records
+        self.results = results
+        self.first = first
+        self.created_ms = now_ms
+        self.reserved_bytes = 0
+        """Bytes of `buffer.memory`, once it is sealed."""
+        self.numbers: SequenceNumbers | None = None
+        """Numbers that it is sent under; None: it has not been sent yet, or its producer gives none."""
+        self.attempts = 0
+        self.retry_at_ms = 0.0
+        self.sealed = False
+        self.announced = False
+        """Whether the sender was woken for it."""
+        self.done = False
+        self.resolved = False
+        self.encoded: bytearray | None = None
+        self.encoded_numbers: SequenceNumbers | None = None
+        """The numbers that stand in `encoded`."""
+        self.last_error: Exception | None = None
 
-    def settle(self, answer: Answer) -> None:
-        """A part is in the log, or it is not or nobody knows."""
-        if self.future.done():
-            return
-        if answer.error is not None:
-            self.future.set_exception(answer.error)
-            self.future.exception()
-            return
-        self._left -= answer.after - answer.first
-        if answer.first == 0:
-            self._ack = answer.ack(self.partition, 0, self._timestamp_ms)
-        if self._left <= 0 and self._ack is not None:
-            self.future.set_result(self._ack)
+    @property
+    def id(self) -> int:
+        """The number of the batch as it was first made: the halves of a split batch share it."""
+        return self.order[0]
+
+    @property
+    def count(self) -> int:
+        """Records inside."""
+        return self.builder.count
+
+    @property
+    def records(self) -> OpenRecords | None:
+        """The open batch that records are appended to; None: it was made whole (half of another batch, say)."""
+        return self.builder if isinstance(self.builder, OpenRecords) else None
+
+    def seal(self) -> None:
+        """Take no more records. Idempotent."""
+        if isinstance(self.builder, OpenBatch):
+            self.builder.seal()
+            self.reserved_bytes = self.builder.reserved_bytes
+        self.sealed = True
+
+    def encode(self) -> bytearray:
+        """The batch's bytes; built once. Other numbers make a copy: what had the first may still be on its way."""
+        numbers = self.numbers or SequenceNumbers()
+        if self.encoded is None:
+            self.encoded = self.builder.build(**numbers._asdict())
+        elif self.encoded_numbers != numbers:
+            self.encoded = with_producer(self.encoded, *numbers)
+        self.encoded_numbers = numbers
+        return self.encoded
+
+    def finish(self, base_offset: int, log_append_time_ms: int, replicas: tuple[int, ...] | None) -> None:
+        """Acknowledge every record. -1 as base offset: the broker has them and does not say where."""
+        self.done = True
+        after = self.first + self.count
+        self.results.settle(Answer(self.first, after, base_offset, log_append_time_ms, replicas))
+
+    def fail(self, error: Exception) -> None:
+        """End every record's future with `error`."""
+        self.done = True
+        self.results.settle(Answer(self.first, self.first + self.count, error=error))
+
+    def split(self, codec: Codec) -> list[ProducerBatch]:
+        """Two halves of a batch that the broker found too large, with the sequences and the futures they had."""
+        records = decode_records(self.encode())
+        middle = len(records) // 2
+        halves = []
+        for place, (start, end) in enumerate(((0, middle), (middle, len(records)))):
+            builder = RecordBatchBuilder(codec)
+            for record in records[start:end]:
+                builder.append(record.timestamp_ms, record.key, record.value, record.headers)
+            order, first = (*self.order, place), self.first + start
+            half = ProducerBatch(order, self.partition, builder, self.results, self.created_ms, first=first)
+            half.reserved_bytes = self.reserved_bytes * (end - start) // len(records)
+            half.attempts = self.attempts
+            half.last_error = self.last_error
+            if self.numbers is not None:
+                sequence = (self.numbers.base_sequence + start) & SEQUENCE_MASK
+                half.numbers = self.numbers._replace(base_sequence=sequence)
+            halves.append(half)
+        halves[0].reserved_bytes = self.reserved_bytes - halves[1].reserved_bytes
+        return halves
