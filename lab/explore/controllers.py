@@ -29,13 +29,8 @@ from strandline.controller.machine.unproven import WAIT_MS, UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import NEWEST_LEVEL
-from strandline.controller.metadata.image import (
-    BrokerInfo,
-    MetadataImage,
-    PartitionInfo,
-    TopicInfo,
-    topic_resource,
-)
+from strandline.controller.metadata.image import MetadataImage, TopicInfo, topic_resource
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import (
@@ -97,8 +92,8 @@ class Metadata(NamedTuple):
     """What is committed: the brokers and the partition; and what the active controller was told beside that: `reported`
     by heartbeats, and by registrations, of which logs nothing proves that they end where they did (`unproven`)."""
 
-    brokers: dict[NodeId, BrokerInfo]
-    partition: PartitionInfo
+    brokers: dict[NodeId, RegisterBrokerRecord]
+    partition: PartitionRecord
     min_isr: int
     reported: dict[NodeId, Reported]
     unproven: tuple[NodeId, ...] = ()
@@ -111,10 +106,10 @@ class Metadata(NamedTuple):
 def first_metadata(min_isr: int) -> Metadata:
     """Three brokers, all in sync, of which one leads."""
     infos = {
-        node: BrokerInfo(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False, DIRECTORY)
+        node: RegisterBrokerRecord(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False, DIRECTORY)
         for node in NODES
     }
-    partition = PartitionInfo(0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
+    partition = PartitionRecord(TOPIC_ID, 0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
     return Metadata(infos, partition, min_isr, dict.fromkeys(NODES, NOTHING_REPORTED))
 
 

@@ -13,7 +13,7 @@ from lab.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation, r
 from lab.explore.partition_rules import Look, World, look
 from lab.explore.parts import Parts
 from strandline.controller.broker_api import AlterPartitionReply
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import NodeId
@@ -60,7 +60,7 @@ class Acts:
     def __init__(self) -> None:
         codec = broker_codec()
         for name in ("replicas", "isr", "eligible_leader_replicas", "last_known_elr"):
-            codec.unordered[PartitionInfo, name] = _itself
+            codec.unordered[PartitionRecord, name] = _itself
         codec.unordered[controllers.Metadata, "unproven"] = _itself
         codec.unordered[AlterPartitionOutcome, "isr"] = _itself
         self.parts = Parts(codec, RENAMINGS)

@@ -9,7 +9,7 @@ from lab.explore.controllers import NOTHING_REPORTED, Metadata, Reported
 from lab.explore.logs import Entry
 from lab.explore.model import NODES, Violation
 from strandline.cluster.node.replica_feed import replica_offsets, unserved_replicas
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_NODE, NodeId
 from strandline.replica.states import Role
@@ -279,7 +279,7 @@ def _candidates(metadata: Metadata, looks: tuple[Look, ...], committed: tuple[En
     return None
 
 
-def _in_doubt(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _in_doubt(partition: PartitionRecord, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """InDoubtCompleteness: where the ISR is empty, one of the eligible, or of the members in doubt, has everything
     committed.
     NoCommittedRecordLostGlobally: some disk has it."""
@@ -294,7 +294,7 @@ def _in_doubt(partition: PartitionInfo, looks: tuple[Look, ...], committed: tupl
     return None
 
 
-def _leaders(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _leaders(partition: PartitionRecord, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """OneLeaderPerLeaderEpoch, LeaderCompleteness, MaximalIsr."""
     led: dict[int, NodeId] = {}
     for node, one in zip(NODES, looks, strict=True):

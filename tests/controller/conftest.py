@@ -16,8 +16,9 @@ from strandline.controller.machine.state import MachineSettings, MachineState, R
 from strandline.controller.machine.unproven import WAIT_MS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType
-from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, decode_record, encode_record
+from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, ResourceType
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, PartitionRecord
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint
@@ -210,7 +211,7 @@ class MachineCluster:
         request = api.CreateTopicsRequest((topic,), dry_run=dry_run)
         return self.run(topics.create_topics(self.state, request)).topics[0]
 
-    def partition(self, name: str = "t", number: int = 0) -> PartitionInfo:
+    def partition(self, name: str = "t", number: int = 0) -> PartitionRecord:
         info = self.image.partition(name, number)
         assert info is not None
         return info

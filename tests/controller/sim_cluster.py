@@ -15,8 +15,8 @@ from strandline.controller.broker_session import BrokerSession, BrokerSessionCon
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.features import METADATA_FEATURE, OWN_LEVELS, Supported
-from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.operations import ALTER_PARTITION, CREATE_TOPICS
 from strandline.controller.quorum.api import QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
@@ -106,7 +106,7 @@ class Node:
         self.session.start()
         await asyncio.Event().wait()
 
-    def partition(self, topic: str, number: int = 0) -> PartitionInfo:
+    def partition(self, topic: str, number: int = 0) -> PartitionRecord:
         info = self.publisher.image.partition(topic, number)
         assert info is not None
         return info

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 from strandline.controller.machine.isr import accepted, validate
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
 from strandline.controller.metadata.delta import merge
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset, PartitionEpoch
@@ -39,7 +41,7 @@ class ReplicaStage:
         self.unclean = False
         self.replicas: dict[int, Replica] = {}
         self.brokers: dict[NodeId, BrokerState] = {}
-        self.partition = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(-1), PartitionEpoch(-1), False)
+        self.partition = PartitionRecord(TOPIC, 0, (), (), (), (), NO_NODE, LeaderEpoch(-1), PartitionEpoch(-1), False)
         self.mail: dict[tuple[int, int], deque[Fetch | Reply]] = {}
         self.late: dict[int, AlterPartitionItem] = {}
         self.held: set[int] = set()
@@ -101,7 +103,9 @@ class ReplicaStage:
         at = words.index("min")
         nodes = tuple(NodeId(int(word)) for word in words[:at])
         self.min_isr, self.unclean = int(words[at + 1]), "unclean" in words
-        self.partition = PartitionInfo(0, nodes, nodes, (), (), nodes[0], LeaderEpoch(0), PartitionEpoch(0), False)
+        self.partition = PartitionRecord(
+            TOPIC, 0, nodes, nodes, (), (), nodes[0], LeaderEpoch(0), PartitionEpoch(0), False
+        )
         for node in nodes:
             self.replicas[node] = Replica(node)
             self.do_start(str(node))
@@ -163,17 +167,7 @@ class ReplicaStage:
     def do_elect(self, node: str) -> None:
         """Move the leadership to a member of the ISR, as a reassignment of the preferred leader does."""
         order = (NodeId(int(node)), *(one for one in self.partition.replicas if one != int(node)))
-        self.partition = PartitionInfo(
-            0,
-            order,
-            self.partition.isr,
-            self.partition.eligible_leader_replicas,
-            self.partition.last_known_elr,
-            self.partition.leader,
-            self.partition.leader_epoch,
-            self.partition.partition_epoch,
-            self.partition.recovering,
-        )
+        self.partition = replace(self.partition, replicas=order)
         self.change(election=Election.PREFERRED)
         self.publish()
 
@@ -198,7 +192,6 @@ class ReplicaStage:
         """What the controller makes of it (PartitionChange); `proposed` by the leader, and found good."""
         change = PartitionChange(
             self.partition,
-            TOPIC,
             acceptable=lambda node: (broker := self.brokers.get(node)) is not None and broker.eligible,
             min_isr=min(self.min_isr, len(self.partition.replicas)),
             election=Election.UNCLEAN if self.unclean and election is Election.ONLINE else election,
@@ -415,7 +408,7 @@ class ReplicaStage:
     def judge(self, sender: NodeId, item: AlterPartitionItem) -> AlterPartitionOutcome:
         """What the controller does with a proposal."""
         brokers = {
-            broker.node_id: BrokerInfo(
+            broker.node_id: RegisterBrokerRecord(
                 broker.node_id,
                 UUID(int=int(broker.broker_epoch)),
                 broker.broker_epoch,

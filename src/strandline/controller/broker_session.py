@@ -18,8 +18,9 @@ from strandline.controller.broker_api import (
 )
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.records import RegisterBrokerRecord
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, ProtocolError
@@ -354,7 +355,7 @@ class BrokerSession:
         if known and self._stream is not None and self._channel.active_endpoint() != self._endpoint:
             self._stream.close()
 
-    def _own(self, image: MetadataImage) -> BrokerInfo | None:
+    def _own(self, image: MetadataImage) -> RegisterBrokerRecord | None:
         broker = image.brokers.get(self.node_id)
         if broker is None or broker.broker_epoch != self._epoch:
             return None

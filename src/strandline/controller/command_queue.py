@@ -16,7 +16,8 @@ import structlog
 
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.records import MetadataRecord, decode_records, encode_records
+from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.table import decode_records, encode_records
 from strandline.controller.quorum.api import NotLeader, QuorumLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError

@@ -11,7 +11,7 @@ from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine.brokers import heartbeat
 from strandline.controller.machine.sessions import ProbeFinding
 from strandline.controller.machine.state import MachineState, Result
-from strandline.controller.metadata.image import BrokerInfo
+from strandline.controller.metadata.records import RegisterBrokerRecord
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, Offset
 from strandline.proto.messages.method import call
@@ -132,7 +132,7 @@ class SessionServer:
             if broker.active:
                 self._wish(broker, report_at_offset=Offset(wanted), heartbeat_now=False)
 
-    def _wish(self, broker: BrokerInfo, *, report_at_offset: Offset, heartbeat_now: bool) -> None:
+    def _wish(self, broker: RegisterBrokerRecord, *, report_at_offset: Offset, heartbeat_now: bool) -> None:
         """Send an unfenced broker a reply that no heartbeat asked for, over the streams of the process on record."""
         wish = HeartbeatReply(
             caught_up=True,
@@ -166,13 +166,13 @@ class SessionServer:
             if broker is not None:
                 self._wish(broker, report_at_offset=Offset(self._wanted_offset), heartbeat_now=True)
 
-    async def _probe(self, state: MachineState, broker: BrokerInfo, sent_ms: float) -> None:
+    async def _probe(self, state: MachineState, broker: RegisterBrokerRecord, sent_ms: float) -> None:
         finding = await self._ping(broker, state.sessions.times.answer_ms)
         if self._queue.state is state:
             state.sessions.probed(broker.node_id, finding, self._clock.monotonic_ms(), sent_ms=sent_ms)
             self._on_change()
 
-    async def _ping(self, broker: BrokerInfo, timeout_ms: float) -> ProbeFinding:
+    async def _ping(self, broker: RegisterBrokerRecord, timeout_ms: float) -> ProbeFinding:
         try:
             reply = await call(self._rpc, broker.internal, methods.PING, PingRequest(), timeout_ms=timeout_ms)
         except RpcUnavailable as error:

@@ -25,11 +25,12 @@ from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.machine import COMMITTED, Effects, Write, WriteOutcome
 from strandline.cluster.groups.shard import GroupShard
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_NODE, LeaderEpoch, PartitionEpoch, TopicId
+from strandline.proto.ids import NO_NODE, ZERO_UUID, LeaderEpoch, PartitionEpoch, TopicId
 from strandline.proto.kafka.keyed_record import Record
 
 RANGE = ("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff")
@@ -39,7 +40,7 @@ START_MS = 1_000_000
 WALL_MS = 1_700_000_000_000
 
 
-_PARTITION = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(0), PartitionEpoch(0), False)
+_PARTITION = PartitionRecord(ZERO_UUID, 0, (), (), (), (), NO_NODE, LeaderEpoch(0), PartitionEpoch(0), False)
 
 
 def topic_id_of(name: str, made: int = 0) -> TopicId:

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 from strandline.cluster.node import audit_topic
 from strandline.cluster.node.audit_partitions import AppendAuditReply, AppendAuditRequest, AuditPartitions
 from strandline.cluster.node.audit_topic import AuditTopic
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
 from strandline.proto.believed import BelievedClock
@@ -238,7 +239,7 @@ class Cluster:
             for number, leader in enumerate(self.leaders)
         }
         brokers = {number: SimpleNamespace(internal=Endpoint("broker", number)) for number in (1, 2, 3)}
-        topics = {AUDIT_TOPIC: SimpleNamespace(partitions=cast("dict[int, PartitionInfo]", partitions))}
+        topics = {AUDIT_TOPIC: SimpleNamespace(partitions=cast("dict[int, PartitionRecord]", partitions))}
         return cast("MetadataImage", SimpleNamespace(topics=topics if partitions else {}, brokers=brokers))
 
     def _broker(self, number: int) -> AuditPartitions:

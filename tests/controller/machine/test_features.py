@@ -12,8 +12,14 @@ from strandline.controller.features_api import FeatureUpdate, UpdateFeaturesRequ
 from strandline.controller.machine import features as machine
 from strandline.controller.machine.state import MachineSettings
 from strandline.controller.metadata import features
-from strandline.controller.metadata.features import BEFORE_LEVELS, METADATA_FEATURE, OWN_LEVELS, Range
-from strandline.controller.metadata.records import FeatureLevelRecord, MetadataVersionRecord
+from strandline.controller.metadata.features import (
+    BEFORE_LEVELS,
+    METADATA_FEATURE,
+    OWN_LEVELS,
+    FeatureLevelRecord,
+    Range,
+)
+from strandline.controller.metadata.records import MetadataVersionRecord
 from strandline.controller.survey import NodeAnswer, Survey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -207,7 +207,7 @@ class Watched:
     def check(self, before: MetadataImage) -> None:
         image = self.cluster.image
         for topic, info in image.partitions():
-            check_partition(topic.topic_id, info)
+            check_partition(info)
             assert info.leader == NO_NODE or image.is_active(info.leader), info
             assert all(image.is_active(node) for node in info.isr), info
             assert len({image.has_room(node) for node in info.isr}) < 2, info

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
 from strandline.controller.metadata.delta import check_partition, merge
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.ids import NO_NODE, LeaderEpoch, Offset
 
 TOPIC = UUID(int=1)
@@ -319,10 +319,11 @@ CASES = [
 
 def hold(case: Case) -> None:
     """The change is what the case says."""
-    before = PartitionInfo(0, (1, 2, 3), case.isr, case.elr, case.last_known, case.leader, 4, 9, case.recovering)
+    before = PartitionRecord(
+        TOPIC, 0, (1, 2, 3), case.isr, case.elr, case.last_known, case.leader, 4, 9, case.recovering
+    )
     record = PartitionChange(
         before,
-        TOPIC,
         acceptable=lambda node: node in case.alive,
         min_isr=case.min_isr,
         election=case.election,
@@ -339,7 +340,7 @@ def hold(case: Case) -> None:
     assert after.last_known_elr == case.after_last_known
     assert after.recovering == case.after_recovering
     if record is not None:
-        check_partition(TOPIC, after)
+        check_partition(after)
         assert after.partition_epoch == 10
         assert after.leader_epoch == (5 if case.bumps_leader_epoch else 4)
 
@@ -353,10 +354,9 @@ def test_branch_of_the_election(case: Case) -> None:
 
 def test_unclean_election_takes_the_best_log_not_the_first_replica() -> None:
     """Candidates are ranked by (last epoch, log end), never by length alone (design, section 5)."""
-    before = PartitionInfo(0, (1, 2, 3), (), (), (), NO_NODE, 4, 9, False)
+    before = PartitionRecord(TOPIC, 0, (1, 2, 3), (), (), (), NO_NODE, 4, 9, False)
     record = PartitionChange(
         before,
-        TOPIC,
         acceptable=lambda _: True,
         min_isr=2,
         election=Election.UNCLEAN,
@@ -368,9 +368,9 @@ def test_unclean_election_takes_the_best_log_not_the_first_replica() -> None:
 
 def test_leader_that_falls_in_an_isr_of_min_size_leaves_an_eligible_list_behind() -> None:
     """KIP-966: {1,2} with min ISR 2, 1 falls: 2 leads and 1, which holds all that is committed, stays eligible."""
-    before = PartitionInfo(0, (1, 2, 3), (1, 2), (), (), 1, 0, 0, False)
+    before = PartitionRecord(TOPIC, 0, (1, 2, 3), (1, 2), (), (), 1, 0, 0, False)
     record = PartitionChange(
-        before, TOPIC, acceptable=lambda node: node != 1, min_isr=2, target_isr=(2,), reason="broker 1 fenced"
+        before, acceptable=lambda node: node != 1, min_isr=2, target_isr=(2,), reason="broker 1 fenced"
     ).build()
     assert record is not None
     after = merge(before, record)
@@ -395,8 +395,7 @@ def test_the_reason_says_which_rule_elected(before: Any, how: dict[str, Any], wo
     isr, elr, in_doubt, leader = before
     lives = {1} if words is None else {2} - {how.get("lost")}
     record = PartitionChange(
-        PartitionInfo(0, (1, 2, 3), isr, elr, in_doubt, leader, 0, 0, False),
-        TOPIC,
+        PartitionRecord(TOPIC, 0, (1, 2, 3), isr, elr, in_doubt, leader, 0, 0, False),
         acceptable=lives.__contains__,
         min_isr=2,
         position=lambda _: LogPosition(LeaderEpoch(0), Offset(1)),

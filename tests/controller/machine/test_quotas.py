@@ -18,8 +18,9 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.quotas import ClientQuotaRecord
-from strandline.controller.metadata.records import MetadataVersionRecord, decode_record, encode_record
+from strandline.controller.metadata.records import MetadataVersionRecord
 from strandline.controller.metadata.snapshot import image_records, load_image
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.controller.quota_api import AlterQuotasRequest, QuotaAlteration, QuotaChange, QuotaOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError

@@ -12,7 +12,7 @@ from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, decode_record, encode_record
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import (
     RemoveUserScramCredentialRecord,
     ScramKey,
@@ -20,6 +20,7 @@ from strandline.controller.metadata.scram import (
     UserScramCredentialRecord,
 )
 from strandline.controller.metadata.snapshot import image_records, load_image
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramOutcome, ScramUpsertion
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError

@@ -20,16 +20,10 @@ from strandline.controller.metadata.features import (
     supported_by,
 )
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.levels import FIELD_LEVELS, RECORD_LEVELS, level_of
-from strandline.controller.metadata.records import (
-    MAPPERS,
-    MetadataRecord,
-    MetadataVersionRecord,
-    TopicRecord,
-    decode_records,
-    encode_records,
-)
+from strandline.controller.metadata.levels import FIELD_LEVELS, level_of
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, TopicRecord
 from strandline.controller.metadata.snapshot import first_levels, image_records, load_image
+from strandline.controller.metadata.table import TABLE, decode_records, encode_records
 from strandline.proto.errors import FatalError
 
 
@@ -61,13 +55,12 @@ def test_levels_of_the_table_are_a_row_each_in_order() -> None:
 
 def test_levels_of_records_and_fields_are_in_the_table_and_in_the_records() -> None:
     """A name that is mistyped would gate nothing."""
-    kinds = {mapper.kind for mapper in MAPPERS.values()}
-    assert set(RECORD_LEVELS) <= kinds
+    kinds = {row.kind for row in TABLE}
     for kind, fields in FIELD_LEVELS.items():
         assert kind in kinds
         assert set(fields) <= set(kind.__dataclass_fields__)
     numbers = {level.number for level in FEATURES[METADATA_FEATURE].levels}
-    assert {*RECORD_LEVELS.values(), *(n for fields in FIELD_LEVELS.values() for n in fields.values())} <= numbers
+    assert {*(row.level for row in TABLE), *(n for fields in FIELD_LEVELS.values() for n in fields.values())} <= numbers
 
 
 def test_metadata_of_today_count_as_their_level() -> None:

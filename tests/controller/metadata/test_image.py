@@ -23,10 +23,9 @@ from strandline.controller.metadata.records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
-    decode_records,
-    encode_records,
 )
 from strandline.controller.metadata.snapshot import image_records, load_image
+from strandline.controller.metadata.table import decode_records, encode_records
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NO_NODE, Endpoint
 

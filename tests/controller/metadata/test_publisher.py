@@ -15,8 +15,8 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
-    encode_records,
 )
+from strandline.controller.metadata.table import encode_records
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
 from strandline.proto.errors import FatalError
 

@@ -23,14 +23,13 @@ from strandline.controller.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
-    decode_record,
-    encode_record,
 )
 from strandline.controller.metadata.scram import (
     RemoveUserScramCredentialRecord,
     ScramSecretRecord,
     UserScramCredentialRecord,
 )
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.controller.metadata.tiers import (
     DeletedTierRecord,
     TieredSegmentRecord,

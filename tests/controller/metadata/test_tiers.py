@@ -18,10 +18,9 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
-    decode_records,
-    encode_records,
 )
 from strandline.controller.metadata.snapshot import image_records, load_image
+from strandline.controller.metadata.table import decode_records, encode_records
 from strandline.controller.metadata.tiers import (
     DeletedTierRecord,
     TieredSegmentRecord,

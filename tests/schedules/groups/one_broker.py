@@ -14,7 +14,8 @@ from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.differences import diff
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
@@ -80,8 +81,8 @@ class OneBroker:
             min_insync_replicas=min_isr,
         )
         self.replicas.apply([state], [], {})
-        self._next = PartitionInfo(
-            0, (ME, OTHER), isr, (), (), leader, LeaderEpoch(epoch), PartitionEpoch(epoch), False
+        self._next = PartitionRecord(
+            TOPIC_ID, 0, (ME, OTHER), isr, (), (), leader, LeaderEpoch(epoch), PartitionEpoch(epoch), False
         )
 
     def publish(self) -> None:

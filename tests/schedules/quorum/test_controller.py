@@ -13,7 +13,7 @@ from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.partition_change import Election, PartitionChange
 from strandline.controller.metadata.delta import merge
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
@@ -126,22 +126,22 @@ def test_13_a_proposal_reaches_a_zombie_controller() -> None:
 # --- Rules B10 to B12, elections and brokers -------------------------------------------------------------------------
 
 
-def elected(before: PartitionInfo, alive: set[int], **how: object) -> PartitionInfo:
-    change = PartitionChange(before, ZERO_UUID, acceptable=lambda node: node in alive, **how)  # type: ignore[arg-type]
+def elected(before: PartitionRecord, alive: set[int], **how: object) -> PartitionRecord:
+    change = PartitionChange(before, acceptable=lambda node: node in alive, **how)  # type: ignore[arg-type]
     record = change.build()
     return before if record is None else merge(before, record)
 
 
 def test_b_an_eligible_replica_waits_while_anybody_is_in_sync() -> None:
     """B: the ELR is elected only if the ISR is empty; its members may lack what the ISR has written since."""
-    before = PartitionInfo(0, (1, 2, 3), (2, 3), (1,), (), NodeId(2), 4, 9, False)  # type: ignore[arg-type]
+    before = PartitionRecord(ZERO_UUID, 0, (1, 2, 3), (2, 3), (1,), (), NodeId(2), 4, 9, False)  # type: ignore[arg-type]
     after = elected(before, {1, 3}, min_isr=3, target_isr=(3,))
     assert (after.leader, after.isr, after.eligible_leader_replicas) == (3, (3,), (1, 2))
 
 
 def test_b_an_unclean_leader_is_alone() -> None:
     """B: whoever is still in the ISR holds another log than the new leader."""
-    before = PartitionInfo(0, (1, 2, 3), (1,), (3,), (), NodeId(1), 4, 9, False)  # type: ignore[arg-type]
+    before = PartitionRecord(ZERO_UUID, 0, (1, 2, 3), (1,), (3,), (), NodeId(1), 4, 9, False)  # type: ignore[arg-type]
     after = elected(before, {2}, min_isr=2, election=Election.UNCLEAN)
     assert (after.leader, after.isr, after.eligible_leader_replicas, after.recovering) == (2, (2,), (), True)
 

@@ -12,7 +12,8 @@ from quorum_trial import Node, Trial
 from strandline.chaos.sim.ports import Ports
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.records import PartitionRecord, decode_record, encode_record
+from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
 from strandline.controller.quorum.snapshots import SnapshotStore, encode_snapshot
 from strandline.controller.raft.messages import OffsetAndEpoch

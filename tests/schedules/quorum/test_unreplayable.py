@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.controller.metadata.records import ConfigRecord, RemoveTopicRecord, encode_records
+from strandline.controller.metadata.records import ConfigRecord, RemoveTopicRecord
+from strandline.controller.metadata.table import encode_records
 from strandline.controller.quorum.api import CommittedBatch
 from strandline.proto.errors import FatalError
 from tests.controller.sim_cluster import Node, SimCluster

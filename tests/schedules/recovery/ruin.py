@@ -16,7 +16,7 @@ from strandline.chaos.sim.disk_names import Names
 from strandline.client.aio import Admin
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import NewTopic
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.batch import HEADER_SIZE
 from strandline.proto.ids import TopicPartition
 from strandline.replica.partition import Partition
@@ -63,7 +63,7 @@ class Ruin(Site):
     def disk(self, name: str) -> SimDisk:
         return self.world.machines[name].disk
 
-    def partition(self) -> PartitionInfo:
+    def partition(self) -> PartitionRecord:
         image = self.cluster.newest_image()
         assert image is not None
         return image.topics["t"].partitions[0]

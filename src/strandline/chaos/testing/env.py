@@ -16,7 +16,7 @@ from strandline.chaos.testing.asked import as_texts
 from strandline.chaos.testing.faults import SimFaults
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
-from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionRecord
 
 POLL_MS = 20.0
 WAIT_S = 60.0
@@ -180,7 +180,7 @@ class Env:
                 raise TimeoutError(f"waited {timeout_s:g} s of virtual time for {what or holds}")
             await self._world.sleep_ms(POLL_MS)
 
-    def _partition(self, topic: str, partition: int) -> PartitionInfo | None:
+    def _partition(self, topic: str, partition: int) -> PartitionRecord | None:
         image = self._cluster.newest_image()
         found = None if image is None else image.topics.get(topic)
         return None if found is None else found.partitions.get(partition)

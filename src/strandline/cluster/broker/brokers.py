@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from strandline.cluster.broker.request import RequestContext
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
 from strandline.proto.kafka.fields import INT32, NO_TAGS, array_head, nullable_string, string, tag_section, tagged_field
@@ -127,11 +128,11 @@ class Brokers:
         return tag_section([tagged_field(NODE_ENDPOINTS_TAG, array_head(len(entries), True) + b"".join(entries))])
 
 
-def reachable(broker: BrokerInfo | None, listener: str) -> bool:
+def reachable(broker: RegisterBrokerRecord | None, listener: str) -> bool:
     """The broker lives and has the listener."""
     return broker is not None and not broker.fenced and listener in broker.listeners
 
 
-def offline_replicas(image: MetadataImage, partition: PartitionInfo, listener: str) -> list[NodeId]:
+def offline_replicas(image: MetadataImage, partition: PartitionRecord, listener: str) -> list[NodeId]:
     """The replicas on brokers that cannot be reached."""
     return [node for node in partition.replicas if not reachable(image.brokers.get(node), listener)]

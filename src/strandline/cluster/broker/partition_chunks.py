@@ -11,7 +11,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from strandline.cluster.broker.brokers import offline_replicas, reachable
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, NodeId
 from strandline.proto.kafka.fields import INT16, INT32, NO_TAGS, array_head, int32_array
@@ -93,7 +94,7 @@ def encode_partitions(
     return bytes(out)
 
 
-def _leader_of(image: MetadataImage, info: PartitionInfo, listener: str, shape: Shape) -> tuple[ErrorCode, int]:
+def _leader_of(image: MetadataImage, info: PartitionRecord, listener: str, shape: Shape) -> tuple[ErrorCode, int]:
     broker = image.brokers.get(info.leader)
     if broker is None:
         return ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE

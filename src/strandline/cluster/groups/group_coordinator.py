@@ -20,7 +20,8 @@ from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ports import Clock, Rng
@@ -122,7 +123,7 @@ class GroupCoordinator:
                 return partition
             await asyncio.sleep(NEWS_MS / 1000)
 
-    def placed(self, group_id: str) -> PartitionInfo | None:
+    def placed(self, group_id: str) -> PartitionRecord | None:
         """The partition that has the group, or None while the topic does not exist."""
         topic = self._image().topics.get(OFFSETS_TOPIC)
         return None if topic is None else topic.partitions[partition_of(group_id, len(topic.partitions))]

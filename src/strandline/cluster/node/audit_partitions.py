@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from strandline.cluster.broker.handlers.produce import ZSTD_VERSION_MIN, batch_fault
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.audit import AUDIT_TOPIC
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -111,7 +112,7 @@ class AuditPartitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{AUDIT_TOPIC} is being created")
         return topic
 
-    def _choose(self, topic: TopicInfo) -> PartitionInfo | None:
+    def _choose(self, topic: TopicInfo) -> PartitionRecord | None:
         """One that is led here, else one that is led at all; the last one as long as that is so, for lines are read in
         the order of their partition."""
         with_leader = [one for one in topic.partitions.values() if one.has_leader]
@@ -138,7 +139,7 @@ class AuditPartitions:
                 waiting.cancel(ErrorCode.REQUEST_TIMED_OUT)
         return AppendAuditReply(outcome.error, outcome.message)
 
-    async def _give(self, partition: PartitionInfo, batch: bytes) -> AppendAuditReply:
+    async def _give(self, partition: PartitionRecord, batch: bytes) -> AppendAuditReply:
         leader = self._image().brokers.get(partition.leader)
         if leader is None:
             return AppendAuditReply(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {partition.leader} is not registered")

@@ -22,14 +22,10 @@ from strandline.controller.metadata.features import (
     first_features,
 )
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import (
-    MetadataRecord,
-    MetadataVersionRecord,
-    decode_record,
-    encode_record,
-)
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import ScramKey, scram_record
 from strandline.controller.metadata.snapshot import level_records
+from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.log.disk import Disk, read_file, write_file_durably
 from strandline.proto.errors import ConfigError, CorruptLogError, FatalError
 from strandline.proto.ports import Rng

@@ -11,7 +11,8 @@ from strandline.controller import broker_api, operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, ResourceType, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, ResourceType, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.metadata.settings import BrokerSettings
 from strandline.log.findings import RecoveryFinding
 from strandline.proto.ids import (
@@ -67,7 +68,7 @@ class ReplicaFeed:
         if changes or deleted or delta.brokers:
             self._replicas.apply(changes, deleted, broker_states(image))
 
-    def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionInfo]]:
+    def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionRecord]]:
         """Partitions with a replica here, now or before, whose metadata or settings changed."""
         changed: dict[TopicId, dict[int, None]] = {topic: dict(numbers) for topic, numbers in delta.partitions.items()}
         for reconfigured in self._reconfigured(delta, image):
@@ -96,7 +97,7 @@ class ReplicaFeed:
                 return list(image.topics.values())
         return list(topics.values())
 
-    def _state(self, image: MetadataImage, topic: TopicInfo, info: PartitionInfo) -> PartitionState:
+    def _state(self, image: MetadataImage, topic: TopicInfo, info: PartitionRecord) -> PartitionState:
         resolver = self._resolver
         return PartitionState(
             topic=topic.name,

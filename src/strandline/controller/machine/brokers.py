@@ -37,11 +37,12 @@ from strandline.controller.machine.state import (
 )
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.features import excluded
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
@@ -126,7 +127,7 @@ def register_broker(
 
 def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) -> list[MetadataRecord]:
     """The change of each partition that counts on the broker, by what its recovery found."""
-    partitions: dict[LogVerdict, list[tuple[TopicInfo, PartitionInfo]]] = {verdict: [] for verdict in LogVerdict}
+    partitions: dict[LogVerdict, list[tuple[TopicInfo, PartitionRecord]]] = {verdict: [] for verdict in LogVerdict}
     for topic, partition in state.partitions_that_count_on(node_id):
         synced = state.acks_are_synced(partition)
         partitions[logs.verdict(topic, partition, acks_are_synced=synced)].append((topic, partition))
@@ -152,7 +153,7 @@ def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool
 
 
 def _registration(
-    request: RegisterBrokerRequest, epoch: BrokerEpoch, amended: BrokerInfo | None, *, acks_unsynced: bool
+    request: RegisterBrokerRequest, epoch: BrokerEpoch, amended: RegisterBrokerRecord | None, *, acks_unsynced: bool
 ) -> RegisterBrokerRecord:
     # rule B12/broker-starts-unfenced
     return RegisterBrokerRecord(
@@ -283,7 +284,7 @@ def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) 
 
 
 def change_room(
-    state: MachineState, broker: BrokerInfo, *, full: bool, but: list[MetadataRecord]
+    state: MachineState, broker: RegisterBrokerRecord, *, full: bool, but: list[MetadataRecord]
 ) -> list[MetadataRecord]:
     """Schedule 57: a broker without room leaves every ISR and leads nothing, where a member with room is left; with
     room again it leads where the others have none. Each partition changes once: what `but` has of one settles it."""
@@ -305,13 +306,13 @@ def change_room(
     return [BrokerChangeRecord(node_id, broker.broker_epoch, disk_full=full), *records]
 
 
-def _current(broker: BrokerInfo) -> BrokerState:
+def _current(broker: RegisterBrokerRecord) -> BrokerState:
     if broker.fenced:
         return BrokerState.FENCED
     return BrokerState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerState.UNFENCED
 
 
-def _next(state: MachineState, broker: BrokerInfo, current: BrokerState, request: Heartbeat) -> BrokerState:
+def _next(state: MachineState, broker: RegisterBrokerRecord, current: BrokerState, request: Heartbeat) -> BrokerState:
     if current is BrokerState.FENCED:
         if request.want_shutdown:  # rule B12/fenced-broker-waits-for-leaderships-it-has-not
             return BrokerState.SHUTDOWN_NOW
@@ -342,7 +343,7 @@ def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRec
     return records
 
 
-def unfence(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
+def unfence(state: MachineState, broker: RegisterBrokerRecord) -> list[MetadataRecord]:
     """Unfence the broker, and elect it where a partition has no leader and it may lead."""
     node_id = broker.node_id
     records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, fenced=False)]
@@ -350,7 +351,7 @@ def unfence(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
     return records
 
 
-def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
+def begin_controlled_shutdown(state: MachineState, broker: RegisterBrokerRecord) -> list[MetadataRecord]:
     """Mark the broker as shutting down, take it out of every ISR, and give its leaderships to replicas in sync."""
     mark("controlled-shutdown")
     node_id = broker.node_id

@@ -16,14 +16,8 @@ from strandline.controller.api import (
 from strandline.controller.machine import tiering
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import (
-    ConfigResource,
-    MetadataImage,
-    PartitionInfo,
-    ResourceType,
-    TopicInfo,
-)
-from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord
+from strandline.controller.metadata.image import ConfigResource, MetadataImage, ResourceType, TopicInfo
+from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord, PartitionRecord
 from strandline.controller.metadata.settings import (
     AGREED_KEYS,
     BROKER_SETTINGS,
@@ -157,7 +151,7 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
     return changes
 
 
-def _min_isr_rises(state: MachineState, after: MetadataImage, topic: TopicInfo, partition: PartitionInfo) -> bool:
+def _min_isr_rises(state: MachineState, after: MetadataImage, topic: TopicInfo, partition: PartitionRecord) -> bool:
     old, new = (
         state.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)) for image in (state.image, after)
     )

@@ -19,8 +19,8 @@ from strandline.controller.machine.partition_change import Election
 from strandline.controller.machine.replica_reports import TrackedOffsets
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import merge
-from strandline.controller.metadata.image import PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
+from strandline.controller.metadata.image import TopicInfo
+from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -129,7 +129,7 @@ def _failed(state: MachineState, ref: PartitionRef, error: KafkaError, now_ms: f
     )
 
 
-def candidates_of(state: MachineState, topic: TopicInfo, partition: PartitionInfo, now_ms: float) -> list[Candidate]:
+def candidates_of(state: MachineState, topic: TopicInfo, partition: PartitionRecord, now_ms: float) -> list[Candidate]:
     """The replicas, best first by (last epoch, log end), and what each would lack as a leader."""
     committed = state.offsets.high_watermark(topic.topic_id, partition.partition)
     ranked = state.offsets.rank(topic.topic_id, partition.partition, partition.replicas)
@@ -147,7 +147,7 @@ def candidates_of(state: MachineState, topic: TopicInfo, partition: PartitionInf
 
 
 def _candidate(
-    partition: PartitionInfo, node_id: NodeId, report: TrackedOffsets | None, *, committed: int, now_ms: float
+    partition: PartitionRecord, node_id: NodeId, report: TrackedOffsets | None, *, committed: int, now_ms: float
 ) -> Candidate:
     known = report is not None and committed >= 0
     return Candidate(
@@ -163,7 +163,7 @@ def _candidate(
     )
 
 
-def imbalanced(state: MachineState) -> list[tuple[TopicInfo, PartitionInfo]]:
+def imbalanced(state: MachineState) -> list[tuple[TopicInfo, PartitionRecord]]:
     """Partitions whose preferred leader could lead and does not."""
     return [
         (topic, partition)
@@ -222,7 +222,7 @@ def describe_replicas(
 
 
 def _report(
-    state: MachineState, topic: TopicInfo, partition: PartitionInfo, node_id: NodeId, now_ms: float
+    state: MachineState, topic: TopicInfo, partition: PartitionRecord, node_id: NodeId, now_ms: float
 ) -> ReplicaReport:
     report = state.offsets.of(topic.topic_id, partition.partition, node_id)
     if report is None:
@@ -238,7 +238,7 @@ def _report(
     )
 
 
-def why_nobody_leads(state: MachineState, topic: TopicInfo, partition: PartitionInfo) -> str:
+def why_nobody_leads(state: MachineState, topic: TopicInfo, partition: PartitionRecord) -> str:
     """Which brokers could lead a partition, and what each waits for; empty where one leads."""
     if partition.has_leader:
         return ""
@@ -275,12 +275,12 @@ def why_nobody_leads(state: MachineState, topic: TopicInfo, partition: Partition
     )
 
 
-def _is_hindered(state: MachineState, topic: TopicInfo, partition: PartitionInfo, node: NodeId) -> bool:
+def _is_hindered(state: MachineState, topic: TopicInfo, partition: PartitionRecord, node: NodeId) -> bool:
     lives = state.image.is_active(node) and state.can_serve(node, topic, partition)
     return not lives or state.position(node, topic, partition) is None
 
 
-def _hindrance(state: MachineState, topic: TopicInfo, partition: PartitionInfo, node: NodeId) -> str:
+def _hindrance(state: MachineState, topic: TopicInfo, partition: PartitionRecord, node: NodeId) -> str:
     if not state.image.is_active(node):
         return "is away"
     if not state.can_serve(node, topic, partition):

@@ -6,8 +6,8 @@ from strandline.controller.broker_api import AlterPartitionReply, AlterPartition
 from strandline.controller.machine.partition_change import PartitionChange
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import merge
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, NodeId, TopicId, TopicIdPartition
@@ -44,7 +44,7 @@ def once(key: TopicIdPartition, seen: set[TopicIdPartition]) -> None:
     seen.add(key)
 
 
-def check_leader(partition: PartitionInfo, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
+def check_leader(partition: PartitionRecord, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
     """Whether the sender leads in an epoch that this controller knows.
 
     Raises:
@@ -88,7 +88,7 @@ def _alter_one(
     return _outcome(state, topic, after), record
 
 
-def _must_heal_first(state: MachineState, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+def _must_heal_first(state: MachineState, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
     """A replica that has rotted joins once its whole leader has healed it. Where the leader has rotted too, what is
     missing may be gone for good, and that must not stop the partition."""
     # schedule 80/rotten-replica-joins, schedule 80/rotten-replicas-join-no-rotten-leader
@@ -102,7 +102,7 @@ def accepted(change: PartitionChange, topic_id: TopicId, partition: int) -> Part
     return change.build() or PartitionChangeRecord(topic_id, partition, reason="its leader kept the ISR")
 
 
-def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionInfo) -> AlterPartitionOutcome:
+def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionRecord) -> AlterPartitionOutcome:
     return AlterPartitionOutcome(
         topic_id=topic.topic_id,
         partition=partition.partition,
@@ -116,7 +116,7 @@ def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionInfo) ->
     )
 
 
-def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, item: AlterPartitionItem) -> None:
+def validate(image: MetadataImage, sender: NodeId, partition: PartitionRecord, item: AlterPartitionItem) -> None:
     """Judge one proposal, in the order of the table of rule B2; the first that fails decides.
 
     Raises:
@@ -150,7 +150,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} {why}.")
 
 
-def _validate_isr(partition: PartitionInfo, item: AlterPartitionItem) -> None:
+def _validate_isr(partition: PartitionRecord, item: AlterPartitionItem) -> None:
     nodes = [member.node_id for member in item.new_isr]
     # rule B2/isr-beyond-the-replicas, rule B2/isr-names-a-member-twice
     if not nodes or len(set(nodes)) != len(nodes) or any(node not in partition.replicas for node in nodes):

@@ -20,7 +20,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from strandline.controller.broker_api import RegisterBrokerRequest
-from strandline.controller.metadata.image import BrokerInfo, PartitionInfo, TopicInfo
+from strandline.controller.metadata.image import TopicInfo
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.log.findings import LogCondition
 from strandline.log.lives import life_of_epoch
 from strandline.proto.error_codes import ErrorCode
@@ -45,7 +46,7 @@ class _Found(NamedTuple):
 class RegisteredLogs:
     """What a registration says of the broker's logs, and the verdict on each of them."""
 
-    def __init__(self, request: RegisterBrokerRequest, existing: BrokerInfo | None) -> None:
+    def __init__(self, request: RegisterBrokerRequest, existing: RegisterBrokerRecord | None) -> None:
         """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
         self.everything_lost = existing is None or _is_another_directory(request, existing)
         # rule B11/any-clean-marker-will-do
@@ -66,7 +67,7 @@ class RegisteredLogs:
                 else:
                     self._by_id[TopicIdPartition(topic.topic_id, number)] = found
 
-    def verdict(self, topic: TopicInfo, partition: PartitionInfo, *, acks_are_synced: bool) -> LogVerdict:
+    def verdict(self, topic: TopicInfo, partition: PartitionRecord, *, acks_are_synced: bool) -> LogVerdict:
         """The verdict on its replica of a partition that counts on it."""
         if self.everything_lost:
             return LogVerdict.LOST
@@ -90,7 +91,7 @@ class RegisteredLogs:
         return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT  # schedule 53/whole-log-is-taken-for-cut
 
 
-def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) -> bool:
+def _is_another_directory(request: RegisterBrokerRequest, existing: RegisterBrokerRecord) -> bool:
     if request.directory_id is None or request.directory_id != existing.directory_id:  # schedule 26/another-disk-counts
         mark("disk-lost")
         return True

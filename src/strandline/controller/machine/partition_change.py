@@ -28,9 +28,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from strandline.controller.metadata.image import PartitionInfo
-from strandline.controller.metadata.records import PartitionChangeRecord
-from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, Offset, TopicId
+from strandline.controller.metadata.records import PartitionChangeRecord, PartitionRecord
+from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, Offset
 from strandline.proto.marks import mark
 
 
@@ -111,8 +110,7 @@ class PartitionChange:
 
     def __init__(
         self,
-        partition: PartitionInfo,
-        topic_id: TopicId,
+        partition: PartitionRecord,
         *,
         acceptable: Callable[[NodeId], bool],
         min_isr: int,
@@ -139,7 +137,6 @@ class PartitionChange:
         lives, the others of the last ISR are waited for, which `on_wait` is told.
         """
         self._partition = partition
-        self._topic_id = topic_id
         self._acceptable = acceptable
         self._min_isr = min_isr
         self._election = election
@@ -180,7 +177,7 @@ class PartitionChange:
             self._recovering = True  # rule B10/unclean-leader-does-not-recover
         last_known = self._next_in_doubt(rule) if self._synced else self._next_last_known_leader(leader)
         record = PartitionChangeRecord(
-            topic_id=self._topic_id,
+            topic_id=old.topic_id,
             partition=old.partition,
             isr=None if self._isr == old.isr else self._isr,
             eligible_leader_replicas=None if self._elr == old.eligible_leader_replicas else self._elr,

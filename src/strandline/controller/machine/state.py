@@ -14,8 +14,8 @@ from strandline.controller.machine.unproven import UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import OWN_LEVELS, Supported
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import MetadataRecord, PartitionRecord, RegisterBrokerRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
@@ -117,7 +117,7 @@ class MachineState:
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
 
-    def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> BrokerInfo:
+    def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> RegisterBrokerRecord:
         """The registered broker. Raises KafkaError STALE_BROKER_EPOCH when it is not the one of that epoch."""
         broker = self.image.brokers.get(node_id)
         if broker is None:
@@ -132,7 +132,7 @@ class MachineState:
     def change(
         self,
         topic: TopicInfo,
-        partition: PartitionInfo,
+        partition: PartitionRecord,
         reason: str,
         *,
         acceptable: Callable[[NodeId], bool] | None = None,
@@ -157,7 +157,6 @@ class MachineState:
         # schedule 56/unserved-replica-is-elected, schedule 80/rotten-leader-leads-on
         return PartitionChange(
             partition,
-            topic.topic_id,
             acceptable=lambda node: lives(node) and self.can_serve(node, topic, partition),
             min_isr=self.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)),
             election=election,
@@ -175,26 +174,26 @@ class MachineState:
             reason=reason,
         )
 
-    def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+    def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
         """The broker has not reported that it cannot serve its replica."""
         return not self.unserved.has(node_id, topic.topic_id, partition.partition)
 
-    def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+    def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
         """The broker has not reported rot in its replica."""
         return not self.rotten.has(node_id, topic.topic_id, partition.partition)
 
-    def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+    def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
         """The broker has reported neither rot in its replica, nor that this one has no room though others have."""
         cramped = self.without_room.has(node_id, topic.topic_id, partition.partition)
         return not cramped and self.is_whole(node_id, topic, partition)  # schedule 57/a-full-directory-leads
 
-    def acks_are_synced(self, partition: PartitionInfo) -> bool:
+    def acks_are_synced(self, partition: PartitionRecord) -> bool:
         """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""
         brokers = (self.image.brokers.get(node) for node in partition.replicas)
         # rule B11/one-broker-that-acks-unsynced-is-overlooked
         return not any(broker is not None and broker.acks_unsynced for broker in brokers)
 
-    def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> LogPosition | None:
+    def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> LogPosition | None:
         """Where a replica's log ends while its partition has no leader, as the registered process reported it. None
         without a report in this leader epoch: an older one need not hold any more."""
         report = self.offsets.of(topic.topic_id, partition.partition, node_id)
@@ -208,7 +207,7 @@ class MachineState:
 
     def changes(
         self,
-        partitions: Iterable[tuple[TopicInfo, PartitionInfo]],
+        partitions: Iterable[tuple[TopicInfo, PartitionRecord]],
         reason: str,
         *,
         remove: NodeId = NO_NODE,
@@ -247,11 +246,11 @@ class MachineState:
                 records.append(record)
         return records
 
-    def partitions_in_isr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+    def partitions_in_isr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions that have the broker in their ISR."""
         return [item for item in self.image.partitions() if node_id in item[1].isr]
 
-    def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+    def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions that have the broker in their ISR, among their eligible leader replicas, or in doubt."""
         return [
             item
@@ -259,13 +258,13 @@ class MachineState:
             if node_id in (*item[1].isr, *item[1].eligible_leader_replicas, *item[1].last_known_elr)
         ]
 
-    def partition_of(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionInfo] | None:
+    def partition_of(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionRecord] | None:
         """The partition, or None."""
         topic = self.image.topic_by_id.get(key.topic_id)
         partition = None if topic is None else topic.partitions.get(key.partition)
         return None if topic is None or partition is None else (topic, partition)
 
-    def known_partition(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionInfo]:
+    def known_partition(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionRecord]:
         """The partition. Raises KafkaError UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.image.topic_by_id.get(key.topic_id)
         if topic is None:
@@ -277,7 +276,7 @@ class MachineState:
             )
         return topic, partition
 
-    def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+    def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions without a leader."""
         return [item for item in self.image.partitions() if not item[1].has_leader]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from strandline.controller.broker_api import AlterTiersReply, AlterTiersRequest
 from strandline.controller.machine.isr import check_leader, once
 from strandline.controller.machine.state import MachineState, Result
-from strandline.controller.metadata.image import PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.image import TopicInfo
+from strandline.controller.metadata.records import MetadataRecord, PartitionRecord
 from strandline.controller.metadata.settings import TopicSettings
 from strandline.controller.metadata.tiers import (
     REMOTE_STORAGE_ENABLE,
@@ -64,7 +64,7 @@ def _alter_one(state: MachineState, sender: NodeId, change: TierChange) -> list[
     return records
 
 
-def _check_sender(partition: PartitionInfo, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
+def _check_sender(partition: PartitionRecord, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
     """In the order of `machine.isr.validate`.
 
     Raises:

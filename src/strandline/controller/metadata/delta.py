@@ -16,10 +16,8 @@ from strandline.controller.metadata.features import (
     what_to_install,
 )
 from strandline.controller.metadata.image import (
-    BrokerInfo,
     ConfigResource,
     MetadataImage,
-    PartitionInfo,
     ResourceType,
     TopicInfo,
     topic_resource,
@@ -114,17 +112,17 @@ class MetadataDelta:
         self.partitions: dict[TopicId, dict[int, None]] = {}
         self.created_topics: dict[TopicId, None] = {}
         self.deleted_topics: dict[TopicId, TopicInfo] = {}
-        self.brokers: dict[NodeId, BrokerInfo | None] = {}
+        self.brokers: dict[NodeId, RegisterBrokerRecord | None] = {}
         self.configs: dict[ConfigResource, dict[str, None]] = {}
         self.scram = ScramDelta(base.scram)
         self.acls: dict[AclBinding, bool] = {}
         self.quotas = QuotasDelta(base.quotas)
         self.tiers = TiersDelta(base.tiering)
-        self._brokers: dict[NodeId, BrokerInfo] | None = None
+        self._brokers: dict[NodeId, RegisterBrokerRecord] | None = None
         self._topics: dict[str, TopicInfo] | None = None
         self._topic_by_id: dict[TopicId, TopicInfo] | None = None
         self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
-        self._own_topics: dict[TopicId, dict[int, PartitionInfo]] = {}
+        self._own_topics: dict[TopicId, dict[int, PartitionRecord]] = {}
         self._acls: dict[AclBinding, None] | None = None
 
     @property
@@ -205,21 +203,7 @@ class MetadataDelta:
                 f"A record registers broker {record.node_id} of epoch {record.broker_epoch}; neither can be negative: "
                 "the metadata is damaged."
             )
-        self._set_broker(
-            BrokerInfo(
-                node_id=record.node_id,
-                incarnation_id=record.incarnation_id,
-                broker_epoch=record.broker_epoch,
-                listeners=dict(record.listeners),
-                internal=record.internal,
-                rack=record.rack,
-                fenced=record.fenced,
-                in_controlled_shutdown=record.in_controlled_shutdown,
-                directory_id=record.directory_id,
-                acks_unsynced=record.acks_unsynced,
-                disk_full=record.disk_full,
-            )
-        )
+        self._set_broker(record)
 
     def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
         self._broker_of(record.node_id, record.broker_epoch, "unregister")
@@ -247,7 +231,7 @@ class MetadataDelta:
                 f"A record creates topic {record.name!r} with id {record.topic_id}, which topic "
                 f"{by_id[record.topic_id].name!r} has already: the metadata is damaged."
             )
-        partitions: dict[int, PartitionInfo] = {}
+        partitions: dict[int, PartitionRecord] = {}
         self._own_topics[record.topic_id] = partitions
         topic = TopicInfo(record.name, record.topic_id, partitions)
         topics[record.name] = topic
@@ -278,18 +262,7 @@ class MetadataDelta:
                 f"A record adds partition {record.partition} to topic {record.topic_id}, which has {len(partitions)}: "
                 "the metadata is damaged."
             )
-        info = PartitionInfo(
-            partition=record.partition,
-            replicas=record.replicas,
-            isr=record.isr,
-            eligible_leader_replicas=record.eligible_leader_replicas,
-            last_known_elr=record.last_known_elr,
-            leader=record.leader,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-            recovering=record.recovering,
-        )
-        self._put_partition(record.topic_id, partitions, info)
+        self._put_partition(partitions, record)
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
         partitions = self._writable_partitions(record.topic_id, "change a partition of")
@@ -299,7 +272,7 @@ class MetadataDelta:
                 f"A record changes partition {record.partition} of topic {record.topic_id}, which does not exist: "
                 "the metadata is damaged."
             )
-        self._put_partition(record.topic_id, partitions, merge(old, record))
+        self._put_partition(partitions, merge(old, record))
 
     def _config(self, record: ConfigRecord) -> None:
         self._require_version()
@@ -386,7 +359,7 @@ class MetadataDelta:
             self._acls = dict(self.base.acls)
         return self._acls
 
-    def _writable_brokers(self) -> dict[NodeId, BrokerInfo]:
+    def _writable_brokers(self) -> dict[NodeId, RegisterBrokerRecord]:
         if self._brokers is None:
             self._brokers = dict(self.base.brokers)
         return self._brokers
@@ -406,7 +379,7 @@ class MetadataDelta:
             self._configs = dict(self.base.configs)
         return self._configs
 
-    def _writable_partitions(self, topic_id: TopicId, what: str) -> dict[int, PartitionInfo]:
+    def _writable_partitions(self, topic_id: TopicId, what: str) -> dict[int, PartitionRecord]:
         own = self._own_topics.get(topic_id)
         if own is None:
             topic = self._topic_of(topic_id, what)
@@ -416,12 +389,12 @@ class MetadataDelta:
             self._writable_topic_by_id()[topic_id] = copy
         return own
 
-    def _put_partition(self, topic_id: TopicId, partitions: dict[int, PartitionInfo], info: PartitionInfo) -> None:
-        check_partition(topic_id, info)
-        partitions[info.partition] = info
-        self.partitions.setdefault(topic_id, {})[info.partition] = None
+    def _put_partition(self, partitions: dict[int, PartitionRecord], partition: PartitionRecord) -> None:
+        check_partition(partition)
+        partitions[partition.partition] = partition
+        self.partitions.setdefault(partition.topic_id, {})[partition.partition] = None
 
-    def _set_broker(self, broker: BrokerInfo) -> None:
+    def _set_broker(self, broker: RegisterBrokerRecord) -> None:
         self._writable_brokers()[broker.node_id] = broker
         self.brokers[broker.node_id] = broker
 
@@ -439,7 +412,7 @@ class MetadataDelta:
                 "the metadata is damaged."
             )
 
-    def _broker_of(self, node_id: NodeId, broker_epoch: int, what: str) -> BrokerInfo:
+    def _broker_of(self, node_id: NodeId, broker_epoch: int, what: str) -> RegisterBrokerRecord:
         brokers = self.base.brokers if self._brokers is None else self._brokers
         broker = brokers.get(node_id)
         if broker is None or broker.broker_epoch != broker_epoch:
@@ -455,12 +428,13 @@ class MetadataDelta:
             raise FatalError("The metadata does not begin with its metadata.version record: it is damaged.")
 
 
-def merge(old: PartitionInfo, change: PartitionChangeRecord) -> PartitionInfo:
+def merge(old: PartitionRecord, change: PartitionChangeRecord) -> PartitionRecord:
     """The partition after a change. Naming a leader bumps the leader epoch, any change the partition epoch."""
     # rule B1/election-without-a-leader-epoch, rule B1/isr-change-bumps-the-leader-epoch
     leader_epoch = old.leader_epoch if change.leader is None else LeaderEpoch(old.leader_epoch + 1)
     # rule B1/change-without-a-partition-epoch
-    return PartitionInfo(
+    return PartitionRecord(
+        topic_id=old.topic_id,
         partition=old.partition,
         replicas=old.replicas if change.replicas is None else change.replicas,
         isr=old.isr if change.isr is None else change.isr,
@@ -475,7 +449,7 @@ def merge(old: PartitionInfo, change: PartitionChangeRecord) -> PartitionInfo:
     )
 
 
-def check_partition(topic_id: TopicId, info: PartitionInfo) -> None:
+def check_partition(info: PartitionRecord) -> None:
     """The invariants of a partition at rest; a breach means damaged metadata or a bug, and the node must stop.
 
     * the replicas are distinct, no negative node ids, and not empty; ISR and ELR lie within them;
@@ -499,7 +473,7 @@ def check_partition(topic_id: TopicId, info: PartitionInfo) -> None:
     elif min(replicas) < 0 or info.leader_epoch < 0 or info.partition_epoch < 0:
         broken = "a node id or an epoch of it is negative"
     if broken:
-        raise FatalError(f"Partition {info.partition} of topic {topic_id} cannot stand, {broken}: {info}")
+        raise FatalError(f"Partition {info.partition} of topic {info.topic_id} cannot stand, {broken}: {info}")
 
 
 _APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {

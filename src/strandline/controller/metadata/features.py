@@ -5,7 +5,7 @@ log, so that a roll to a new build can be taken back until the levels are raised
 names are Kafka's; the numbers of metadata.version are our own.
 
 One row a level: whoever adds a record, a field or a rule of replay adds a row to `metadata.version` and names its level
-in `RECORD_LEVELS` or `FIELD_LEVELS` (`strandline.controller.metadata.levels`).
+in the table of records or in `FIELD_LEVELS` (`strandline.controller.metadata.levels`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.messages.fields import UInt32
 
 METADATA_FEATURE = "metadata.version"
@@ -110,7 +111,7 @@ FEATURES: Mapping[str, Feature] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureLevelRecord:
+class FeatureLevelRecord(MetadataRecord):
     """A feature other than metadata.version has this level from now on; 0: none.
 
     Attributes:

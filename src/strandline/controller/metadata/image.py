@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from uuid import UUID
 
 from strandline.controller.metadata.features import finalized_levels
 from strandline.controller.metadata.quotas import QuotasImage
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.controller.metadata.scram import NO_SCRAM, ScramImage
 from strandline.controller.metadata.tiers import NO_TIERS, TiersImage
 from strandline.proto.acls import AclBinding
 from strandline.proto.ids import (
-    NO_NODE,
-    BrokerEpoch,
-    Endpoint,
-    LeaderEpoch,
     NodeId,
-    PartitionEpoch,
     ProducerId,
     TopicId,
     TopicIdPartition,
@@ -58,83 +53,12 @@ def broker_resource(node_id: NodeId) -> ConfigResource:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerInfo:
-    """One registered broker.
-
-    Attributes:
-        incarnation_id: names the process; drawn anew at every start.
-        broker_epoch: offset of the registration record: one process lifetime.
-        listeners: advertised endpoints of the client listeners, by listener name.
-        internal: where other nodes reach it (replication, probes).
-        rack: the failure zone, or None.
-        fenced: not alive as far as the controller knows: in no ISR, leads nothing.
-        in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
-        directory_id: names its data directory; None where it did not report one.
-        acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
-            counts in acks need not be on any disk.
-        disk_full: its disk has no room, as it said itself: its replicas are read and take no writes. It leads nothing
-            and is in no ISR where a replica with room is in sync (schedule 57).
-    """
-
-    node_id: NodeId
-    incarnation_id: UUID
-    broker_epoch: BrokerEpoch
-    listeners: Mapping[str, Endpoint]
-    internal: Endpoint
-    rack: str | None
-    fenced: bool
-    in_controlled_shutdown: bool
-    directory_id: UUID | None = None
-    acks_unsynced: bool = False
-    disk_full: bool = False
-
-    @property
-    def active(self) -> bool:
-        """May lead partitions and join ISRs."""
-        return not self.fenced and not self.in_controlled_shutdown
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """One partition.
-
-    Attributes:
-        replicas: the assignment; the first is the preferred leader.
-        isr: in-sync replicas, in the order in which they were recorded.
-        eligible_leader_replicas: left the ISR below min.insync, yet hold all that is committed (KIP-966).
-        last_known_elr: members of the last ISR that are in doubt: their logs were cut when they were recovered. Where a
-            replica's broker acks what is not synced: the last known leader while there is none (Kafka's use of it).
-        leader: NO_NODE while there is none.
-        leader_epoch: bumped at each election; partition_epoch: bumped at each change of this partition.
-        recovering: the leader was elected uncleanly and has not finished recovering.
-    """
-
-    partition: int
-    replicas: tuple[NodeId, ...]
-    isr: tuple[NodeId, ...]
-    eligible_leader_replicas: tuple[NodeId, ...]
-    last_known_elr: tuple[NodeId, ...]
-    leader: NodeId
-    leader_epoch: LeaderEpoch
-    partition_epoch: PartitionEpoch
-    recovering: bool
-
-    @property
-    def has_leader(self) -> bool:
-        return self.leader != NO_NODE
-
-    @property
-    def preferred_leader(self) -> NodeId:
-        return self.replicas[0]
-
-
-@dataclass(frozen=True, slots=True)
 class TopicInfo:
     """One topic; its partitions are numbered 0, 1, ... without a gap."""
 
     name: str
     topic_id: TopicId
-    partitions: Mapping[int, PartitionInfo]
+    partitions: Mapping[int, PartitionRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +85,7 @@ class MetadataImage:
     offset: int = -1
     epoch: int = -1
     timestamp_ms: int = 0
-    brokers: Mapping[NodeId, BrokerInfo] = field(default_factory=dict)
+    brokers: Mapping[NodeId, RegisterBrokerRecord] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     topic_by_id: Mapping[TopicId, TopicInfo] = field(default_factory=dict)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
@@ -176,7 +100,7 @@ class MetadataImage:
         """The finalized level of every feature; none in the empty image."""
         return finalized_levels(self.metadata_version, self.features)
 
-    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+    def partition(self, topic: str, partition: int) -> PartitionRecord | None:
         """The partition by its topic's name, or None."""
         info = self.topics.get(topic)
         return None if info is None else info.partitions.get(partition)
@@ -209,7 +133,7 @@ class MetadataImage:
         broker = self.brokers.get(node_id)
         return broker is None or not broker.disk_full
 
-    def partitions(self) -> Iterator[tuple[TopicInfo, PartitionInfo]]:
+    def partitions(self) -> Iterator[tuple[TopicInfo, PartitionRecord]]:
         """Every partition with its topic, in the order of topic creation and partition number."""
         for topic in self.topics.values():
             for partition in topic.partitions.values():

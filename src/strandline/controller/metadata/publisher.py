@@ -9,8 +9,8 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import decode_record, decode_records, encode_records
 from strandline.controller.metadata.snapshot import image_records, load_image
+from strandline.controller.metadata.table import decode_record, decode_records, encode_records
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
 from strandline.proto.errors import FatalError
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.errors import FatalError
 from strandline.proto.quotas import QuotaEntity, entity_fault, value_fault
 
@@ -14,7 +15,7 @@ QuotasImage = Mapping[QuotaEntity, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class ClientQuotaRecord:
+class ClientQuotaRecord(MetadataRecord):
     """A quota is set, in the place of any earlier one, or removed where the value is None.
 
     An entity's user, client.id or ip is empty for the default, None where the quota does not depend on it. The value

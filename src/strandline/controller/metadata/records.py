@@ -1,40 +1,38 @@
-"""The records of the metadata log, and their envelope.
+"""Records of the metadata log: the cluster, its brokers, topics, configs, producer ids and ACLs.
 
-On disk a record is its type id (varint), its version (varint) and a protobuf message, defined here alone (see
-`strandline.proto.messages`). An unknown type or version stops the node with a sentence: a record that is not understood
-must never be dropped.
+A record is a protobuf message, defined here alone (see `strandline.proto.messages`). Records of other subjects stand in
+the files of these; `strandline.controller.metadata.table` has a row for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
-from strandline.controller.metadata.features import FeatureLevelRecord
-from strandline.controller.metadata.quotas import ClientQuotaRecord
-from strandline.controller.metadata.scram import (
-    RemoveUserScramCredentialRecord,
-    ScramSecretRecord,
-    UserScramCredentialRecord,
-)
-from strandline.controller.metadata.tiers import (
-    DeletedTierRecord,
-    TieredSegmentRecord,
-    TierReapedRecord,
-    TierStartRecord,
-)
 from strandline.proto.acls import AclBinding
-from strandline.proto.errors import FatalError, ProtocolError
-from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
-from strandline.proto.kafka.fields import read_uvarint
+from strandline.proto.ids import (
+    NO_NODE,
+    BrokerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    NodeId,
+    PartitionEpoch,
+    ProducerId,
+    TopicId,
+)
 from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
-from strandline.proto.messages.mapper import Mapper, mapper_of
+
+
+class MetadataRecord:
+    """Any record of the metadata log: a frozen dataclass whose annotations carry the numbers of its fields."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataVersionRecord:
+class MetadataVersionRecord(MetadataRecord):
     """First of a log and of each snapshot: the rules by which what follows is replayed.
 
     Attributes:
@@ -46,10 +44,24 @@ class MetadataVersionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterBrokerRecord:
-    """A broker's process has registered, in the place of any earlier one of its node id; fields as in `BrokerInfo`.
+class RegisterBrokerRecord(MetadataRecord):
+    """A broker's process has registered, in the place of any earlier one of its node id; then the broker as it stands.
 
     Only snapshots and amended registrations have `fenced` false, or `in_controlled_shutdown` or `disk_full` true.
+
+    Attributes:
+        incarnation_id: names the process; drawn anew at every start.
+        broker_epoch: offset of the registration record: one process lifetime.
+        listeners: advertised endpoints of the client listeners, by listener name.
+        internal: where other nodes reach it (replication, probes).
+        rack: the failure zone, or None.
+        fenced: not alive as far as the controller knows: in no ISR, leads nothing.
+        in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
+        directory_id: names its data directory; None where it did not report one.
+        acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
+            counts in acks need not be on any disk.
+        disk_full: its disk has no room, as it said itself: its replicas are read and take no writes. It leads nothing
+            and is in no ISR where a replica with room is in sync (schedule 57).
     """
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -64,9 +76,14 @@ class RegisterBrokerRecord:
     acks_unsynced: Annotated[bool, 10] = False
     disk_full: Annotated[bool, 11] = False
 
+    @property
+    def active(self) -> bool:
+        """May lead partitions and join ISRs."""
+        return not self.fenced and not self.in_controlled_shutdown
+
 
 @dataclass(frozen=True, slots=True)
-class UnregisterBrokerRecord:
+class UnregisterBrokerRecord(MetadataRecord):
     """A broker is taken out of the cluster for good."""
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -74,7 +91,7 @@ class UnregisterBrokerRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerChangeRecord:
+class BrokerChangeRecord(MetadataRecord):
     """A broker is fenced, unfenced, begins its controlled shutdown, or its disk is full or has room again; None:
     unchanged."""
 
@@ -86,7 +103,7 @@ class BrokerChangeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRecord:
+class TopicRecord(MetadataRecord):
     """A topic is created; its partitions follow in the same batch."""
 
     name: Annotated[str, 1]
@@ -94,15 +111,26 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveTopicRecord:
+class RemoveTopicRecord(MetadataRecord):
     """A topic, its partitions, its configs and its tiers are gone; its objects in the store are yet to be."""
 
     topic_id: Annotated[TopicId, 1]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRecord:
-    """A partition is created, or stands so in a snapshot; fields as in `PartitionInfo`."""
+class PartitionRecord(MetadataRecord):
+    """A partition is created, or stands so.
+
+    Attributes:
+        replicas: the assignment; the first is the preferred leader.
+        isr: in-sync replicas, in the order in which they were recorded.
+        eligible_leader_replicas: left the ISR below min.insync, yet hold all that is committed (KIP-966).
+        last_known_elr: members of the last ISR that are in doubt: their logs were cut when they were recovered. Where a
+            replica's broker acks what is not synced: the last known leader while there is none (Kafka's use of it).
+        leader: NO_NODE while there is none.
+        leader_epoch: bumped at each election; partition_epoch: bumped at each change of this partition.
+        recovering: the leader was elected uncleanly and has not finished recovering.
+    """
 
     topic_id: Annotated[TopicId, 1]
     partition: Annotated[int, Int32(2)]
@@ -115,9 +143,17 @@ class PartitionRecord:
     partition_epoch: Annotated[PartitionEpoch, Int32(9)]
     recovering: Annotated[bool, 10]
 
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_NODE
+
+    @property
+    def preferred_leader(self) -> NodeId:
+        return self.replicas[0]
+
 
 @dataclass(frozen=True, slots=True)
-class PartitionChangeRecord:
+class PartitionChangeRecord(MetadataRecord):
     """A partition changes; None: unchanged.
 
     Each such record bumps the partition epoch, and one that names a leader, even the same one, the leader epoch.
@@ -136,7 +172,7 @@ class PartitionChangeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigRecord:
+class ConfigRecord(MetadataRecord):
     """A dynamic config is set, or removed where the value is None; resources as in `api.ResourceAlteration`."""
 
     resource_type: Annotated[int, Int32(1)]
@@ -146,7 +182,7 @@ class ConfigRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerIdsRecord:
+class ProducerIdsRecord(MetadataRecord):
     """A block of producer ids, up to but without `next_producer_id`, was given to a broker: never again to any."""
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -155,114 +191,14 @@ class ProducerIdsRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class AccessControlEntryRecord:
+class AccessControlEntryRecord(MetadataRecord):
     """An access control entry is there from now on. It is its own name: no two are equal."""
 
     binding: Annotated[AclBinding, 1]
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveAccessControlEntryRecord:
+class RemoveAccessControlEntryRecord(MetadataRecord):
     """An access control entry is gone."""
 
     binding: Annotated[AclBinding, 1]
-
-
-MetadataRecord = (
-    MetadataVersionRecord
-    | RegisterBrokerRecord
-    | UnregisterBrokerRecord
-    | BrokerChangeRecord
-    | TopicRecord
-    | RemoveTopicRecord
-    | PartitionRecord
-    | PartitionChangeRecord
-    | ConfigRecord
-    | ProducerIdsRecord
-    | UserScramCredentialRecord
-    | RemoveUserScramCredentialRecord
-    | ScramSecretRecord
-    | AccessControlEntryRecord
-    | RemoveAccessControlEntryRecord
-    | ClientQuotaRecord
-    | TieredSegmentRecord
-    | TierStartRecord
-    | DeletedTierRecord
-    | TierReapedRecord
-    | FeatureLevelRecord
-)
-"""Any record of the metadata log."""
-
-RECORD_VERSION = 1
-"""The version written for every type; a type that changes in a way protobuf cannot carry gets a version of its own."""
-
-MAPPERS: dict[int, Mapper[MetadataRecord]] = {
-    1: mapper_of(MetadataVersionRecord),
-    2: mapper_of(RegisterBrokerRecord),
-    3: mapper_of(UnregisterBrokerRecord),
-    4: mapper_of(BrokerChangeRecord),
-    5: mapper_of(TopicRecord),
-    6: mapper_of(RemoveTopicRecord),
-    7: mapper_of(PartitionRecord),
-    8: mapper_of(PartitionChangeRecord),
-    9: mapper_of(ConfigRecord),
-    10: mapper_of(ProducerIdsRecord),
-    21: mapper_of(UserScramCredentialRecord),
-    22: mapper_of(RemoveUserScramCredentialRecord),
-    23: mapper_of(ScramSecretRecord),
-    13: mapper_of(AccessControlEntryRecord),
-    14: mapper_of(RemoveAccessControlEntryRecord),
-    31: mapper_of(ClientQuotaRecord),
-    41: mapper_of(TieredSegmentRecord),
-    42: mapper_of(TierStartRecord),
-    43: mapper_of(DeletedTierRecord),
-    44: mapper_of(TierReapedRecord),
-    51: mapper_of(FeatureLevelRecord),
-}
-"""Type id on disk -> the record. An id is never given to another record."""
-
-_TYPE_IDS: dict[type, int] = {mapper.kind: type_id for type_id, mapper in MAPPERS.items()}
-
-
-def encode_record(record: MetadataRecord) -> bytes:
-    """The record in its envelope."""
-    type_id = _TYPE_IDS[type(record)]
-    return bytes((type_id, RECORD_VERSION)) + MAPPERS[type_id].encode(record)
-
-
-def decode_record(data: bytes) -> MetadataRecord:
-    """The record of an envelope.
-
-    Raises:
-        FatalError: unknown type or version, or bytes that are no such record. The node must stop.
-    """
-    try:
-        type_id, position = read_uvarint(data, 0)
-        version, position = read_uvarint(data, position)
-    except ProtocolError:
-        raise FatalError(f"The metadata log holds a record whose envelope is cut short: {data[:8].hex()}") from None
-    mapper = MAPPERS.get(type_id)
-    if mapper is None:
-        raise FatalError(
-            f"The metadata log holds a record of type {type_id}, which this version of Strandline does not know. "
-            "It was written by a newer one: start that one."
-        )
-    if version != RECORD_VERSION:
-        raise FatalError(
-            f"The metadata log holds a {mapper.kind.__name__} of version {version}; this version of Strandline knows "
-            f"version {RECORD_VERSION} alone. Start the version that wrote it."
-        )
-    try:
-        return mapper.decode(data[position:])
-    except ProtocolError as error:
-        raise FatalError(f"The metadata log holds a {mapper.kind.__name__} that cannot be read: {error}") from error
-
-
-def encode_records(records: Iterable[MetadataRecord]) -> list[bytes]:
-    """Each record in its envelope."""
-    return [encode_record(record) for record in records]
-
-
-def decode_records(datas: Iterable[bytes]) -> list[MetadataRecord]:
-    """The records of envelopes. Raises FatalError as `decode_record` does."""
-    return [decode_record(data) for data in datas]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
+from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.errors import FatalError
 from strandline.proto.messages.fields import Int32
 from strandline.proto.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, ScramCredential, ScramMechanism
@@ -21,7 +22,7 @@ NAME_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
-class UserScramCredentialRecord:
+class UserScramCredentialRecord(MetadataRecord):
     """A user's credential of one mechanism is set, in the place of any earlier one; fields as in `ScramCredential`."""
 
     name: Annotated[str, 1]
@@ -33,7 +34,7 @@ class UserScramCredentialRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveUserScramCredentialRecord:
+class RemoveUserScramCredentialRecord(MetadataRecord):
     """A user's credential of one mechanism is gone."""
 
     name: Annotated[str, 1]
@@ -41,7 +42,7 @@ class RemoveUserScramCredentialRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ScramSecretRecord:
+class ScramSecretRecord(MetadataRecord):
     """The secret from which users that do not exist get their salts; it comes once."""
 
     secret: Annotated[bytes, 1] = field(repr=False)

@@ -14,20 +14,18 @@ from strandline.controller.metadata.features import (
     first_features,
     release_of,
 )
-from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.quotas import quota_records
 from strandline.controller.metadata.records import (
     AccessControlEntryRecord,
     ConfigRecord,
     MetadataRecord,
     MetadataVersionRecord,
-    PartitionRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
     TopicRecord,
 )
 from strandline.proto.errors import FatalError
-from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, TopicId
+from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE
 
 
 def image_records(image: MetadataImage) -> list[MetadataRecord]:
@@ -41,10 +39,10 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
             "A snapshot of metadata without a metadata.version was asked for: nothing has been replayed yet."
         )
     records = level_records(image.metadata_version, image.features)  # rule A32/snapshot-without-levels
-    records.extend(_broker_record(image.brokers[node_id]) for node_id in sorted(image.brokers))
+    records.extend(image.brokers[node_id] for node_id in sorted(image.brokers))
     for topic in image.topics.values():
         records.append(TopicRecord(topic.name, topic.topic_id))
-        records.extend(partition_record(topic.topic_id, info) for info in topic.partitions.values())
+        records.extend(topic.partitions.values())
     for resource in sorted(image.configs):
         values = image.configs[resource]
         records.extend(ConfigRecord(int(resource[0]), resource[1], key, values[key]) for key in sorted(values))
@@ -92,35 +90,3 @@ def load_image(
     if delta.metadata_version == 0:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")
     return delta.image(end_offset - 1, epoch, 0)
-
-
-def partition_record(topic_id: TopicId, info: PartitionInfo) -> PartitionRecord:
-    """The record that creates a partition just as it stands."""
-    return PartitionRecord(
-        topic_id=topic_id,
-        partition=info.partition,
-        replicas=info.replicas,
-        isr=info.isr,
-        eligible_leader_replicas=info.eligible_leader_replicas,
-        last_known_elr=info.last_known_elr,
-        leader=info.leader,
-        leader_epoch=info.leader_epoch,
-        partition_epoch=info.partition_epoch,
-        recovering=info.recovering,
-    )
-
-
-def _broker_record(broker: BrokerInfo) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        node_id=broker.node_id,
-        incarnation_id=broker.incarnation_id,
-        broker_epoch=broker.broker_epoch,
-        listeners=broker.listeners,
-        internal=broker.internal,
-        rack=broker.rack,
-        fenced=broker.fenced,
-        in_controlled_shutdown=broker.in_controlled_shutdown,
-        directory_id=broker.directory_id,
-        acks_unsynced=broker.acks_unsynced,
-        disk_full=broker.disk_full,
-    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated
 
+from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import Offset, TopicId, TopicIdPartition
 from strandline.proto.messages.fields import Int32, Int64
@@ -22,7 +23,7 @@ REMOTE_STORAGE_ENABLE = "remote.storage.enable"
 
 
 @dataclass(frozen=True, slots=True)
-class TieredSegmentRecord:
+class TieredSegmentRecord(MetadataRecord):
     """A segment was copied: it stands at the end of its partition's tier."""
 
     topic_id: Annotated[TopicId, 1]
@@ -31,7 +32,7 @@ class TieredSegmentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TierStartRecord:
+class TierStartRecord(MetadataRecord):
     """The start of a tier is raised, and the segments that lie wholly below are no longer in it."""
 
     topic_id: Annotated[TopicId, 1]
@@ -40,7 +41,7 @@ class TierStartRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedTierRecord:
+class DeletedTierRecord(MetadataRecord):
     """A topic was deleted whose objects may still be in the store. Snapshots alone have it: in the log the record that
     removes the topic says so."""
 
@@ -49,7 +50,7 @@ class DeletedTierRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TierReapedRecord:
+class TierReapedRecord(MetadataRecord):
     """The objects of a deleted topic are gone."""
 
     topic_id: Annotated[TopicId, 1]

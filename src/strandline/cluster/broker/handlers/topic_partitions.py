@@ -9,7 +9,8 @@ from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.brokers import offline_replicas, reachable
 from strandline.cluster.broker.request import OPERATIONS_NOT_ASKED, Authorizer, RequestContext, operations_bits, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, DescribedTopic, TopicRef, describe_topic
-from strandline.controller.metadata.image import MetadataImage, PartitionInfo
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE
@@ -20,7 +21,7 @@ class PartitionPage(NamedTuple):
     """A run of one topic's partitions (KIP-966's paged describe)."""
 
     topic: DescribedTopic
-    partitions: list[PartitionInfo]
+    partitions: list[PartitionRecord]
 
 
 class TopicPages(NamedTuple):
@@ -101,7 +102,7 @@ class TopicPartitionsHandler:
             ),
         )
 
-    def _partition(self, call: Call, info: PartitionInfo) -> Any:
+    def _partition(self, call: Call, info: PartitionRecord) -> Any:
         image, listener = self._image(), call.context.peer.listener
         has_leader = reachable(image.brokers.get(info.leader), listener)
         return part(
