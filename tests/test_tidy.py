@@ -94,8 +94,8 @@ AWAITED_TASKS = {
     "src/strandline/log/tier/restoring.py": 1,
     "src/strandline/log/tier/object_store.py": 2,
     "src/strandline/replica/leader_stream.py": 1,
-    "src/strandline/replica/tier_reads.py": 1,
     "src/strandline/replica/fetcher.py": 1,
+    "src/strandline/replica/tiering.py": 1,
     "src/strandline/controller/broker_session.py": 1,
     "src/strandline/controller/session_server.py": 1,  # of a TaskGroup
     "src/strandline/cluster/groups/internal_topic.py": 1,

@@ -12,8 +12,8 @@ from lab.explore.brokers import (
     CREDIT_BYTES,
     ENDPOINT,
     LONG_AGO_MS,
-    NAPS,
     NOW_MS,
+    PAUSES,
     RNG,
     ROT,
     RPC,
@@ -28,19 +28,16 @@ from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
 from strandline.proto.isr import AlterPartitionItem
 from strandline.proto.tasks import Signal
-from strandline.replica.catch_up import CatchUp
-from strandline.replica.core.follower import FollowerProgress
-from strandline.replica.core.leader import LeaderCore
-from strandline.replica.fetcher import Fetcher
-from strandline.replica.following import Following, Pieces
-from strandline.replica.leader_stream import FollowerLink
-from strandline.replica.partition import Partition
+from strandline.proto.timers import Delayed
+from strandline.replica.core.leader import FollowerProgress, LeaderCore
+from strandline.replica.fetcher import Fetcher, Following, Pieces
+from strandline.replica.leader_stream import CatchUp, FollowerLink
+from strandline.replica.partition import Partition, Watchers
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
-from strandline.replica.shared import Delayed, Shared
+from strandline.replica.shared import Shared
 from strandline.replica.states import BrokerState, PartitionState, ReplicaCounters
 from strandline.replica.streams import Streams
-from strandline.replica.waiting import Watchers
 
 
 def _member(member: Any) -> Any:
@@ -74,7 +71,7 @@ def broker_codec() -> Codec:
         (Shared, "directories"): DIRECTORIES,
         (Shared, "beginnings"): BEGINNINGS,
         (Shared, "rot"): ROT,
-        (Shared, "naps"): NAPS,
+        (Shared, "pauses"): PAUSES,
         (Shared, "on_change"): nothing,
         (Shared, "on_fatal"): refuse,
         (PartitionSet, "_deletions"): Fresh(dict),

@@ -20,20 +20,18 @@ from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.proto.timers import Delayed, Pauses
 from strandline.replica import frames
 from strandline.replica.beginnings import Beginnings
-from strandline.replica.core.effects import IsrProposal, ProposeIsr
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.leader import IsrProposal, LeaderCore, ProposeIsr
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.leader_stream import FollowerLink
-from strandline.replica.naps import Naps
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.rot import RotWatch
-from strandline.replica.shared import Delayed, Shared
-from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, Role
-from strandline.replica.status import ReplicaStatus, status_of
+from strandline.replica.shared import Shared
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, ReplicaStatus, Role
 from strandline.replica.streams import Streams
 from strandline.replica.throttle import Throttle
 
@@ -127,7 +125,7 @@ def refuse(error: BaseException) -> None:
 
 ROT = RotWatch(ReplicaCounters(), nothing, refuse)
 BEGINNINGS = Beginnings(None, CLOCK, refuse)
-NAPS = Naps(CLOCK)
+PAUSES = Pauses(CLOCK)
 
 
 class _Syncs:
@@ -224,7 +222,7 @@ class Broker:
             clock=CLOCK,
             believed=BelievedClock(CLOCK),
             config=CONFIG,
-            naps=NAPS,
+            pauses=PAUSES,
             counters=ReplicaCounters(),
             early_refusals=EarlyRefusals(),
             directories=DIRECTORIES,
@@ -301,7 +299,7 @@ class Broker:
 
     def hosted(self) -> list[ReplicaStatus]:
         """Every hosted partition, as heartbeats tell of it."""
-        return [status_of(partition, NOW_MS) for partition in self._set.partitions.values()]
+        return [partition.status(NOW_MS) for partition in self._set.partitions.values()]
 
     # Clients, syncs, time
 
@@ -311,7 +309,7 @@ class Broker:
         assert partition is not None
         result = self.log.append_own(core.leader_epoch, value)
         effects = core.appended(result.next_offset, NOW_MS)
-        partition._publish(core, result)
+        partition._publish(result)
         self.log.mark()
         partition._carry_out(effects)
 

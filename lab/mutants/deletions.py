@@ -24,7 +24,7 @@ TABLE: tuple[Mutant, ...] = (
             instead(
                 "...\n"
                 "from strandline.replica import frames\n"
-                "self._feed._push(frames.pack_deleted(self.id, self.log.log_start_offset))"
+                "self._fetcher._push(frames.pack_deleted(self.id, self.log.log_start_offset))"
             ),
         ),
         (f"{_DELETIONS}::test_a_deletion_outlives_the_death_of_all",),

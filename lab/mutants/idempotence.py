@@ -22,6 +22,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_refusals.py::test_what_is_behind_a_refusal_is_refused_alike",
     ),
     one_change(
+        "out-of-order-behind-what-is-too-large",
+        "C1: append: what is sent behind a batch that was too large is to come again (schedule 52)",
+        never(),
+        f"{_REFUSALS}::test_52_too_large_a_batch_in_the_middle_of_a_pipeline[holds]",
+    ),
+    one_change(
         "refused-before-the-log-is-forgotten",
         "C1: append: a refusal counts, too, where the broker knew nothing of the partition yet (schedule 52)",
         never(),

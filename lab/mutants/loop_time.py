@@ -6,6 +6,7 @@ from lab.mutants.mutant import Mutant, always, never, one_change, part, removed,
 
 _TURNS = "tests/cluster/broker/test_loop_time.py"
 _WIRE = "tests/cluster/broker/test_kafka_loop_time.py"
+_LOOP = "tests/cluster/node/test_node_loop.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -74,6 +75,24 @@ TABLE: tuple[Mutant, ...] = (
         "A26: a fetch of many partitions is answered in steps, each in a turn",
         part("exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))", "at_once(steps)"),
         f"{_WIRE}::test_a_fetch_of_many_partitions_is_answered_in_turns",
+    ),
+    one_change(
+        "what-a-long-fetch-leaves-goes-at-once",
+        "A26: what a fetch of many partitions leaves behind goes in turns",
+        never(),
+        f"{_WIRE}::test_what_a_long_fetch_leaves_goes_in_turns",
+    ),
+    one_change(
+        "full-collections-at-any-time",
+        "A26: a full collection of garbage comes at its time",
+        removed(),
+        f"{_LOOP}::test_full_collections_have_a_share_of_the_time",
+    ),
+    one_change(
+        "full-collections-have-no-share",
+        "A26: full collections of garbage have a share of the time",
+        part("took_s / COLLECTIONS_SHARE", "0.0"),
+        f"{_LOOP}::test_full_collections_have_a_share_of_the_time",
     ),
     one_change(
         "slices-given-all-at-once",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, dropped, instead, never, one_change, part, removed, value
+from lab.mutants.mutant import Mutant, always, condition, dropped, instead, never, one_change, part, removed, value
 
 _RAFT = "tests/controller/raft"
 _FOLLOWER = f"{_RAFT}/test_raft_follower.py"
@@ -21,6 +21,18 @@ SNAPSHOTS: tuple[Mutant, ...] = (
             part("snapshot.offset <= self.high_watermark", "True"),
         ),
         (f"{_FOLLOWER}::test_a10_only_committed_data_goes_into_a_snapshot",),
+    ),
+    one_change(
+        "snapshot-ahead-of-a-listener",
+        "A10: a snapshot is taken when every listener has what it holds",
+        never(),
+        f"{_CLUSTER}::test_113_a_snapshot_waits_for_the_slowest_listener",
+    ),
+    one_change(
+        "leadership-waits-for-the-disk",
+        "A10: a controller that was deposed knows it before a snapshot comes",
+        condition("... or self._cold is not None"),
+        f"{_CLUSTER}::test_who_leads_is_told_while_the_disk_is_slow",
     ),
     one_change(
         "snapshot-fetch-starts-over",
@@ -89,12 +101,6 @@ SNAPSHOTS: tuple[Mutant, ...] = (
             dropped("replay.next_offset < self._log.start_offset"),
         ),
         (f"{_SCHEDULES}/test_snapshots.py::test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on",),
-    ),
-    one_change(
-        "log-deleted-before-a-listener-has-it",
-        "A10: no snapshot is taken while a listener is behind",
-        never(),
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_no_snapshot_is_taken_while_a_listener_is_behind",
     ),
     one_change(
         "restart-between-freeze-and-truncation",

@@ -12,8 +12,8 @@ import confluent_kafka
 import pytest
 
 from strandline.client import Ack, Admin, Consumer, Producer
+from strandline.cluster.broker.config import RACK_AWARE
 from strandline.cluster.node.dev import DevCluster
-from strandline.cluster.node.settings import RACK_AWARE
 from tests.acceptance.helpers import (
     QUICK,
     describe,

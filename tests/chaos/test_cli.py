@@ -37,7 +37,7 @@ def test_a_failure_tells_seed_options_and_how_to_replay_it() -> None:
     assert result.exit_code == 1
     replay = next(line for line in result.stdout.splitlines() if "replay:" in line)
     words = replay.split("python -m lab.sim ")[1].split()
-    assert '"quorum_election_timeout_ms"' in result.stdout
+    assert '"election_timeout_ms"' in result.stdout
     again = CliRunner().invoke(sim_without, words)
     assert again.exit_code == 1
     message = next(line for line in result.stdout.splitlines() if line.startswith("seed "))

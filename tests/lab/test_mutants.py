@@ -117,12 +117,14 @@ def test_moving_a_function_breaks_no_mutant(package: Path) -> None:
     for file, scope, name in (("replica/partition.py", "Partition", "append"), ("log/truncation.py", None, "cut_end")):
         text = (package / file).read_text()
         lines = text.splitlines(keepends=True)
-        function: ast.AST = ast.parse(text)
+        tree = ast.parse(text)
+        function: ast.AST = tree
         for wanted in filter(None, (scope, name)):
             function = next(node for node in ast.walk(function) if getattr(node, "name", None) == wanted)
         assert isinstance(function, ast.FunctionDef)
         moved = slice(function.lineno - 1, function.end_lineno)
-        head = [line for line in lines[: function.lineno] if line.startswith(("from ", "import "))]
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        head = [line for node in imports for line in lines[node.lineno - 1 : node.end_lineno]]
         head += [] if scope is None else ["class Elsewhere:\n"]
         (package / "proto" / f"{name}_elsewhere.py").write_text("".join([*head, *lines[moved]]))
         names += [found.partition("/")[2].partition("/")[0] for found in MARKER.findall("".join(lines[moved]))]

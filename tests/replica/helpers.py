@@ -19,8 +19,8 @@ from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer
 from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import Append
 from strandline.replica.states import BrokerState, ReplicaConfig
-from strandline.replica.waiting import Append
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.memory_rpc import MemoryNetwork
 

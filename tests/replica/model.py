@@ -17,10 +17,8 @@ from uuid import UUID
 
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
-from strandline.replica.core.divergence import FetchJudgement, Verdict, judge_fetch
-from strandline.replica.core.effects import IsrChange, IsrProposal, KeepLog, ProposeIsr
-from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.follower import FetchJudgement, FollowerCore, KeepLog, Verdict, judge_fetch
+from strandline.replica.core.leader import IsrChange, IsrProposal, LeaderCore, ProposeIsr
 from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import FakeController, partition_state
 

@@ -33,11 +33,10 @@ from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcTimeout, RpcUnavailable
 from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, ReadOutcome, ReplicaConfig, Role
-from strandline.replica.status import ReplicaStatus
+from strandline.replica.partition import Append
+from strandline.replica.states import BrokerState, PartitionState, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
 from strandline.replica.tier_config import TierConfig
 from strandline.replica.tiering import TierParts
-from strandline.replica.waiting import Append
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.helpers import CLUSTER, TP, batch
 from tests.stage import Stage

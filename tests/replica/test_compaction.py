@@ -14,7 +14,7 @@ from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import counts, reset
-from strandline.replica.waiting import Append
+from strandline.replica.partition import Append
 from tests.log.compacting import assert_no_hole, headers, table
 from tests.log.helpers import all_records
 from tests.replica.fake_controller import partition_state
@@ -305,7 +305,7 @@ def test_a_batch_too_large_for_the_memory_waits_for_more() -> None:
         assert "log.cleaner.dedupe.buffer.size" in manager.compactor.uncleanable[scene.log(1)].reason
         await scene.world.sleep_ms(2_000)
         assert manager.compactor.figures.passes == 0
-        manager.reconfigure(replace(manager.config, cleaner_dedupe_buffer_bytes=1 << 20))
+        manager.reconfigure(manager.config.replaced(cleaner_dedupe_buffer_bytes=1 << 20))
         await scene.until(lambda: is_compacted(scene, 1), within_ms=10_000)
         assert not manager.compactor.uncleanable
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from strandline.proto.timers import Pauses
 from strandline.replica import compaction
 from strandline.replica.compaction import REST_MS, Pace
-from strandline.replica.naps import Naps
 from tests.log.helpers import ManualClock
 
 
-class Loop(Naps):
+class Loop(Pauses):
     """Time that passes when a test says so, and in sleeps, each of which ends so much late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, late_ms: int = 0) -> None:
@@ -30,7 +30,7 @@ class Loop(Naps):
         monkeypatch.setattr(compaction.asyncio, "sleep", sleep)
 
     async def until(self, end_ms: Callable[[], float]) -> None:
-        """As `Naps` do."""
+        """As `Pauses` do."""
         await asyncio.sleep(max(0.0, end_ms() - self.clock.now_ms) / 1_000)
 
     async def wait(self, ms: int) -> str:

@@ -10,7 +10,7 @@ from strandline.log.checkpoint_copy import CHECKPOINT_COPY
 from strandline.log.checkpoints import LOG_STARTS, decode_offsets
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
-from strandline.replica.waiting import PendingDeletion
+from strandline.replica.partition import PendingDeletion
 from tests.replica.helpers import TP, batch
 from tests.replica.simulated import PATH
 from tests.schedules.helpers import schedule

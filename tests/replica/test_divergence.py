@@ -9,9 +9,18 @@ import pytest
 
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch
-from strandline.replica.core.divergence import FetchJudgement, Verdict, judge_fetch, truncation_offset
-from strandline.replica.core.effects import Committed, DeleteBefore, KeepLog, RestartAt, Truncate
-from strandline.replica.core.follower import FollowerCore
+from strandline.replica.core.follower import (
+    DeleteBefore,
+    FetchJudgement,
+    FollowerCore,
+    KeepLog,
+    RestartAt,
+    Truncate,
+    Verdict,
+    judge_fetch,
+    truncation_offset,
+)
+from strandline.replica.core.leader import Committed
 from tests.replica.fake_controller import partition_state
 
 VALID = FetchJudgement(Verdict.VALID)

@@ -19,8 +19,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicIdPartition, TopicPartition
 from strandline.replica import partition_set
 from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import Append
 from strandline.replica.states import PartitionState, ReplicaConfig, Role
-from strandline.replica.waiting import Append
 from tests.replica.fake_controller import Elr, partition_state
 from tests.replica.helpers import batch, running, until
 from tests.replica.simulated import PATH, SimCluster

@@ -13,8 +13,8 @@ from strandline.log.batch import iter_batches
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, PartitionEpoch, TopicIdPartition, TopicPartition
+from strandline.replica.partition import Append
 from strandline.replica.states import Role
-from strandline.replica.waiting import Append
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import TOPIC_ID, TP, Broker, Cluster, batch, running, until
 

@@ -17,8 +17,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, TopicPartition
 from strandline.proto.marks import counts
 from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import Role
-from strandline.replica.waiting import Append, AppendDone
 from tests.replica.helpers import batch
 from tests.replica.simulated import SimBroker, SimCluster
 

@@ -9,11 +9,11 @@ from strandline.log.config import LogConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.tier import Tier
 from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import DeletionDone
 from strandline.replica.states import (
     ReadOutcome,
 )
 from strandline.replica.tier_config import TierConfig
-from strandline.replica.waiting import DeletionDone
 from tests.replica.helpers import TP
 from tests.replica.simulated import decoded
 from tests.schedules.replication.bench import Bench

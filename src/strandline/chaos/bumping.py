@@ -23,13 +23,8 @@ from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 
-BUMPING_SETTINGS: dict[str, Any] = {
-    "delivery_timeout_ms": 600_000,
-    "batch_size_max": 16_384,
-    "compression_type": "none",
-}
-"""A message that times out is another reason for it to bump the epoch, and no answer of a broker can help that. So is a
-batch that is refused for good, for it is larger than `segment.bytes`, as it came or unpacked (seed 18000292)."""
+BUMPING_SETTINGS: dict[str, Any] = {"delivery_timeout_ms": 600_000}
+"""A message that times out is another reason for it to bump the epoch, and no answer of a broker can help that."""
 
 
 class BumpingSequencer(Sequencer):

@@ -66,10 +66,10 @@ class QuorumOptions:
         disk = DiskConfig(sync_max_us=rng.choice((500, 4_000, 20_000)), sector_bytes=rng.choice((512, 4096)))
         world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.05)), wall_error_ms=1000.0)
         quorum = QuorumConfig(
-            quorum_election_timeout_ms=rng.choice((200, 1000)),
-            quorum_fetch_timeout_ms=rng.choice((500, 2000)),
-            quorum_fetch_max_wait_ms=rng.choice((100, 500)),
-            quorum_snapshot_chunk_bytes=rng.choice((2_000, 10_000, 1 << 20)),
+            election_timeout_ms=rng.choice((200, 1000)),
+            fetch_timeout_ms=rng.choice((500, 2000)),
+            fetch_max_wait_ms=rng.choice((100, 500)),
+            snapshot_chunk_bytes=rng.choice((2_000, 10_000, 1 << 20)),
             snapshot_max_new_record_bytes=rng.choice((2_000, 20_000, 1 << 30)),
             log_segment_bytes=rng.choice((1_024, 16_384, 1 << 26)),
         )
@@ -361,7 +361,7 @@ class QuorumRun:
             await self.world.sleep_ms(200)
 
     def expanded(self) -> dict[str, Any]:
-        return asdict(self.options)
+        return {**asdict(self.options), "quorum": vars(self.options.quorum)}
 
     def timeline(self) -> list[tuple[int, str]]:
         return sorted([*self.nemesis.events, *self._logs.lines], key=lambda line: line[0])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
-from strandline.client.config import CommonConfig
-from strandline.client.errors import UnknownTopic
 from strandline.client.metadata import TopicView
-from strandline.client.rights import answered
 from strandline.client.types import (
     ConfigChange,
     ConfigEntry,
@@ -18,10 +16,8 @@ from strandline.client.types import (
     QuorumReplica,
     TopicDescription,
 )
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.kafka.apis import Api
 
 _RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
@@ -51,13 +47,6 @@ def each_once(names: Iterable[str]) -> list[str]:
 def none_if_negative(number: int) -> int | None:
     """Kafka's -1 for "none"."""
     return None if number < 0 else number
-
-
-def topic_error(config: CommonConfig, api: Api, name: str, code: ErrorCode, message: str | None) -> KafkaError:
-    """The error of one topic in an answer."""
-    if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
-        return UnknownTopic(name)
-    return answered(config, api, code, message, of=name, topic=name)
 
 
 def new_topic(topic: NewTopic) -> dict[str, Any]:
@@ -137,18 +126,19 @@ def config_change(change: ConfigChange) -> dict[str, Any]:
     return {"name": change.name, "config_operation": operation, "value": change.value}
 
 
-def config_error(
-    config: CommonConfig, api: Api, resource: ConfigResource, code: ErrorCode, message: str | None
-) -> KafkaError:
-    """The error of one resource in an answer."""
-    if resource.kind == "topic" and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(resource.name)
-    return answered(config, api, code, message, of=resource.name, **{resource.kind: resource.name})
+def by_topic(
+    partitions: Iterable[TopicPartition | tuple[str, int]],
+    name: str = "topic",
+    part: Callable[[TopicPartition], Any] = attrgetter("partition"),
+    parts: str = "partitions",
+) -> list[dict[str, Any]]:
+    """Partitions as requests name them, gathered under their topics.
 
-
-def by_topic(partitions: Iterable[TopicPartition | tuple[str, int]]) -> list[dict[str, Any]]:
-    """Partitions as requests name them, gathered under their topics."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]
+    Args:
+        name, parts: fields of a topic and of its partitions in the request.
+        part: makes the value that stands for a partition.
+    """
+    found: dict[str, list[Any]] = {}
+    for item in partitions:
+        found.setdefault(item[0], []).append(part(TopicPartition(*item)))
+    return [{name: topic, parts: values} for topic, values in found.items()]

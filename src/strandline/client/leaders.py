@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from strandline.client.descriptions import by_topic
 from strandline.client.limits import Limit, note
 from strandline.client.network import CONTROL, Connection
 from strandline.client.rights import answered
 from strandline.client.session import Session
-from strandline.client.types import EpochEnd, ListedOffset, NodeInfo, ProducerDescription
+from strandline.client.types import EpochEnd, ListedOffset, NodeInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -50,7 +51,7 @@ class Leaders:
                 "replica_id": -1,
                 "isolation_level": 1 if read_committed else 0,
                 "timeout": self._request_timeout_ms,
-                "topics": _by_topic(
+                "topics": by_topic(
                     partitions,
                     "name",
                     lambda item: {
@@ -88,7 +89,7 @@ class Leaders:
         async def ask(connection: Connection, partitions: list[TopicPartition]) -> Answers[EpochEnd]:
             values = {
                 "replica_id": -1,
-                "topics": _by_topic(
+                "topics": by_topic(
                     partitions,
                     "topic",
                     lambda item: {
@@ -108,56 +109,6 @@ class Leaders:
             }
 
         return await self.ask(epochs, ask, timeout_ms)
-
-    async def delete_records(
-        self, before: Mapping[TopicPartition, int], timeout_ms: float
-    ) -> dict[TopicPartition, int]:
-        """Delete what lies before these offsets; where each log begins then.
-
-        Raises:
-            UnknownTopic, KafkaError, ClientTimeout.
-        """
-
-        async def ask(connection: Connection, partitions: list[TopicPartition]) -> Answers[int]:
-            topics = _by_topic(
-                partitions, "name", lambda item: {"partition_index": item.partition, "offset": before[item]}
-            )
-            values = {"topics": topics, "timeout": self._request_timeout_ms}
-            answer = await connection.call(Api.DELETE_RECORDS, values, self._request_timeout_ms)
-            return {
-                TopicPartition(topic.name, entry.partition_index): self._or_error(
-                    Api.DELETE_RECORDS, topic.name, entry, int(entry.low_watermark)
-                )
-                for topic in answer.topics
-                for entry in topic.partitions
-            }
-
-        return await self.ask(before, ask, timeout_ms)
-
-    async def describe_producers(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """The producers that each partition's leader remembers.
-
-        Raises:
-            UnknownTopic, KafkaError, ClientTimeout.
-        """
-
-        async def ask(connection: Connection, asked: list[TopicPartition]) -> Answers[list[ProducerDescription]]:
-            numbers: dict[str, list[int]] = {}
-            for item in asked:
-                numbers.setdefault(item.topic, []).append(item.partition)
-            topics = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
-            answer = await connection.call(Api.DESCRIBE_PRODUCERS, {"topics": topics}, self._request_timeout_ms)
-            return {
-                TopicPartition(topic.name, entry.partition_index): self._or_error(
-                    Api.DESCRIBE_PRODUCERS, topic.name, entry, sorted(_producer(one) for one in entry.active_producers)
-                )
-                for topic in answer.topics
-                for entry in topic.partitions
-            }
-
-        return await self.ask(partitions, ask, timeout_ms)
 
     async def ask(
         self, partitions: Iterable[TopicPartition], question: Question[T], timeout_ms: float
@@ -243,23 +194,3 @@ class Leaders:
     def _epoch(self, item: TopicPartition) -> int:
         leader = self._metadata.leader_of(item)
         return -1 if leader is None else leader[1]
-
-
-def _by_topic(
-    partitions: list[TopicPartition], name: str, entry: Callable[[TopicPartition], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for item in partitions:
-        topics.setdefault(item.topic, []).append(entry(item))
-    return [{name: topic, "partitions": entries} for topic, entries in topics.items()]
-
-
-def _producer(entry: Any) -> ProducerDescription:
-    start = entry.current_txn_start_offset
-    return ProducerDescription(
-        entry.producer_id,
-        entry.producer_epoch,
-        entry.last_sequence,
-        entry.last_timestamp,
-        None if start < 0 else start,
-    )

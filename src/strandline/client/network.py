@@ -110,7 +110,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     Api.ALTER_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     Api.DESCRIBE_QUORUM: VersionRange(0, 2),
-    Api.UPDATE_FEATURES: VersionRange(1, 2),
+    Api.UPDATE_FEATURES: VersionRange(2, 2),
     Api.DESCRIBE_CLUSTER: VersionRange(0, 2),
     Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),

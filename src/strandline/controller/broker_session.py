@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -27,6 +27,7 @@ from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, Stream
+from strandline.proto.settings import Scope, Settings, milliseconds
 from strandline.proto.tasks import Report, spawn
 
 log = structlog.get_logger("strandline.broker")
@@ -42,23 +43,26 @@ RECONNECT_MS = (20.0, 160.0)
 """First and longest pause before a session is tried anew; a change of the leader ends it at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSessionConfig:
-    """Milliseconds.
+class BrokerSessionConfig(Settings, scope=Scope.NODE):
+    """Of the broker's session with the controller.
 
     Attributes:
-        heartbeat_interval_ms: Kafka's broker.heartbeat.interval.ms; what must not wait is sent at once.
         shutdown_interval_ms: between heartbeats while the broker waits to be let go.
-        registration_timeout_ms: Kafka's initial.broker.registration.timeout.ms: then the node gives up.
         registration_retry_ms: while an earlier process of this node still holds its session.
         connect_timeout_ms: for opening the session stream.
     """
 
-    heartbeat_interval_ms: float = 2000.0
-    shutdown_interval_ms: float = 25.0
-    registration_timeout_ms: float = 60_000.0
-    registration_retry_ms: float = 50.0
-    connect_timeout_ms: float = 1000.0
+    heartbeat_interval_ms = milliseconds(
+        "broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it is alive."
+    )
+    registration_timeout_ms = milliseconds(
+        "initial.broker.registration.timeout.ms",
+        60_000,
+        "A broker that could not register with the controller for so long stops with an error.",
+    )
+    shutdown_interval_ms = 25.0
+    registration_retry_ms = 50.0
+    connect_timeout_ms = 1000.0
 
 
 class BrokerSession:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, overload
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
 from strandline.proto.errors import ConfigError
 from strandline.proto.secrets import is_secret, shown
@@ -170,7 +171,8 @@ class Part(Generic[S]):
 
 
 class Settings:
-    """A table of settings, and what an instance has read for each: subclasses name the rows.
+    """A table of settings, and what an instance has read for each: subclasses name the rows. Beside its rows a table
+    may have constants that tests vary; they are no settings.
 
     Attributes:
         scope: of the rows that the class itself has.
@@ -197,13 +199,35 @@ class Settings:
         for part in cls.parts.values():
             cls.rows |= part.rows
 
-    def __init__(self, given: Mapping[str, object]) -> None:
-        """Read what is given, by Kafka's names, and the defaults of all else. Raises ConfigError."""
-        values = {
+    def __init__(self, given: Mapping[str, object] = MappingProxyType({}), **values: Any) -> None:
+        """Read what is given, by Kafka's names, and the defaults of all else.
+
+        Args:
+            values: attributes that are known otherwise than from texts, as they are: no bounds of a row count.
+
+        Raises:
+            ConfigError: a value that is not allowed.
+            TypeError: no attribute has one of the names.
+        """
+        self._check_names(values)
+        told = {
             attribute: row.read(row.name, given[row.name]) if row.name in given else row.default_value()
             for attribute, row in self.attributes.items()
+            if attribute not in values
         }
-        self.__dict__.update(values, **{name: part(given) for name, part in self.parts.items()})
+        self.__dict__.update(told, **{name: part(given) for name, part in self.parts.items()} | values)
+
+    def replaced(self, **values: Any) -> Self:
+        """The same with other values of these attributes, as they are. Raises TypeError: there is none of that name."""
+        self._check_names(values)
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, **values)
+        return view
+
+    def _check_names(self, values: Mapping[str, Any]) -> None:
+        for name in values:
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no {name}")
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.attributes:

@@ -38,6 +38,15 @@ def whole(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
     return function
 
 
+def let_go(items: list[T]) -> Steps[None]:
+    """Empty a list that nobody needs any more: thousands of objects that end at once hold the loop as their making
+    would."""
+    while len(items) > ITEMS:
+        del items[-ITEMS:]
+        yield
+    items.clear()
+
+
 def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """The items of each step. None have no step."""
     if len(items) <= ITEMS:

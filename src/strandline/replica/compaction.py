@@ -22,7 +22,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
-from strandline.replica.naps import Naps
+from strandline.proto.timers import Pauses
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared
 
@@ -46,10 +46,10 @@ class Pace:
     step takes, it rests once some steps have added up, and goes on the sooner after a rest that was too long.
     """
 
-    def __init__(self, clock: Clock, naps: Naps, bytes_per_second: Callable[[], float]) -> None:
-        """`bytes_per_second` is asked anew when `naps` are woken."""
+    def __init__(self, clock: Clock, pauses: Pauses, bytes_per_second: Callable[[], float]) -> None:
+        """`bytes_per_second` is asked anew when `pauses` are woken."""
         self._clock = clock
-        self._naps = naps
+        self._pauses = pauses
         self._bytes_per_second = bytes_per_second
         self._begun_ms = clock.monotonic_ms()
         self._due_ms = self._begun_ms
@@ -67,7 +67,7 @@ class Pace:
         # rule B20/compaction-takes-the-loop
         await self.during(asyncio.sleep((rest_ms if rest_ms >= REST_MS else 0.0) / 1_000))
         if due_ms() > self._clock.monotonic_ms():
-            await self.during(self._naps.until(due_ms))
+            await self.during(self._pauses.until(due_ms))
         self._due_ms = due_ms()
 
     async def during(self, wait: Awaitable[T]) -> T:
@@ -251,7 +251,7 @@ class Compactor:
             buffer_bytes=shared.config.cleaner_dedupe_buffer_bytes,
             now_ms=now.earliest_ms,
             latest_ms=now.wall_ms,
-            pace=Pace(shared.clock, shared.naps, lambda: shared.config.cleaner_io_max_bytes_per_second),
+            pace=Pace(shared.clock, shared.pauses, lambda: shared.config.cleaner_io_max_bytes_per_second),
             unlink=lambda paths: self._unlink_later(plog, paths),
         )
         try:

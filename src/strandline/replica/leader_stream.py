@@ -2,7 +2,7 @@
 
 A push bounded by the follower's credit: data go out as they are appended to subscriptions that are at the log's end
 (one encoded copy serves all followers), and are read from the log in bounded chunks, one subscription after the other,
-for those that lag (`catch_up`). A batch that is larger than a chunk goes in pieces, so that no frame comes near the
+for those that lag (`CatchUp`). A batch that is larger than a chunk goes in pieces, so that no frame comes near the
 transport's limit and what is small need not wait for it (schedule 54).
 """
 
@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
-from strandline.log.partition_log import PartitionLog
+from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.reader import BatchPart, LogRead
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, Stream
-from strandline.proto.tasks import Signal, end
+from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
-from strandline.replica.catch_up import CatchUp
-from strandline.replica.core.divergence import Verdict, judge_fetch
+from strandline.replica.core.follower import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.partition import Partition
+from strandline.replica.partition import Partition, Subscription
 from strandline.replica.shared import Shared
-from strandline.replica.subscription import Subscription
 
 log = structlog.get_logger("strandline.replica")
 
@@ -234,30 +232,45 @@ class FollowerLink:
 
     # Data
 
-    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> deque[bytes] | None:
-        """The queue into which an entry with these just appended batches is to be put, now, for this subscription: it
-        is at the end of the log and has credit, they are no more than two chunks, and if it is throttled the quota has
-        room. If not, None: it catches up from the log later."""
+    def offer(self, subscription: Subscription, appended: AppendResult, entry: bytes) -> bytes:
+        """Queue just appended batches for a subscription that is at the end of the log and has credit, if they are no
+        more than two chunks, and the quota has room for a throttled one. Else it catches up from the log later.
+
+        `entry`: the batches as the link of another follower has encoded them, or b"". Returns the same for the next.
+        """
         if subscription.lagging:
-            return None
+            return entry
+        size = len(appended.data)
         # rule B16/large-batches-in-one-frame
-        if self._credit <= 0 or subscription.next_offset != base_offset or size > self._entry_bytes_max:
+        if self._credit <= 0 or subscription.next_offset != appended.base_offset or size > self._entry_bytes_max:
             self._catch_up.add(subscription)
-            return None
+            return entry
         if self._is_throttled(subscription):
             if not self._shared.leader_throttle.has_room:
                 self._catch_up.add(subscription)
-                return None
+                return entry
             self._shared.leader_throttle.take(size)
+        core = subscription.core
+        if not entry:
+            header = frames.pack_data_header(
+                subscription.channel,
+                core.leader_epoch,
+                appended.base_offset,
+                high_watermark=core.high_watermark,
+                log_start_offset=appended.log_start_offset,
+                size=size,
+            )
+            entry = b"".join((header, appended.data))
         self._credit -= size
         self.bytes_out += size
-        subscription.next_offset = next_offset
-        self._signal.set()
-        return self._queue
+        subscription.next_offset = appended.next_offset
+        subscription.sent_high_watermark = core.high_watermark
+        self.push(entry)
+        return entry
 
     def _next_frame(self) -> bytes | None:
-        """What was queued, up to the size of a frame; with lagging subscriptions, every other frame reads a chunk for
-        one of them first, so that neither they nor those at the end starve."""
+        """Next frame for the follower, made of what was queued; None: nothing was. With lagging subscriptions, every
+        other frame reads a chunk for one of them first, so that neither they nor those at the end starve."""
         queue = self._queue
         if self._catch_up and self._credit > 0 and (self._catch_up_is_next or not queue):
             self._catch_up.turn(self._credit)
@@ -286,8 +299,8 @@ class FollowerLink:
         return not core.waits_for(follower, self._shared.clock.monotonic_ms())
 
     def _allowance(self, subscription: Subscription) -> int:
-        """How much may be read for it now: of what is throttled no more than the quota brings in a second, and nothing
-        while it is used up. A batch of which a part has gone goes to its end: others wait for that."""
+        """Bytes that may be read for a subscription now: for a throttled one no more than the quota brings in a second,
+        and 0 while it is used up. A batch of which a part has gone goes to its end: others wait for that."""
         if subscription.sent_bytes or not self._is_throttled(subscription):
             return self._chunk_bytes
         throttle = self._shared.leader_throttle
@@ -329,3 +342,163 @@ class FollowerLink:
             partition.fail(str(error))
         else:
             partition.cannot_read(error)
+
+
+class CatchUp:
+    """The lagging subscriptions of one stream.
+
+    `allowance(subscription)` says how many bytes may be read for one now: none, and it waits until `resume`.
+    `take(subscription, read)` queues what was read for the follower, and `failed(subscription, error)` gets what a
+    read raised; `wake` says that there may be more to send; `fatal` gets errors that nobody foresaw.
+
+    Invariants:
+    - at most one read waits for the disk;
+    - at most one live subscription has sent a part of a batch and not the whole of it.
+    """
+
+    def __init__(
+        self,
+        chunk_bytes: int,
+        take: Callable[[Subscription, LogRead | BatchPart], None],
+        failed: Callable[[Subscription, KafkaError | StorageError], None],
+        wake: Callable[[], None],
+        fatal: Report,
+        *,
+        allowance: Callable[[Subscription], int],
+    ) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._allowance = allowance
+        self._take = take
+        self._failed = failed
+        self._wake = wake
+        self._fatal = fatal
+        self._lagging: deque[Subscription] = deque()
+        self._held: dict[Subscription, None] = {}
+        self._in_pieces: Subscription | None = None
+        self._cold_read: asyncio.Task[None] | None = None
+
+    def __bool__(self) -> bool:
+        """True if a subscription waits for its turn."""
+        return bool(self._lagging)
+
+    def add(self, subscription: Subscription) -> None:
+        """Catch up from the log for a subscription: nothing else is queued for it until it is at the log's end."""
+        subscription.lagging = True
+        self._lagging.append(subscription)
+        self._wake()
+
+    def drop(self, subscription: Subscription) -> None:
+        """Forget a subscription: its follower wants nothing of it any more."""
+        self._held.pop(subscription, None)
+
+    def resume(self) -> None:
+        """Give those that were allowed nothing their turn again."""
+        if self._held:
+            self._lagging.extend(self._held)
+            self._held.clear()
+            self._wake()
+
+    def resume_one(self, subscription: Subscription) -> None:
+        """Give a subscription its turn again, if it was allowed nothing."""
+        if subscription in self._held:
+            del self._held[subscription]
+            self._lagging.append(subscription)
+            self._wake()
+
+    def close(self) -> None:
+        """Read nothing more."""
+        if self._cold_read is not None:
+            self._cold_read.cancel()
+        self._lagging.clear()
+        self._held.clear()
+
+    def turn(self, credit: int) -> None:
+        """Read one chunk, or as much as the credit allows, for the subscription whose turn it is. Those whose bytes are
+        cold are passed over, and so are those that are allowed nothing, or whose next batch must wait until another's
+        has gone in pieces."""
+        for _ in range(len(self._lagging)):
+            subscription = self._lagging.popleft()
+            if not subscription.live:
+                continue
+            allowance = self._allowance(subscription)
+            if allowance <= 0:
+                self._held[subscription] = None
+                continue
+            room = max(1, min(self._chunk_bytes, credit, allowance))
+            try:
+                read = self._read(subscription, room)
+            except (KafkaError, StorageError) as error:
+                self._failed(subscription, error)
+                return
+            if read is not None:
+                if self._sent(subscription, read):
+                    return
+            elif self._cold_read is None:
+                self._cold_read = spawn(self._read_cold(subscription, room), self._fatal)
+            else:
+                self._lagging.append(subscription)
+
+    def _read(self, subscription: Subscription, room: int) -> LogRead | BatchPart | None:
+        """The next whole batches, or a part of the next one where that is larger than a chunk. No data where there are
+        none, or another's batch goes in pieces now. None: cold."""
+        plog, offset, chunk = subscription.log, subscription.next_offset, self._chunk_bytes
+        if not subscription.sent_bytes:
+            # rule B16/large-batches-in-one-frame-to-who-lags
+            read = plog.read(offset, room, plog.log_end_offset, one_batch_bytes=chunk)
+            if read is None or read.data or not self._may_go_in_pieces(subscription):
+                return read
+        return plog.read_part(offset, subscription.sent_bytes, chunk, subscription.sent_crc)
+
+    async def _read_cold(self, subscription: Subscription, room: int) -> None:
+        """`_read` off the loop; the others go on meanwhile."""
+        try:
+            read = await self._read_waiting(subscription, room)
+        except (KafkaError, StorageError) as error:
+            self._failed(subscription, error)
+        else:
+            if subscription.live:
+                self._sent(subscription, read)
+        finally:
+            self._cold_read = None
+            self._wake()
+
+    async def _read_waiting(self, subscription: Subscription, room: int) -> LogRead | BatchPart:
+        plog, offset, chunk = subscription.log, subscription.next_offset, self._chunk_bytes
+        if not subscription.sent_bytes:
+            # rule B16/large-batches-in-one-frame-to-who-lags/2
+            read = await plog.read_cold(offset, room, plog.log_end_offset, one_batch_bytes=chunk)
+            if read.data or not self._may_go_in_pieces(subscription):
+                return read
+        return await plog.read_part_cold(offset, subscription.sent_bytes, chunk, subscription.sent_crc)
+
+    def _may_go_in_pieces(self, subscription: Subscription) -> bool:
+        """True if there is a next batch, and no other's is on its way in pieces."""
+        current = self._in_pieces
+        free = current is None or current is subscription or not current.live
+        # rule B16/two-batches-in-pieces-at-once
+        return free and subscription.next_offset < subscription.log.log_end_offset
+
+    def _sent(self, subscription: Subscription, read: LogRead | BatchPart) -> bool:
+        """Hand over what was read; False if there was nothing, or it may not go now."""
+        if isinstance(read, BatchPart) and not self._may_go_in_pieces(subscription):
+            read = LogRead(b"", read.first_offset, read.first_offset)  # another's began while the disk was waited for
+        if read.data:
+            self._take(subscription, read)
+            if isinstance(read, LogRead):
+                subscription.next_offset = read.next_offset
+            else:
+                self._sent_part(subscription, read)
+        subscription.lagging = subscription.next_offset < subscription.core.log_end_offset
+        if subscription.lagging:
+            self._lagging.append(subscription)
+        return bool(read.data)
+
+    def _sent_part(self, subscription: Subscription, part: BatchPart) -> None:
+        self._in_pieces = subscription
+        subscription.sent_bytes += len(part.data)
+        subscription.sent_crc = part.crc
+        if subscription.sent_bytes == part.batch_size:
+            mark("batch-in-pieces")
+            self._in_pieces = None
+            subscription.sent_bytes = subscription.sent_crc = 0
+            subscription.next_offset = part.next_offset

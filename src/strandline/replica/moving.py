@@ -164,7 +164,7 @@ class Mover:
 
     async def _run(self) -> None:
         shared = self._shared
-        pace = Pace(shared.clock, shared.naps, lambda: shared.config.alter_log_dirs_io_max_bytes_per_second)
+        pace = Pace(shared.clock, shared.pauses, lambda: shared.config.alter_log_dirs_io_max_bytes_per_second)
         try:
             while self.moves:
                 now_ms = self._shared.clock.monotonic_ms()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 
@@ -16,24 +17,252 @@ from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
 from strandline.proto.transitions import next_state
 from strandline.replica import frames
-from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.leader import (
+    Committed,
+    FollowerProgress,
+    IsrCommitted,
+    IsrProposal,
+    LeaderCore,
+    LeaderEffects,
+    ProposeIsr,
+)
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
-from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, Role, RoleEvent
-from strandline.replica.subscription import Source, Subscription
-from strandline.replica.waiting import TO_HIGH_WATERMARK, Append, AppendDone, DeletionDone, PendingDeletion, Watchers
+from strandline.replica.states import ACKS_ALL, TRANSITIONS, BrokerState, PartitionState, ReplicaStatus, Role, RoleEvent
 
 log = structlog.get_logger("strandline.replica")
 
 _LEADERSHIP_LOST = "leadership was lost before the batch was committed; whether it will be is not known"
 
 
-class Partition:
-    """What one broker has of one partition.
+# Who waits for the replicas
 
-    It gives its core what happened, and carries out the effects that the core returns.
+
+class Append:
+    """Append of a client's batches: its sender waits with it, and finds the outcome in it once it has `ended`.
+
+    Attributes:
+        required_offset: with acks=all it is answered when the high watermark has reached this.
+        error: NONE, or Kafka's code. NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER and REQUEST_TIMED_OUT
+            are indeterminate when the batch had been written, KAFKA_STORAGE_ERROR is unless the disk was merely full;
+            every other code means that nothing was written.
+        message: a sentence beside an error.
+        base_offset: offset of the first record; -1 unless written (or found as a duplicate).
+        log_append_time_ms: -1 unless the topic stamps records with the time of their append.
+        log_start_offset: where the log began when the batch was written; -1 unless written.
+        synced_replicas: the nodes known to have synced the batch when this ended, leader first.
+    """
+
+    __slots__ = (
+        "_done",
+        "base_offset",
+        "error",
+        "log_append_time_ms",
+        "log_start_offset",
+        "message",
+        "required_offset",
+        "synced_replicas",
+    )
+
+    def __init__(self, done: AppendDone) -> None:
+        self._done: AppendDone | None = done
+        self.required_offset = -1
+        self.error = ErrorCode.NONE
+        self.message = ""
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.log_start_offset = -1
+        self.synced_replicas: tuple[NodeId, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """The outcome is known, and its sender has it."""
+        return self._done is None
+
+    def wait_in(self, waiting: deque[Append]) -> None:
+        """Stand among those that wait for the high watermark, in the order of what they require. Only a duplicate of an
+        older batch can require less than the one before it."""
+        index = len(waiting)
+        while index and waiting[index - 1].required_offset > self.required_offset:
+            index -= 1
+        waiting.insert(index, self)
+
+    def cancel(self, error: ErrorCode) -> None:
+        """Stop waiting: the outcome is `error`, and indeterminate, since the batch stays in the log. Nothing happens
+        when it has ended."""
+        self.end(error, "the batch is written and was not committed in time")
+
+    def end(self, error: ErrorCode, message: str = "", synced: tuple[NodeId, ...] = ()) -> None:
+        """Set the outcome and give it to the sender, once."""
+        done = self._done
+        if done is not None:
+            self._done = None
+            self.error = error
+            self.message = message
+            self.synced_replicas = synced
+            done(self)
+
+
+AppendDone = Callable[[Append], None]
+"""Gets an append that has ended."""
+
+
+DeletionDone = Callable[[ErrorCode, str, int], None]
+"""Gets error, sentence and low watermark: no replica that may lead has records below it (-1 with an error)."""
+
+TO_HIGH_WATERMARK = -1
+"""Delete everything that is committed."""
+
+
+class PendingDeletion:
+    """Records deleted from the front of a partition at a client's word (DeleteRecords, KIP-107).
+
+    The leader raises its log start at once and tells its followers, who raise theirs and, once that is durable, say so.
+    The client is answered when every replica that may lead next has done it: else the deleted records would be back
+    after an election or a power cut. So it waits while the ISR is below min.insync.replicas too, for then members that
+    left it may be elected (KIP-966); and who joins the ISR later has deleted them first (`LeaderCore.deleted_before`).
+    """
+
+    __slots__ = ("_done", "offset")
+
+    def __init__(self, offset: int, done: DeletionDone) -> None:
+        self.offset = offset
+        self._done: DeletionDone | None = done
+
+    def cancel(self) -> None:
+        """Stop waiting: REQUEST_TIMED_OUT. The records are deleted here. Nothing happens when it has ended."""
+        self.end(ErrorCode.REQUEST_TIMED_OUT, "deleted on the leader; not every replica in sync has followed in time")
+
+    def end(self, error: ErrorCode, message: str = "", low_watermark: int = -1) -> None:
+        """Give the outcome to the client, once."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(error, message, low_watermark)
+
+    @property
+    def ended(self) -> bool:
+        """The client has its outcome."""
+        return self._done is None
+
+
+class Watchers:
+    """Calls to be made once, when something has changed."""
+
+    __slots__ = ("_calls", "_last")
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._last = 0
+
+    def add(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` once, at the next change. Returns how to withdraw."""
+        self._last += 1
+        number = self._last
+        self._calls[number] = wake
+        return lambda: self._withdraw(number)
+
+    def _withdraw(self, number: int) -> None:
+        self._calls.pop(number, None)
+
+    def wake(self) -> None:
+        """Make the calls: what they wait for has changed."""
+        if self._calls:
+            calls, self._calls = self._calls, {}
+            for call in calls.values():
+                call()
+
+
+# The streams
+
+
+class Link(Protocol):
+    """Stream of a follower's broker, as a partition sees it (`strandline.replica.leader_stream`)."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    def offer(self, subscription: Subscription, appended: AppendResult, entry: bytes) -> bytes:
+        """Queue just appended batches for a subscription, or leave it to catch up from the log later.
+
+        `entry`: the batches as the link of another follower has encoded them, or b"". Returns the same for the next.
+        """
+
+    def push(self, piece: bytes) -> None:
+        """Queue one entry."""
+
+    def ended(self, subscription: Subscription, code: ErrorCode) -> None:
+        """The leadership under a subscription is over."""
+
+
+class Subscription:
+    """Subscription of one follower to one leadership of one partition.
+
+    Invariants:
+    - everything below `next_offset` was queued or sent to the follower; of what is beyond, `sent_bytes` of the batch
+      that begins there, which goes in pieces, and whose CRC-32C is `sent_crc` so far;
+    - unless `lagging`, `next_offset` is the log's end;
+    - it is `live` while it is among the partition's subscriptions: the leadership stands, and the follower has not
+      fetched anew.
+    """
+
+    __slots__ = (
+        "channel",
+        "core",
+        "follower",
+        "id",
+        "lagging",
+        "link",
+        "live",
+        "log",
+        "next_offset",
+        "sent_bytes",
+        "sent_crc",
+        "sent_high_watermark",
+    )
+
+    def __init__(self, link: Link, identity: int, channel: int, core: LeaderCore, log: PartitionLog) -> None:
+        self.link = link
+        self.id = identity
+        self.channel = channel
+        self.core = core
+        self.log = log
+        self.follower: FollowerProgress = core.followers[link.node_id]
+        self.next_offset = 0
+        self.sent_bytes = 0
+        self.sent_crc = 0
+        self.sent_high_watermark = -1
+        self.lagging = False
+        self.live = True
+
+    def end(self, code: ErrorCode) -> None:
+        """The leadership is over: tell the follower."""
+        self.live = False
+        self.link.ended(self, code)
+
+
+class Source(Protocol):
+    """Stream on which a followed partition gets its data, as the partition sees it (`strandline.replica.fetcher`)."""
+
+    def synced(self) -> None:
+        """More of the log is durable here: acknowledge it."""
+
+    def deleted(self) -> None:
+        """The log start is durable here: the leader may wait for that."""
+
+    def heal(self) -> None:
+        """Get from the leader what has rotted in the log, if it is time to."""
+
+    def end(self) -> None:
+        """Follow no longer."""
+
+
+# The partition
+
+
+class Partition:
+    """Replica of one partition on this broker. It gives its core what happened, and carries out the effects that the
+    core returns.
 
     Invariants:
     - exactly one of `leader` and `follower` is set in the roles of these names, none in the others;
@@ -90,16 +319,53 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        """Where the partition begins: in the object store, if a part of it lies there, else in its log; 0 without."""
+        """First offset: in the object store, if a part of it lies there, else in its log; 0 without."""
         return 0 if self.log is None else self.state.tier.log_start(self.log.log_start_offset)
 
     def start_at(self, high_watermark: int) -> None:
-        """What was known to be committed when this broker last wrote it down."""
+        """Begin with the high watermark that this broker wrote down last."""
         self._high_watermark = high_watermark
 
     def cannot_read(self, error: KafkaError) -> None:
         """A read of its log ended so: there may be rot in it."""
         self._shared.rot.found(self, error)
+
+    def heal(self) -> None:
+        """Get what has rotted in its log from the leader, if another broker leads."""
+        if self.source is not None:
+            self.source.heal()
+
+    # Status
+
+    def status(self, now_ms: float) -> ReplicaStatus:
+        """Role, offsets and members, for metrics, heartbeats and describe."""
+        state, log, leader = self.state, self.log, self.leader
+        return ReplicaStatus(
+            topic=state.topic,
+            topic_id=state.topic_id,
+            partition=state.partition,
+            role=self.role,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch if leader is None else leader.partition_epoch,
+            high_watermark=self.high_watermark,
+            log_start_offset=-1 if log is None else state.tier.log_start(log.log_start_offset),
+            local_log_start_offset=-1 if log is None else log.log_start_offset,
+            log_end_offset=-1 if log is None else log.log_end_offset,
+            durable_offset=-1 if log is None else log.durable_offset,
+            last_epoch=-1 if log is None else log.latest_epoch,
+            size_bytes=0 if log is None else log.size_bytes,
+            tiered=state.log_config.remote_storage,
+            tiered_bytes=state.tier.size_bytes,
+            replicas=state.replicas,
+            isr=state.isr if leader is None else leader.isr,
+            maximal_isr=state.isr if leader is None else leader.maximal_isr,
+            effective_min_isr=state.effective_min_isr,
+            followers=() if leader is None else leader.follower_statuses(now_ms),
+            rotten=log is not None and bool(log.rot),
+            directory="" if log is None else log.home,
+            reason=self.reason,
+        )
 
     # Roles
 
@@ -112,11 +378,11 @@ class Partition:
         self._enter(RoleEvent.FOLLOW, follower=core)
 
     def idle(self) -> None:
-        """There is no leader."""
+        """Stop serving: the metadata name no leader."""
         self._enter(RoleEvent.LEADERLESS)
 
     def delete(self) -> None:
-        """It is hosted here no longer."""
+        """Stop serving for ever: the partition is hosted here no longer."""
         self._enter(RoleEvent.DELETED)
 
     def fail(self, reason: str) -> None:
@@ -173,7 +439,8 @@ class Partition:
     # Who may ask
 
     def refusal(self, current_leader_epoch: int = -1, *, any_replica: bool = False) -> tuple[ErrorCode, str]:
-        """Why this broker cannot answer as leader, or with `any_replica` as leader or follower; NONE if it can.
+        """Error code and sentence for a caller that this broker cannot answer as leader; NONE and "" if it can. With
+        `any_replica` it may answer as follower too.
 
         `current_leader_epoch`: the epoch that the caller believes in; -1 does not ask (KIP-320). Older than the
         partition's: FENCED_LEADER_EPOCH. Newer: UNKNOWN_LEADER_EPOCH, the metadata have not reached this broker yet.
@@ -190,7 +457,7 @@ class Partition:
         return ErrorCode.NONE, ""
 
     def follower_refusal(self, node_id: NodeId, leader_epoch: LeaderEpoch) -> ErrorCode:
-        """Why a replica cannot follow this one in the leader epoch that it believes in; NONE if it can."""
+        """Error code for a replica that cannot follow this one in the leader epoch it names; NONE if it can."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if leader_epoch < self.state.leader_epoch:  # rule B1/fetch-of-an-older-epoch
@@ -247,7 +514,7 @@ class Partition:
         else:
             shared.counters.messages_in_bytes += len(batches)
             effects = core.appended(result.next_offset, now_ms)
-            self._publish(core, result)
+            self._publish(result)
             if shared.config.sync_before_ack:
                 directory.syncer.mark(plog)
             self._carry_out(effects)
@@ -261,7 +528,7 @@ class Partition:
         return None
 
     def _refuse(self, append: Append, batches: memoryview, error: ErrorCode, message: str) -> None:
-        """Nothing was written."""
+        """End an append of which nothing was written."""
         self.note_refusal(batches, error)
         append.end(error, message)
 
@@ -274,25 +541,12 @@ class Partition:
         else:
             self._shared.early_refusals.note(tp.topic, tp.partition, batches, code, now_ms)
 
-    def _publish(self, core: LeaderCore, result: AppendResult) -> None:
-        """Send an append to the followers that are at the end of the log: one copy, made here, is queued for all of
-        them; the receive buffer is the caller's again when this returns."""
-        size, piece = len(result.data), b""
+    def _publish(self, result: AppendResult) -> None:
+        """Send an append to the followers that are at the end of the log: one copy serves all of them, and the receive
+        buffer is the client's again when this returns."""
+        entry = b""
         for subscription in self.subscriptions.values():
-            queue = subscription.link.offer(subscription, result.base_offset, result.next_offset, size)
-            if queue is not None:
-                if not piece:
-                    header = frames.pack_data_header(
-                        self.channel,
-                        core.leader_epoch,
-                        result.base_offset,
-                        high_watermark=core.high_watermark,
-                        log_start_offset=result.log_start_offset,
-                        size=size,
-                    )
-                    piece = b"".join((header, result.data))
-                subscription.sent_high_watermark = core.high_watermark
-                queue.append(piece)
+            entry = subscription.link.offer(subscription, result, entry)
 
     # Leading: what happened to followers, metadata and time
 
@@ -443,7 +697,7 @@ class Partition:
         return None if deletion.ended else deletion
 
     def raise_log_start(self, offset: int) -> None:
-        """What lies below `offset`, which is committed, is deleted here and, as leader, from the followers. A disk that
+        """Delete what lies below `offset`, which is committed: here and, as leader, from the followers. A disk that
         fails takes the partition offline."""
         plog = present(self.log, "LogUnlessOffline")
         try:

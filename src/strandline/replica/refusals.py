@@ -10,24 +10,33 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId, TopicPartition
 from strandline.proto.marks import mark
 
-MAY_PASS = frozenset(
-    {
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
+_SAME_AGAIN = (
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-"""Refusals after which an idempotent producer sends the same batch, under the same sequence, again."""
+_IN_PARTS_AGAIN = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+
+
+def _behind(code: ErrorCode) -> ErrorCode | None:
+    """What an idempotent producer is answered for batches behind one with this refusal, until something comes under the
+    same sequence: that they were not written, and may be sent again. None: nothing will come in its place.
+
+    Those behind one that was too large are not too large: by that answer they would be split, or given up.
+    """
+    if code in _IN_PARTS_AGAIN:  # rule C1/out-of-order-behind-what-is-too-large
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    return code if code in _SAME_AGAIN else None
 
 
 def note_refusal(plog: PartitionLog, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
-    """What the same producer has sent behind these batches is refused for the same reason, if that may pass."""
-    header = _producers_header(batches) if code in MAY_PASS else None
-    if header is not None:
-        plog.producers.refused(header.producer_id, _refusal(header, code, now_ms))
+    """What the same producer has sent behind these batches is refused too, if something comes in their place."""
+    behind, header = _behind(code), _producers_header(batches)
+    if behind is not None and header is not None:
+        plog.producers.refused(header.producer_id, _refusal(header, behind, now_ms))
 
 
 class EarlyRefusals:
@@ -41,10 +50,10 @@ class EarlyRefusals:
         return len(self._refusals)
 
     def note(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
-        """Batches were refused; kept if the reason may pass."""
-        header = _producers_header(batches) if code in MAY_PASS else None
-        if header is not None:
-            self._refusals.add((topic, index, header.producer_id), _refusal(header, code, now_ms))
+        """Batches were refused; kept if something comes in their place."""
+        behind, header = _behind(code), _producers_header(batches)
+        if behind is not None and header is not None:
+            self._refusals.add((topic, index, header.producer_id), _refusal(header, behind, now_ms))
 
     def recall(
         self, tp: TopicPartition, topic_id: TopicId, plog: PartitionLog, batches: memoryview, now_ms: float

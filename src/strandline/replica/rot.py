@@ -26,7 +26,6 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.tasks import Report, spawn
 from strandline.replica.states import ReplicaCounters
-from strandline.replica.subscription import Source
 
 log = structlog.get_logger("strandline.replica")
 
@@ -43,11 +42,11 @@ class Replica(Protocol):
     @property
     def log(self) -> PartitionLog | None: ...
 
-    @property
-    def source(self) -> Source | None: ...
+    def heal(self) -> None:
+        """Get what has rotted from the leader, if another broker leads."""
 
     def fail(self, reason: str) -> None:
-        """The log can no longer be used."""
+        """Go offline: the log can no longer be used."""
 
 
 async def _at_once(_: int) -> None:
@@ -107,8 +106,8 @@ class RotWatch:
             )
         if new:
             self._note(replica)
-        if holes and replica.source is not None:
-            replica.source.heal()
+        if holes:
+            replica.heal()
 
     def mended(self, replica: Replica) -> None:
         """Holes of its log were written anew: they count once they are on the disk."""
@@ -134,8 +133,7 @@ class RotWatch:
     def _try_again(self) -> None:
         self._timer = None
         for replica in list(self._rotten):
-            if replica.source is not None:
-                replica.source.heal()
+            replica.heal()
         if self._work is None:
             self._work = spawn(self._look_after(), self._on_fatal)
 

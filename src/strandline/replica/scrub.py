@@ -43,7 +43,7 @@ class Scrub:
             self._task = spawn(self._run(), self._shared.on_fatal, endless=True)
 
     def reconfigured(self) -> None:
-        """The interval may be, or have been, 0. Of other changes the naps know."""
+        """Begin or end scrubbing where the interval has become, or was, 0. Pauses under way learn of other changes."""
         if not self._started:
             return
         if not self._shared.config.scrub_interval_ms:
@@ -64,7 +64,7 @@ class Scrub:
     async def _run(self) -> None:
         shared = self._shared
         started_ms = shared.clock.monotonic_ms()
-        await shared.naps.until(lambda: started_ms + min(shared.config.scrub_interval_ms, FIRST_SCRUB_MS))
+        await shared.pauses.until(lambda: started_ms + min(shared.config.scrub_interval_ms, FIRST_SCRUB_MS))
         while True:
             began_ms = shared.clock.monotonic_ms()
             for partition in list(self._partitions.values()):
@@ -73,7 +73,7 @@ class Scrub:
             mark("scrubbed")
             seconds = int((ended_ms - began_ms) / 1000)
             log.info("the logs were scrubbed", partitions=len(self._partitions), seconds=seconds)
-            await shared.naps.until(partial(self._next_ms, began_ms, ended_ms))
+            await shared.pauses.until(partial(self._next_ms, began_ms, ended_ms))
 
     def _next_ms(self, began_ms: float, ended_ms: float) -> float:
         return max(began_ms + self._shared.config.scrub_interval_ms, ended_ms + 1_000)
@@ -97,4 +97,4 @@ class Scrub:
         shared = self._shared
         shared.counters.scrubbed_bytes += size
         now_ms = shared.clock.monotonic_ms()
-        await shared.naps.until(lambda: now_ms + size * 1_000 / shared.config.scrub_bytes_per_second)
+        await shared.pauses.until(lambda: now_ms + size * 1_000 / shared.config.scrub_bytes_per_second)

@@ -25,6 +25,7 @@ from strandline.proto.ids import (
     TopicPartition,
 )
 from strandline.proto.marks import mark
+from strandline.proto.settings import INT32_MAX, ConfigType, Scope, Settings, milliseconds, number, whole
 from strandline.proto.tier import NO_TIER, Tier
 from strandline.proto.transitions import Transitions
 
@@ -116,7 +117,7 @@ class PartitionState:
         return min(self.min_insync_replicas, len(self.replicas))  # rule B4/min-insync-beyond-the-replicas
 
 
-# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `waiting.Append`)
+# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `partition.Append`)
 
 
 class ReadOutcome(NamedTuple):
@@ -217,56 +218,118 @@ class FollowerStatus(NamedTuple):
     caught_up_age_ms: float
 
 
+class ReplicaStatus(NamedTuple):
+    """One hosted partition, for metrics, heartbeats and describe.
+
+    Attributes:
+        last_epoch: leader epoch of the last record.
+        isr: as committed, known on the leader; from the metadata elsewhere.
+        maximal_isr: with a proposed newcomer (leader only, else as `isr`).
+        followers: leader only.
+        log_start_offset: where the partition begins, with its tier; local_log_start_offset: where its log does.
+        tiered: its closed segments are to go to the object store (`remote.storage.enable`).
+        tiered_bytes: of what lies there.
+        rotten: a part of its log is not what was written, and is not healed yet.
+        directory: the log directory that it lies in; empty where it has no log.
+        reason: why it is offline, else empty.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    role: Role
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    high_watermark: int
+    log_start_offset: int
+    local_log_start_offset: int
+    log_end_offset: int
+    durable_offset: int
+    last_epoch: int
+    size_bytes: int
+    tiered: bool
+    tiered_bytes: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    maximal_isr: tuple[NodeId, ...]
+    effective_min_isr: int
+    followers: tuple[FollowerStatus, ...] = ()
+    rotten: bool = False
+    directory: str = ""
+    reason: str = ""
+
+
 # Settings
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaConfig:
+class ReplicaConfig(Settings, scope=Scope.NODE):
     """Settings of replication on one broker.
 
     Attributes:
-        replica_lag_time_max_ms: Kafka's replica.lag.time.max.ms: a follower that has not caught up with the leader's
-            log end for this long leaves the ISR.
         flush_policy: "ack": an offset counts towards the high watermark only once it is synced (the default);
             "replicate": Kafka's rule, the memory of min.insync.replicas machines counts.
         fetch_window_bytes: how many bytes a follower lets a leader send ahead of what it has appended.
         fetch_chunk_bytes: the most a lagging partition gets in one turn of catching up.
-        high_watermark_checkpoint_interval_ms: Kafka's replica.high.watermark.checkpoint.interval.ms.
+        high_watermark_checkpoint_interval_ms: how often high watermarks are written down.
         reconnect_backoff_ms, reconnect_backoff_max_ms: first and longest pause before a stream is opened again or a
             refused subscription is asked for again; half of it is jitter.
         watermark_delay_ms: how long a new high watermark may wait for data to travel with before it is sent alone.
         stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
-        retention_check_interval_ms: Kafka's log.retention.check.interval.ms.
-            scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
+        scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
         scrub_bytes_per_second: the most that this reads.
-            cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
+        cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
             log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
-            alter_log_dirs_io_max_bytes_per_second: Kafka's replica.alter.log.dirs.io.max.bytes.per.second.
-            disk_reserve_bytes: log.dir.reserve.bytes.
-            stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
+        disk_reserve_bytes: log.dir.reserve.bytes. This, scrub and cleaner may change while the node runs: the metadata
+            say what holds, from the first `ReplicaManager.reconfigure` on.
     """
 
-    replica_lag_time_max_ms: int = 30_000
-    flush_policy: str = "ack"
-    fetch_window_bytes: int = 8 * 1024 * 1024
-    fetch_chunk_bytes: int = 1024 * 1024
-    high_watermark_checkpoint_interval_ms: int = 5_000
-    reconnect_backoff_ms: int = 20
-    reconnect_backoff_max_ms: int = 500
-    watermark_delay_ms: int = 50
-    stream_timeout_ms: int = 10_000
-    connect_timeout_ms: int = 5_000
-    retention_check_interval_ms: int = 300_000
-    cleaner_backoff_ms: int = 15_000
-    cleaner_dedupe_buffer_bytes: int = 128 * 1024 * 1024
-    cleaner_io_max_bytes_per_second: float = float("inf")
-    alter_log_dirs_io_max_bytes_per_second: float = float("inf")
-    disk_reserve_bytes: int = RESERVE_BYTES
-    stray_delete_delay_ms: int = 3_600_000
-    scrub_interval_ms: int = 604_800_000
-    scrub_bytes_per_second: int = 10 << 20
+    replica_lag_time_max_ms = milliseconds(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
+        type=ConfigType.LONG,
+    )
+    retention_check_interval_ms = milliseconds(
+        "log.retention.check.interval.ms",
+        300_000,
+        "How often is looked for records that retention.ms and retention.bytes take.",
+        type=ConfigType.LONG,
+    )
+    alter_log_dirs_io_max_bytes_per_second = number(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "1.7976931348623157E308",
+        "What moves of replicas to other log directories of this broker copy in a second, together.",
+        above=0,
+        unit="bytes/s",
+    )
+    stray_delete_delay_ms = whole(
+        "log.stray.delete.delay.ms",
+        3_600_000,
+        "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
+        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
+        "cluster that knows no topic at all are never removed (-kept-stray).",
+        low=-1,
+        high=INT32_MAX,
+        unit="ms",
+    )
+    flush_policy = "ack"
+    fetch_window_bytes = 8 * 1024 * 1024
+    fetch_chunk_bytes = 1024 * 1024
+    high_watermark_checkpoint_interval_ms = 5_000
+    reconnect_backoff_ms = 20
+    reconnect_backoff_max_ms = 500
+    watermark_delay_ms = 50
+    stream_timeout_ms = 10_000
+    connect_timeout_ms = 5_000
+    cleaner_backoff_ms = 15_000
+    cleaner_dedupe_buffer_bytes = 128 * 1024 * 1024
+    cleaner_io_max_bytes_per_second = float("inf")
+    disk_reserve_bytes = RESERVE_BYTES
+    scrub_interval_ms = 604_800_000
+    scrub_bytes_per_second = 10 << 20
 
     @property
     def sync_before_ack(self) -> bool:

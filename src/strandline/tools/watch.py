@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.client.admin import Admin
-from strandline.client.aio.admin import Admin as AsyncAdmin
+from strandline.client.aio.admin_base import AdminBase
 from strandline.client.errors import ClientTimeout
 from strandline.client.metadata import Metadata, PartitionView, TopicView, nodes_of, topic_view
 from strandline.client.network import Network
@@ -122,7 +122,7 @@ def _partition_changes(where: TopicPartition, old: PartitionView | None, new: Pa
         yield Change("isr-changed", where, tuple(old.isr), tuple(new.isr))
 
 
-async def watch_async(admin: AsyncAdmin, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
+async def watch_async(admin: AdminBase, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
     """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
 
     Args:
@@ -153,7 +153,7 @@ async def watch_async(admin: AsyncAdmin, *, interval_ms: float = INTERVAL_MS) ->
 
 def watch(admin: Admin, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]:
     """As `watch_async`, with a blocking Admin: each step waits for the next change. Ends when the Admin is closed."""
-    changes = watch_async(admin.inner, interval_ms=interval_ms)
+    changes = watch_async(admin, interval_ms=interval_ms)
 
     async def following() -> Change:
         return await anext(changes)

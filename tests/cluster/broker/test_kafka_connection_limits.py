@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.connection_limits import OF_ADDRESS, OVERALL, ConnectionLimits
-from strandline.cluster.node.settings import Limits
 from strandline.proto.errors import ConfigError
 
 
@@ -70,7 +69,7 @@ def test_addresses_count_for_themselves_however_they_are_written() -> None:
 
 
 def test_overrides_are_read_and_checked() -> None:
-    setting = Limits.max_connections_per_ip_overrides
+    setting = BrokerConfig.connections_per_ip
     assert setting.read(setting.name, "10.0.0.7:200, ::1:5") == {"10.0.0.7": 200, "::1": 5}
     assert setting.read(setting.name, "") == {}
     for text in ("localhost:5", "10.0.0.7", "10.0.0.7:many", "10.0.0.7:-1"):

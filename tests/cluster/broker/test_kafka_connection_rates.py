@@ -26,7 +26,7 @@ def run(path: Path, main: Callable[[KafkaNode], Awaitable[None]], windows_ms: in
     """A node on which an address may open what its rate gives in `windows_ms` at once."""
 
     async def body() -> None:
-        service = BrokerConfig(quota_windows=1, quota_window_ms=windows_ms)
+        service = BrokerConfig(quota_windows=1, quota_window_s=windows_ms / 1000)
         async with kafka_node(path, service=service) as node:
             await main(node)
 

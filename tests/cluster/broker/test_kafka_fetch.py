@@ -19,7 +19,7 @@ from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, TopicPartition
 from strandline.proto.kafka.fetch import FIRST, LAST, TOPIC_ID_SINCE
-from strandline.replica.waiting import Append
+from strandline.replica.partition import Append
 
 VERSIONS = range(FIRST, LAST + 1)
 

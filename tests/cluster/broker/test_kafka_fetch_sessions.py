@@ -12,9 +12,8 @@ from kafka_node import KafkaNode, until
 from kafka_wire import KafkaClient, connect
 from test_kafka_fetch import fetch
 
-from strandline.cluster.broker.handlers.fetch import EVICTION_MS_MIN, FetchSessions
-from strandline.cluster.broker.kept import FETCH_BYTES, PARTITION_BYTES, KeptMemory
-from strandline.cluster.broker.parked_fetch import FetchedPartition
+from strandline.cluster.broker.handlers.fetch import EVICTION_MS_MIN, FetchedPartition, FetchSessions
+from strandline.cluster.broker.memory import FETCH_BYTES, PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.request import Action, AllowAll, RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.fetch import FINAL_EPOCH, FetchPartition, PartitionKey

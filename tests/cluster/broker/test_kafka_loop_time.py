@@ -22,9 +22,8 @@ from test_kafka_produce import batch
 from test_kafka_tls import ca, listener, trusting  # noqa: F401 - a fixture
 
 from strandline.cluster.broker.handlers import fetch as fetch_handler
-from strandline.cluster.broker.handlers.fetch import FetchHandler
+from strandline.cluster.broker.handlers.fetch import Fetch, FetchedPartition, FetchHandler
 from strandline.cluster.broker.loop_time import STRANGERS_MS, TURN_MS
-from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition
 from strandline.cluster.broker.request import Peer
 from strandline.cluster.broker.sasl import REQUESTS_BEFORE_MAX
 from strandline.cluster.security.dev_certificates import DevCa
@@ -215,6 +214,24 @@ def test_a_fetch_of_many_partitions_is_answered_in_turns(tmp_path: Path, monkeyp
                     at_once = await reader.receive_frame()
                     assert node.broker.loop_time.waits - waits <= 2
                 assert in_turns[4:] == at_once[4:]
+
+    asyncio.run(main())
+
+
+def test_what_a_long_fetch_leaves_goes_in_turns(tmp_path: Path) -> None:
+    """Thousands of objects take as long to end as to be made."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node, clients(node, 1) as (reader,):
+            node.create_topic("t")
+            stepped(node)
+            fetch(reader, 11, "t", dict.fromkeys(range(19_000), 0), session_id=0, session_epoch=0)
+            behind = reader.send("api_versions", 2)
+            await until(lambda: answers(node, ("Fetch", 11)) == 1)
+            waits = node.broker.loop_time.waits
+            await reader.receive_frame()
+            assert (await reader.receive(behind)).error_code == ErrorCode.NONE
+            assert node.broker.loop_time.waits - waits > 10
 
     asyncio.run(main())
 

@@ -187,7 +187,7 @@ def test_every_answer_that_has_the_field_says_how_long_to_wait(tmp_path: Path) -
                     silent.add(f"{ask.api.title} v{version}")
         assert silent == set()
 
-    run(tmp_path, main, service=BrokerConfig(quota_window_ms=1))
+    run(tmp_path, main, service=BrokerConfig(quota_window_s=0.001))
 
 
 def test_a_share_waits_on_all_of_its_connections(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_share_waits_on_all_of_its_connections(tmp_path: Path) -> None:
             for one in asked:
                 assert waits_ms(await one) == 0
 
-    run(tmp_path, main, service=BrokerConfig(quota_window_ms=60_000))
+    run(tmp_path, main, service=BrokerConfig(quota_window_s=60))
 
 
 def test_the_time_of_a_request_that_is_answered_later_counts(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_connection_above_the_rate_of_its_address_waits_before_its_handshake(t
 
     async def main() -> None:
         tls = listener(ca)
-        service = BrokerConfig(quota_windows=1, quota_window_ms=1000)
+        service = BrokerConfig(quota_windows=1, quota_window_s=1)
         async with kafka_node(tmp_path, tls=tls, service=service) as node:
             set_quota(node, QuotaEntity(ip=""), connection_creation_rate=1)
             async with connect(node.listener.endpoint, trusting(ca)) as first:

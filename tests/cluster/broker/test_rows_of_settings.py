@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,33 @@ def test_a_part_has_rows_of_the_whole_and_a_view_of_its_own() -> None:
     assert (outer.other, outer.inner.lasts_ms) == (1, 7)
     with pytest.raises(ConfigError, match=r"made\.up\.ms = '0' is not allowed: a whole number from 1"):
         Outer({"made.up.ms": "0"})
+
+
+def test_a_view_with_values_that_no_text_says() -> None:
+    """Of what changes meanwhile, and of tests: a row's value or a constant beside the rows, and no misspelt one."""
+
+    class View(Settings, scope=Scope.NODE):
+        lasts_ms = milliseconds("made.up.ms", 5, "How long a made-up thing lasts.", low=2)
+        chunk_bytes = 10
+
+    assert (View().lasts_ms, View().chunk_bytes) == (5, 10)
+    view = View({"made.up.ms": "7"}, chunk_bytes=11)
+    assert (view.lasts_ms, view.chunk_bytes) == (7, 11)
+    other = view.replaced(lasts_ms=1)
+    assert (other.lasts_ms, other.chunk_bytes, view.lasts_ms) == (1, 11, 7)
+    for wrong in (lambda: View(chunk=1), lambda: view.replaced(chunk=1)):
+        with pytest.raises(TypeError, match="View has no chunk"):
+            wrong()
+
+
+def test_no_table_copies_another() -> None:
+    """Issue 33.4: each setting of a node is one row, whichever room has it, and its view goes where it is needed."""
+    config = NodeConfig({"node.id": "1", "fetch.max.bytes": "2000", "controller.quorum.fetch.timeout.ms": "7"})
+    assert (config.broker.fetch_max_bytes, config.quorum.fetch_timeout_ms) == (2000, 7)
+    tables = [NodeConfig, *NodeConfig.parts.values()]
+    owners = Counter(row.name for table in tables for row in table.attributes.values())
+    assert set(owners.values()) == {1}
+    assert owners.keys() == NodeConfig.rows.keys()
 
 
 def test_a_view_is_read_once_and_shows_no_secret() -> None:

@@ -26,7 +26,7 @@ from strandline.proto.ids import Endpoint, NodeId, TopicPartition
 from strandline.proto.messages.method import Method
 from strandline.proto.ports import RpcRejected, UnaryHandler
 from strandline.proto.system import SystemClock
-from strandline.replica.waiting import Append, AppendDone
+from strandline.replica.partition import Append, AppendDone
 
 DROPPED = "audit lines were dropped: the topic does not have them"
 

@@ -33,7 +33,7 @@ def test_defaults_need_only_a_node_id() -> None:
     assert [listener.name for listener in config.client_listeners] == ["PLAINTEXT"]
     assert config.broker_session_timeout_ms == 9000
     assert config.broker_silence_timeout_ms == 2500
-    assert config.quorum.quorum_fetch_timeout_ms == 1500
+    assert config.quorum.fetch_timeout_ms == 1500
 
 
 def test_an_option_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_an_option_wins_over_the_environment_over_the_file(tmp_path: Path) -> No
     path.write_text("node.id=1\nfetch.max.bytes=2000\nbroker.rack=file\nlog.dirs=/file\n")
     environment = {"STRANDLINE_BROKER_RACK": "environment", "STRANDLINE_LOG_DIRS": "/environment", "PATH": "/bin"}
     config = NodeConfig.load(str(path), {"log.dirs": "/option"}, environment)
-    assert (config.fetch_max_bytes, config.broker_rack, config.log_dirs) == (2000, "environment", ("/option",))
+    assert (config.broker.fetch_max_bytes, config.broker_rack, config.log_dirs) == (2000, "environment", ("/option",))
 
 
 def test_directories_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import socket
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -153,3 +155,52 @@ def test_without_descriptors_accepting_pauses(monkeypatch: pytest.MonkeyPatch) -
     [line] = [line for line in logs if "no connections are accepted" in line["event"]]
     assert "Too many open files" in line["error"]
     assert "ulimit -n" in line["advice"]
+
+
+class SlowCollector:
+    """Stands in for `gc.collect`: each call takes `took_s` of the loop's time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, took_s: float) -> None:
+        self.began_s: list[float] = []
+        self.late_s = 0.0
+        self._took_s = took_s
+        self._time = loop.time
+        loop.time = self.time  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self._time() + self.late_s
+
+    def collect(self) -> None:
+        self.began_s.append(self.time())
+        self.late_s += self._took_s
+
+
+def test_full_collections_have_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch of thousands of partitions makes as much as Python begins one for: none comes before its time, one comes
+    in the end, and the next only when the share has room for it."""
+    before = gc.get_threshold()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(node_loop, "COLLECTIONS_PAUSE_S", 0.05)
+        node_loop.collect_seldom(loop)
+        full = gc.get_stats()[2]["collections"]
+        kept = [[number] for number in range(200_000)]  # a dozen times the growth that Python would begin one for
+        assert gc.get_stats()[2]["collections"] == full
+        async with asyncio.timeout(20):
+            while gc.get_stats()[2]["collections"] == full:
+                await asyncio.sleep(0.01)
+        collector = SlowCollector(loop, took_s=0.002)
+        monkeypatch.setattr(gc, "collect", collector.collect)
+        kept += [[number] for number in range(200_000)]  # no collection takes this back: one is due again and again
+        async with asyncio.timeout(20):
+            while len(collector.began_s) < 3:
+                await asyncio.sleep(0.01)
+        for one, next_one in pairwise(collector.began_s):
+            assert next_one - one >= 0.002 / node_loop.COLLECTIONS_SHARE
+
+    try:
+        run(scenario())
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -28,11 +28,11 @@ CLUSTER = "driver-test"
 # An election that nobody asked for loses what a test has just appended: a machine that stands still for half a second
 # is to cause none.
 FAST = QuorumConfig(
-    quorum_election_timeout_ms=300,
-    quorum_fetch_timeout_ms=2000,
-    quorum_request_timeout_ms=1500,
-    quorum_fetch_max_wait_ms=150,
-    quorum_suspicion_ms=30,
+    election_timeout_ms=300,
+    fetch_timeout_ms=2000,
+    request_timeout_ms=1500,
+    fetch_max_wait_ms=150,
+    suspicion_ms=30,
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from quorum_cluster import FAST, Cluster, Member
+from tests.schedules.helpers import schedule
 
 from strandline.controller.quorum.api import LeaderAndEpoch, NotLeader
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
@@ -122,9 +123,7 @@ def test_a_killed_leader_is_replaced_within_half_a_second(tmp_path: Path) -> Non
 
     async def test() -> None:
         gaps, commits = [], []
-        async with Cluster(
-            tmp_path, config=replace(FAST, quorum_fetch_timeout_ms=5000, quorum_suspicion_ms=60)
-        ) as cluster:
+        async with Cluster(tmp_path, config=FAST.replaced(fetch_timeout_ms=5000, suspicion_ms=60)) as cluster:
             for _ in range(4):
                 begin = time.monotonic()
                 await cluster.append(b"before")
@@ -165,11 +164,10 @@ def test_observers_get_commits_within_milliseconds(tmp_path: Path) -> None:
     """Rule A12: the leader answers parked fetches when the high watermark moves; nobody waits for a poll to end."""
 
     async def test() -> None:
-        config = replace(
-            FAST,
-            quorum_fetch_max_wait_ms=20_000,
-            quorum_request_timeout_ms=30_000,
-            quorum_fetch_timeout_ms=60_000,
+        config = FAST.replaced(
+            fetch_max_wait_ms=20_000,
+            request_timeout_ms=30_000,
+            fetch_timeout_ms=60_000,
         )
         async with Cluster(tmp_path, observers=2, config=config) as cluster:
             observers = [cluster.members[101], cluster.members[102]]
@@ -231,9 +229,7 @@ def test_snapshots_bound_the_log_and_serve_restarts_and_laggards(tmp_path: Path)
     that is too far behind fetches it, in pieces."""
 
     async def test() -> None:
-        config = replace(
-            FAST, snapshot_max_new_record_bytes=2_000, quorum_snapshot_chunk_bytes=500, log_segment_bytes=1_000
-        )
+        config = FAST.replaced(snapshot_max_new_record_bytes=2_000, snapshot_chunk_bytes=500, log_segment_bytes=1_000)
         cluster = Cluster(tmp_path, config=config)
         async with cluster:
             leader = await cluster.elect()
@@ -267,7 +263,7 @@ def test_a_listener_registered_late_gets_everything(tmp_path: Path) -> None:
     """Snapshot first, then the log from there."""
 
     async def test() -> None:
-        async with Cluster(tmp_path, config=replace(FAST, snapshot_max_new_record_bytes=500)) as cluster:
+        async with Cluster(tmp_path, config=FAST.replaced(snapshot_max_new_record_bytes=500)) as cluster:
             for i in range(20):
                 await cluster.append(b"value-%d" % i * 5)
             leader = await cluster.elect()
@@ -278,6 +274,76 @@ def test_a_listener_registered_late_gets_everything(tmp_path: Path) -> None:
             await cluster.until(lambda: late.values == leader.listener.values)
             await cluster.until(lambda: late.leaders[-1:] == [leader.quorum.leader_and_epoch])  # type: ignore[union-attr]
             assert late.loads
+
+    run(test)
+
+
+class SlowDisk:
+    """From now on all that lies at `cold_from` or behind it comes when the disk answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cold_from: int) -> None:
+        self.answers, self.asked = asyncio.Event(), asyncio.Event()
+        warm, cold = MetadataLog.committed, MetadataLog.committed_cold
+
+        def committed(log: MetadataLog, offset: int, limit: int, max_bytes: int) -> Any:
+            found = warm(log, offset, limit, max_bytes)
+            if self.answers.is_set() or found is None:
+                return found
+            batches = [batch for batch in found[0] if batch.last_offset < cold_from]
+            return (batches, found[1]) if batches else None
+
+        async def committed_cold(log: MetadataLog, offset: int, limit: int, max_bytes: int) -> Any:
+            self.asked.set()
+            await self.answers.wait()
+            return await cold(log, offset, limit, max_bytes)
+
+        monkeypatch.setattr(MetadataLog, "committed", committed)
+        monkeypatch.setattr(MetadataLog, "committed_cold", committed_cold)
+
+
+@schedule(113, rule="A10: a listener is never behind the log's start", mutant="snapshot-ahead-of-a-listener")
+def test_113_a_snapshot_waits_for_the_slowest_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first listener has half of what is committed, and the disk is slow with the rest: the second, which is the
+    active controller, has none of it. Were the log deleted up to where the first one is, it could not go on."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1, config=FAST.replaced(snapshot_max_new_record_bytes=500)) as cluster:
+            leader = await cluster.elect()
+            assert leader.quorum is not None
+            second = type(leader.listener)()
+            leader.quorum.register(second)
+            await cluster.append(b"before")
+            await cluster.until(lambda: second.values == [b"before"])
+            disk = SlowDisk(monkeypatch, cold_from=20)
+            values = [b"value-%02d" % number * 10 for number in range(40)]
+            for half in (values[:10], values[10:]):
+                leader.quorum.append(leader.quorum.leader_and_epoch.epoch, half)
+            await cluster.until(disk.asked.is_set)
+            await cluster.until(lambda: not leader.quorum._driver._snapshotting._taking)  # type: ignore[union-attr]
+            assert len(leader.listener.values) == 11
+            assert len(second.values) == 1
+            disk.answers.set()
+            await cluster.until(lambda: second.values == leader.listener.values == [b"before", *values])
+            assert not second.loads
+            assert not leader.fatal
+
+    run(test)
+
+
+def test_who_leads_is_told_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that was deposed is not active any more, though it has records to be handed over: a snapshot that
+    another leader sends is loaded into a standby."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            leader = await cluster.elect()
+            assert leader.quorum is not None
+            disk = SlowDisk(monkeypatch, cold_from=0)
+            leader.quorum.append(leader.quorum.leader_and_epoch.epoch, [b"value"])
+            await cluster.until(lambda: leader.quorum._driver._dispatcher._cold is not None)  # type: ignore[union-attr]
+            leader.quorum.resign()
+            await cluster.until(lambda: leader.listener.leaders[-1].leader_id != leader.id)
+            disk.answers.set()
 
     run(test)
 
@@ -308,7 +374,7 @@ def test_a_stopping_leader_hands_over_at_once(tmp_path: Path) -> None:
     """EndQuorumEpoch: no suspicion, no timeout."""
 
     async def test() -> None:
-        config = replace(FAST, quorum_fetch_timeout_ms=60_000, quorum_suspicion_ms=20_000)
+        config = FAST.replaced(fetch_timeout_ms=60_000, suspicion_ms=20_000)
         async with Cluster(tmp_path, config=config) as cluster:
             await cluster.append(b"a")
             await asyncio.sleep(0.05)
@@ -351,7 +417,7 @@ def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
     """Rules A1, E5, schedule 31: quorum state in both its places, snapshot, and the middle of the log."""
 
     async def test() -> None:
-        cluster = Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=300))
+        cluster = Cluster(tmp_path, voters=1, config=FAST.replaced(snapshot_max_new_record_bytes=300))
         member = cluster.members[1]
         await member.start()
         for i in range(40):

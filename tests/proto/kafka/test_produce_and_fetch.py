@@ -189,7 +189,7 @@ def test_the_records_that_are_written_are_read(version: int) -> None:
     topic: str | UUID = ID if version >= 13 else "orders"
     good, other = PartitionData(topic, 0), PartitionData(topic, 4, ErrorCode.FENCED_LEADER_EPOCH)
     good.high_watermark, good.last_stable_offset, good.log_start_offset = 50, 45, 3
-    good.chunks, good.size, good.aborted = [b"some ", b"bytes"], 10, ((5, 41),)
+    good.chunks, good.size, good.aborted = (b"some ", b"bytes"), 10, ((5, 41),)
     other.diverging, other.leader_id, other.leader_epoch = (3, 17), 2, 9
     for level, aborted in ((READ_COMMITTED, ((5, 41),)), (fetch.READ_UNCOMMITTED, ())):
         parts = fetch.write_response(version, [good, other], isolation_level=level, session_id=8)

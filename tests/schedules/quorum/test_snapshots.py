@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
@@ -22,7 +21,7 @@ from tests.controller.conftest import MachineCluster
 from tests.schedules.helpers import schedule
 from tests.stage import OneMachine
 
-SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, quorum_snapshot_chunk_bytes=100)
+SMALL = QuorumConfig(snapshot_max_new_record_bytes=600, log_segment_bytes=600, snapshot_chunk_bytes=100)
 
 TAKEN = OffsetAndEpoch(100, 3)
 STATE = [b"record %d" % number + b"x" * 50 for number in range(40)]
@@ -344,43 +343,5 @@ def test_a10_the_log_reaches_back_to_a_snapshot() -> None:
         trial.start()
         await trial.until(lambda: all(node.values == values or node.refused for node in trial.nodes.values()))
         assert [node.refused for node in trial.nodes.values()] == [None] * 3
-
-    trial.play(test)
-
-
-def test_a10_no_snapshot_is_taken_while_a_listener_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of seed 18001718: the image had the log, and the controller's replay still waited for a read from the disk. The
-    image's snapshot moved the log's start past it: the active controller would have had to load a snapshot, and its
-    node ended."""
-    trial = Trial(config=QuorumConfig(snapshot_max_new_record_bytes=1 << 30, log_segment_bytes=600))
-
-    async def test(trial: Trial) -> None:
-        trial.start()
-        values = await commit_many(trial, 60)
-        leader = await trial.elect()
-        assert leader.quorum is not None
-        driver = leader.quorum._driver
-        assert driver is not None
-        log, released = driver._log, asyncio.Event()
-        read_cold = log.committed_cold
-
-        async def when_released(offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
-            await released.wait()
-            return await read_cold(offset, limit, max_bytes)
-
-        monkeypatch.setattr(log, "committed", lambda *_: None)
-        monkeypatch.setattr(log, "committed_cold", when_released)
-        behind = Node(leader.number, 3, trial.config)
-        loads: list[int] = []
-        monkeypatch.setattr(behind, "handle_load_snapshot", lambda end, _epoch, _records: loads.append(end))
-        leader.quorum.register(behind)
-        await asyncio.sleep(0.1)
-        driver._snapshotting.take_if_due(0)
-        await asyncio.sleep(0.1)
-        released.set()
-        await trial.until(lambda: behind.values == values)
-        assert loads == []
-        driver._snapshotting.take_if_due(0)
-        await trial.until(lambda: snapshots(trial, leader.number))
 
     trial.play(test)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.replica.waiting import Append
+from strandline.replica.partition import Append
 from tests.replica.helpers import batch
 from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import Bench
@@ -60,6 +60,36 @@ class Pipeline:
 
     def stored(self) -> Counter[bytes]:
         return Counter(value.rstrip(b".") for value in self.bench.values(1))
+
+
+@schedule(52, rule="C1: what is behind too large a batch waits", mutant="out-of-order-behind-what-is-too-large")
+def test_52_too_large_a_batch_in_the_middle_of_a_pipeline() -> None:
+    """A batch is stored and has no answer, the next is too large and comes again in parts. Those behind it are told to
+    come again, and not that they are out of order, nor too large themselves."""
+    bench = Bench()
+
+    async def scenario(bench: Bench) -> None:
+        client = Pipeline(bench)
+        client.send(b"0")
+        assert await client.refused(b"0") is ErrorCode.NONE
+        client.unanswered.clear()
+        for node in (2, 3):
+            bench.world.partition("n1", f"n{node}")
+        client.send(b"1")
+        client.send(b"2", size=2_000_000)
+        client.send(b"3", b"4")
+        assert await client.refused(b"2") is ErrorCode.MESSAGE_TOO_LARGE
+        for value in (b"3", b"4"):
+            assert await client.refused(value) in (
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            )
+        assert not client.answers[b"1"].done()
+        bench.world.heal()
+        await client.settle()
+        assert client.stored() == {b"%d" % number: 1 for number in range(5)}, "a stored batch was sent anew"
+
+    bench.play(scenario)
 
 
 @pytest.mark.parametrize("reason", ["full disk", "too few in sync"])

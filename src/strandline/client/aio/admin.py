@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from strandline.client.aio.admin_acls import AclAdmin
+from strandline.client.aio.admin_base import Awaited
 from strandline.client.aio.admin_cluster import ClusterAdmin
 from strandline.client.aio.admin_configs import ConfigAdmin
 from strandline.client.aio.admin_groups import GroupAdmin
@@ -11,7 +14,11 @@ from strandline.client.aio.admin_topics import TopicAdmin
 from strandline.client.aio.admin_users import UserAdmin
 
 
-class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin, QuotaAdmin):
+class Operations(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin, QuotaAdmin):
+    """What both admin clients can do."""
+
+
+class Admin(Operations, Awaited):
     """Describes and changes a cluster. Calls may run concurrently.
 
     Every call retries what a retry may mend, for `default.api.timeout.ms`, and then raises ClientTimeout. For one name
@@ -22,3 +29,13 @@ class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdm
         clock, rng: the world; the machine's own when left out.
         settings: see docs/client-settings.md.
     """
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self.session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

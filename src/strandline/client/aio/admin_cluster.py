@@ -1,17 +1,15 @@
-"""The admin client's part about brokers: which there are, what they store, which leads the quorum."""
+"""The admin clients' part about brokers: which there are, what they store, which leads the quorum."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
 import strandline
-from strandline.client.aio.admin_base import AdminBase
-from strandline.client.descriptions import none_if_negative, quorum_replica
-from strandline.client.limits import limited
+from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route, alone, by_key, done, nothing
+from strandline.client.descriptions import by_topic, none_if_negative, quorum_replica
 from strandline.client.rights import answered
 from strandline.client.types import (
     ClusterDescription,
@@ -34,7 +32,7 @@ _METADATA_TOPIC = "__cluster_metadata"
 class ClusterAdmin(AdminBase):
     """Brokers, quorum, log directories, producers."""
 
-    @limited
+    @Operation(Api.DESCRIBE_CLUSTER, also=(Api.METADATA,))
     async def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones included where the cluster tells them."""
 
@@ -60,30 +58,14 @@ class ClusterAdmin(AdminBase):
 
         return await self._retrying(ask)
 
-    @limited
-    async def describe_quorum(self) -> QuorumDescription:
+    @Operation(Api.DESCRIBE_QUORUM, each="topics.partitions", key="topic_name.partition_index", about="partition")
+    async def describe_quorum(self) -> Question[QuorumDescription]:
         """The metadata quorum: leader, epoch, high watermark, voters and observers with their log ends (KIP-595)."""
         values = {"topics": [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
-        answer = await self._call(
-            Api.DESCRIBE_QUORUM,
-            values,
-            lambda reply: [reply.error_code, *(item.error_code for topic in reply.topics for item in topic.partitions)],
-        )
-        if answer.error_code is not ErrorCode.NONE:
-            raise answered(self.config, Api.DESCRIBE_QUORUM, answer.error_code, getattr(answer, "error_message", None))
-        partition = answer.topics[0].partitions[0]
-        if partition.error_code is not ErrorCode.NONE:
-            raise KafkaError(partition.error_code, getattr(partition, "error_message", None) or "")
-        return QuorumDescription(
-            partition.leader_id,
-            partition.leader_epoch,
-            partition.high_watermark,
-            tuple(quorum_replica(item) for item in partition.current_voters),
-            tuple(quorum_replica(item) for item in partition.observers),
-        )
+        return Question(values, _quorum, alone)
 
-    @limited
-    async def remove_voter(self, node_id: int, directory_id: UUID | None) -> None:
+    @Operation(Api.REMOVE_RAFT_VOTER)
+    async def remove_voter(self, node_id: int, directory_id: UUID | None) -> Question[None]:
         """Take the vote of a controller that lost its log, or its disk; its place stays vacant (KIP-853).
 
         Args:
@@ -94,60 +76,33 @@ class ClusterAdmin(AdminBase):
             ClientTimeout: the quorum does not commit it.
         """
         values = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
-        await self._change_voters(Api.REMOVE_RAFT_VOTER, values)
+        return Question(values, nothing, done)
 
-    @limited
-    async def add_voter(self, node_id: int, directory_id: UUID) -> None:
+    @Operation(Api.ADD_RAFT_VOTER)
+    async def add_voter(self, node_id: int, directory_id: UUID) -> Question[None]:
         """Give a controller's vacant vote to a directory that has caught up (KIP-853).
 
         Raises:
             KafkaError: why the quorum's leader refuses: the place is not vacant, the directory lags or does not fetch.
             ClientTimeout: the quorum does not commit it.
         """
-        values: dict[str, Any] = {
-            "cluster_id": None,
-            "timeout": self.config.request_timeout_ms,
-            "voter_id": node_id,
-            "voter_directory_id": directory_id,
-            "listeners": [],
-        }
-        await self._change_voters(Api.ADD_RAFT_VOTER, values)
+        voter = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
+        return Question({**voter, "listeners": ()}, nothing, done)
 
-    async def _change_voters(self, api: Api, values: Mapping[str, Any]) -> None:
-        """Asked again while a repetition may help: a change that is done already is done."""
-
-        async def ask() -> None:
-            connection = await self._network.to_any(self._controller_first())
-            answer = await connection.call(api, values, self.config.request_timeout_ms)
-            if answer.error_code is not ErrorCode.NONE:
-                raise answered(self.config, api, answer.error_code, answer.error_message)
-
-        await self._retrying(ask)
-
-    @limited
-    async def describe_features(self, node_id: int | None = None) -> FeaturesDescription:
+    @Operation(Api.API_VERSIONS, route=Route.BROKERS)
+    async def describe_features(self, node_id: int | None = None) -> Question[FeaturesDescription]:
         """The levels of features: what the build of one broker (None: of any) knows, and what is finalized (KIP-584).
 
         Raises:
             KafkaError: INVALID_REQUEST, there is no such broker.
         """
         values = {"client_software_name": OWN_CLIENT, "client_software_version": strandline.__version__}
-        answer = await self._call(Api.API_VERSIONS, values, lambda reply: [reply.error_code], node_id)
-        if answer.error_code is not ErrorCode.NONE:
-            raise answered(self.config, Api.API_VERSIONS, answer.error_code)
-        supported = getattr(answer, "supported_features", ())  # since version 3
-        finalized = getattr(answer, "finalized_features", ())
-        epoch = none_if_negative(getattr(answer, "finalized_features_epoch", -1))
-        return FeaturesDescription(
-            {one.name: (one.min_version, one.max_version) for one in supported},
-            {one.name: one.max_version_level for one in finalized},
-            epoch,
-        )
+        return Question(values, _features, alone, items=(node_id,), broker=lambda one: one)
 
-    @limited
+    @Operation(Api.UPDATE_FEATURES, dry_run="dry_run")
     async def update_features(
         self, levels: Mapping[str, int], *, downgrade: Literal["no", "safe", "unsafe"] = "no", dry_run: bool = False
-    ) -> None:
+    ) -> Question[None]:
         """Give features other levels: all of them or none.
 
         Args:
@@ -165,35 +120,20 @@ class ClusterAdmin(AdminBase):
         updates = [
             {"feature": name, "max_version_level": level, "upgrade_type": kind} for name, level in levels.items()
         ]
-        values = {"timeout": self.config.request_timeout_ms, "feature_updates": updates, "validate_only": dry_run}
-        answer = await self._call(Api.UPDATE_FEATURES, values, lambda reply: [reply.error_code])
-        results = [answer, *getattr(answer, "results", ())]
-        for one in results:
-            if one.error_code is not ErrorCode.NONE:
-                raise answered(self.config, Api.UPDATE_FEATURES, one.error_code, one.error_message)
+        return Question({"feature_updates": updates, "validate_only": dry_run}, nothing, done)
 
-    @limited
-    async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
+    @Operation(Api.DESCRIBE_LOG_DIRS, route=Route.EVERY_BROKER)
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> Question[dict[int, list[LogDirDescription]]]:
         """What each broker (None: every one) keeps on its disks. A directory that is offline says so by its `error`.
 
         Raises:
             KafkaError: INVALID_REQUEST, there is no such broker; CLUSTER_AUTHORIZATION_FAILED.
         """
-        await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
-        asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
-        answers = await asyncio.gather(
-            *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda reply: [], node_id) for node_id in asked)
-        )
-        for answer in answers:
-            code = getattr(answer, "error_code", ErrorCode.NONE)
-            if code is not ErrorCode.NONE:  # rule A31/log-dirs-that-are-denied-are-none
-                raise answered(self.config, Api.DESCRIBE_LOG_DIRS, code)
-        return {
-            node_id: [_log_dir(entry) for entry in answer.results]
-            for node_id, answer in zip(asked, answers, strict=True)
-        }
+        return Question({"topics": None}, _log_dirs, by_key, items=brokers)
 
-    @limited
+    @Operation(Api.ALTER_REPLICA_LOG_DIRS, route=Route.BROKERS)
     async def alter_replica_log_dirs(
         self, wanted: Mapping[tuple[str, int, int], str]
     ) -> dict[tuple[str, int, int], KafkaError | None]:
@@ -225,7 +165,7 @@ class ClusterAdmin(AdminBase):
                     for path, topics in dirs.items()
                 ]
             }
-            answer = await self._call(Api.ALTER_REPLICA_LOG_DIRS, values, lambda reply: [], node_id)
+            answer = await self._call(Api.ALTER_REPLICA_LOG_DIRS, values, node_id=node_id)
             for topic in answer.results:
                 for part in topic.partitions:
                     key = (topic.topic_name, part.partition_index, node_id)
@@ -234,17 +174,61 @@ class ClusterAdmin(AdminBase):
                     found[key] = None if code is ErrorCode.NONE else error
         return found
 
-    @limited
+    @Operation(
+        Api.DESCRIBE_PRODUCERS,
+        route=Route.LEADERS,
+        each="topics.partitions",
+        key="name.partition_index",
+    )
     async def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
-    ) -> dict[TopicPartition, list[ProducerDescription]]:
+    ) -> Question[dict[TopicPartition, list[ProducerDescription]]]:
         """The idempotent producers that each partition's leader remembers, by their ids.
 
         Raises:
             UnknownTopic, KafkaError, ClientTimeout.
         """
-        wanted = [TopicPartition(*item) for item in partitions]
-        return await self._leaders.describe_producers(wanted, self.config.default_api_timeout_ms)
+
+        def values(asked: list[TopicPartition]) -> dict[str, Any]:
+            return {"topics": by_topic(asked, "name", lambda item: item.partition, "partition_indexes")}
+
+        return Question(values, _producers, by_key, items=(TopicPartition(*item) for item in partitions))
+
+
+def _features(told: Any) -> FeaturesDescription:
+    """Features are told since version 3."""
+    return FeaturesDescription(
+        {one.name: (one.min_version, one.max_version) for one in getattr(told, "supported_features", ())},
+        {one.name: one.max_version_level for one in getattr(told, "finalized_features", ())},
+        none_if_negative(getattr(told, "finalized_features_epoch", -1)),
+    )
+
+
+def _quorum(told: Any) -> QuorumDescription:
+    return QuorumDescription(
+        told.leader_id,
+        told.leader_epoch,
+        told.high_watermark,
+        tuple(quorum_replica(item) for item in told.current_voters),
+        tuple(quorum_replica(item) for item in told.observers),
+    )
+
+
+def _producers(told: Any) -> list[ProducerDescription]:
+    return sorted(
+        ProducerDescription(
+            one.producer_id,
+            one.producer_epoch,
+            one.last_sequence,
+            one.last_timestamp,
+            none_if_negative(one.current_txn_start_offset),
+        )
+        for one in told.active_producers
+    )
+
+
+def _log_dirs(answer: Any) -> list[LogDirDescription]:
+    return [_log_dir(entry) for entry in answer.results]
 
 
 def _log_dir(answer: Any) -> LogDirDescription:

@@ -1,4 +1,4 @@
-"""The admin client's part about consumer groups. Each group's coordinator is asked."""
+"""The admin clients' part about consumer groups. Each group's coordinator is asked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from strandline.client.aio.admin_base import AdminBase, results_of
-from strandline.client.descriptions import each_once
+from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route, results_of
+from strandline.client.descriptions import by_topic, each_once
 from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
-from strandline.client.limits import limited
-from strandline.client.network import CONTROL
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
@@ -35,33 +33,16 @@ _SENTENCES = {
 class GroupAdmin(AdminBase):
     """Groups and their offsets."""
 
-    @limited
-    async def list_groups(self) -> list[GroupListing]:
+    @Operation(Api.LIST_GROUPS, route=Route.EVERY_BROKER)
+    async def list_groups(self) -> Question[list[GroupListing]]:
         """Every group of the cluster, by name.
 
         Raises:
             KafkaError, ClientTimeout: a broker does not tell its groups; none is left out in silence.
         """
+        return Question({"states_filter": (), "types_filter": ()}, _listed, _sorted, words=_untold)
 
-        async def ask() -> list[GroupListing]:
-            await self._metadata.update(self.config.request_timeout_ms)
-            nodes = list(self._metadata.nodes.values())
-            connections = [await self._network.to_node(node, CONTROL) for node in nodes]
-            values = {"states_filter": (), "types_filter": ()}
-            answers = await asyncio.gather(
-                *(one.call(Api.LIST_GROUPS, values, self.config.request_timeout_ms) for one in connections)
-            )
-            found: dict[str, GroupListing] = {}
-            for answer in answers:
-                if answer.error_code is not ErrorCode.NONE:
-                    raise KafkaError(answer.error_code, "a broker does not tell its groups")
-                for entry in answer.groups:
-                    state, kind = getattr(entry, "group_state", ""), getattr(entry, "group_type", "")
-                    found[entry.group_id] = GroupListing(entry.group_id, state, kind, entry.protocol_type)
-            return [found[name] for name in sorted(found)]
-
-        return await self._retrying(ask)
-
+    @Operation(Api.DESCRIBE_GROUPS, also=(Api.FIND_COORDINATOR, Api.CONSUMER_GROUP_DESCRIBE), route=Route.COORDINATORS)
     async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
         """State, members and assignments, in the order of `groups`.
 
@@ -118,6 +99,7 @@ class GroupAdmin(AdminBase):
         node = await coordinator.find()
         return GroupDescription(group, answer.group_state, "consumer", answer.assignor_name, node, members)
 
+    @Operation(Api.DELETE_GROUPS, also=(Api.FIND_COORDINATOR,), route=Route.COORDINATORS)
     async def delete_groups(self, groups: Iterable[str]) -> list[str]:
         """Delete groups without members, with all that they have committed. The names, as deleted.
 
@@ -132,6 +114,7 @@ class GroupAdmin(AdminBase):
 
         return list(await self._each(groups, delete))
 
+    @Operation(Api.OFFSET_FETCH, also=(Api.FIND_COORDINATOR,), route=Route.COORDINATORS)
     async def list_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -147,6 +130,7 @@ class GroupAdmin(AdminBase):
 
         return (await self._each([group], ask))[group]
 
+    @Operation(Api.OFFSET_COMMIT, also=(Api.FIND_COORDINATOR,), route=Route.COORDINATORS)
     async def alter_group_offsets(self, group: str, offsets: GroupOffsets) -> None:
         """Commit for a group without members.
 
@@ -163,16 +147,14 @@ class GroupAdmin(AdminBase):
 
         await self._each([group], commit)
 
+    @Operation(Api.OFFSET_DELETE, also=(Api.FIND_COORDINATOR,), route=Route.COORDINATORS)
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Forget what a group has committed of partitions that no member subscribes to.
 
         Raises:
             KafkaError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND.
         """
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append({"partition_index": partition})
-        wanted = [{"name": name, "partitions": parts} for name, parts in topics.items()]
+        wanted = by_topic(partitions, "name", lambda item: {"partition_index": item.partition})
 
         async def delete(coordinator: GroupCoordinator) -> None:
             answer = await coordinator.call(Api.OFFSET_DELETE, {"group_id": group, "topics": wanted})
@@ -187,7 +169,6 @@ class GroupAdmin(AdminBase):
     async def _each(self, groups: Iterable[str], ask: Callable[[GroupCoordinator], Awaitable[T]]) -> dict[str, T]:
         """Ask each group's coordinator, within one limit; errors that have a sentence get it. A coordinator that is
         silent takes nothing from the others' answers."""
-        self.session.check()
         names = each_once(groups)
         until_ms = self._clock.monotonic_ms() + self.config.default_api_timeout_ms
         in_turn = asyncio.Semaphore(ASKED_AT_ONCE)
@@ -217,3 +198,21 @@ def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ..
         return decode_assignment(assignment)
     except ProtocolError:
         return ()
+
+
+def _listed(answer: Any) -> list[GroupListing]:
+    return [
+        GroupListing(
+            entry.group_id, getattr(entry, "group_state", ""), getattr(entry, "group_type", ""), entry.protocol_type
+        )
+        for entry in answer.groups
+    ]
+
+
+def _sorted(told: Mapping[int, list[GroupListing]]) -> list[GroupListing]:
+    found = {one.group_id: one for listed in told.values() for one in listed}
+    return [found[name] for name in sorted(found)]
+
+
+def _untold(answer: Any) -> str:
+    return "a broker does not tell its groups"

@@ -1,4 +1,4 @@
-"""The admin client's part about topics and their records."""
+"""The admin clients' part about topics and their records."""
 
 from __future__ import annotations
 
@@ -7,69 +7,52 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from strandline.client.aio.admin_base import AdminBase, results_of
-from strandline.client.descriptions import (
-    by_topic,
-    described,
-    described_with_elr,
-    each_once,
-    new_topic,
-    topic_error,
+from strandline.client.aio.admin_base import (
+    AdminBase,
+    Known,
+    Operation,
+    Question,
+    Route,
+    alone,
+    by_key,
+    done,
+    nothing,
+    results_of,
 )
-from strandline.client.limits import limited
+from strandline.client.descriptions import by_topic, described, described_with_elr, each_once, new_topic
 from strandline.client.metadata import topic_view
-from strandline.client.rights import answered
 from strandline.client.types import CreatedTopic, Election, EpochEnd, ListedOffset, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
+_DESCRIBED = Operation(Api.DESCRIBE_TOPIC_PARTITIONS, also=(Api.METADATA,), about="topic")
+
 
 class TopicAdmin(AdminBase):
     """Topics, partitions, leaders, offsets, and the deletion of records."""
 
-    @limited
+    @Operation(Api.CREATE_TOPICS, each="topics", key="name", about="topic", dry_run="validate_only")
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> dict[str, CreatedTopic]:
+    ) -> Question[dict[str, CreatedTopic]]:
         """Create topics; with `validate_only` the brokers check everything and create nothing.
 
         Raises:
             KafkaError: TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, INVALID_CONFIG.
         """
-        wanted = list(topics)
-        values = {
-            "topics": [new_topic(topic) for topic in wanted],
-            "timeout": self.config.request_timeout_ms,
-            "validate_only": validate_only,
-        }
-        answer = await self._call(Api.CREATE_TOPICS, values, lambda reply: [item.error_code for item in reply.topics])
-        results: dict[str, CreatedTopic] = {}
-        errors: dict[Any, Exception] = {}
-        for entry in answer.topics:
-            if entry.error_code is ErrorCode.NONE:
-                configs = {item.name: item.value for item in getattr(entry, "configs", None) or ()}
-                results[entry.name] = CreatedTopic(
-                    entry.name,
-                    getattr(entry, "topic_id", None),
-                    getattr(entry, "num_partitions", -1),
-                    getattr(entry, "replication_factor", -1),
-                    configs,
-                )
-            else:
-                errors[entry.name] = answered(
-                    self.config,
-                    Api.CREATE_TOPICS,
-                    entry.error_code,
-                    getattr(entry, "error_message", None),
-                    of=entry.name,
-                    topic=entry.name,
-                )
-        return results_of(results, errors)
+        values = {"topics": [new_topic(topic) for topic in topics], "validate_only": validate_only}
+        return Question(values, _created, by_key)
 
-    @limited
-    async def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> list[str]:
+    @Operation(
+        Api.DELETE_TOPICS,
+        also=(Api.METADATA, Api.DESCRIBE_TOPIC_PARTITIONS),
+        each="responses",
+        about="topic",
+        dry_run="dry_run",
+    )
+    async def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> Question[list[str]]:
         """Delete topics with all their records; `dry_run` only checks that they exist. The names, as deleted.
 
         They are named by their ids, as of now: a request that is sent again, or comes late, does not hit another topic
@@ -80,28 +63,14 @@ class TopicAdmin(AdminBase):
         """
         wanted = each_once(names)
         if dry_run:
-            return [topic.name for topic in await self.describe_topics(wanted)]
+            return Known([topic.name for topic in await self._described(wanted)])
         ids = await self._topic_ids(wanted)
+        named_by = {topic_id: name for name, topic_id in ids.items()}
         values = {
             "topics": [{"name": None if ids.get(name) else name, "topic_id": ids.get(name)} for name in wanted],
             "topic_names": wanted,
-            "timeout": self.config.request_timeout_ms,
         }
-        answer = await self._call(
-            Api.DELETE_TOPICS, values, lambda reply: [item.error_code for item in reply.responses]
-        )
-        by_id = {topic_id: name for name, topic_id in ids.items()}
-        deleted: dict[str, str] = {}
-        errors: dict[Any, Exception] = {}
-        for entry in answer.responses:
-            name = entry.name or by_id[entry.topic_id]
-            if entry.error_code is ErrorCode.NONE:
-                deleted[name] = name
-            else:
-                errors[name] = topic_error(
-                    self.config, Api.DELETE_TOPICS, name, entry.error_code, getattr(entry, "error_message", None)
-                )
-        return list(results_of(deleted, errors))
+        return Question(values, nothing, list, key=lambda entry: str(entry.name or named_by[entry.topic_id]))
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
         """Of the topics that are known, from brokers that have ids."""
@@ -109,36 +78,20 @@ class TopicAdmin(AdminBase):
         found = {entry.name: getattr(entry, "topic_id", None) for entry in answer.topics}
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
-    @limited
-    async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
+    @Operation(Api.CREATE_PARTITIONS, each="results", key="name", about="topic", dry_run="validate_only")
+    async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> Question[None]:
         """Raise the number of partitions of topics to these totals. Keys then map to other partitions than before.
 
         Raises:
             UnknownTopic; KafkaError: INVALID_PARTITIONS when the total is not more than there are.
         """
-        values = {
-            "topics": [{"name": name, "count": total, "assignments": None} for name, total in totals.items()],
-            "timeout": self.config.request_timeout_ms,
-            "validate_only": validate_only,
-        }
-        answer = await self._call(
-            Api.CREATE_PARTITIONS, values, lambda reply: [item.error_code for item in reply.results]
-        )
-        results_of(
-            {entry.name: entry for entry in answer.results if entry.error_code is ErrorCode.NONE},
-            {
-                entry.name: topic_error(
-                    self.config, Api.CREATE_PARTITIONS, entry.name, entry.error_code, entry.error_message
-                )
-                for entry in answer.results
-                if entry.error_code is not ErrorCode.NONE
-            },
-        )
+        topics = [{"name": name, "count": total, "assignments": None} for name, total in totals.items()]
+        return Question({"topics": topics, "validate_only": validate_only}, nothing, done)
 
-    @limited
+    @Operation(Api.ELECT_LEADERS, dry_run="dry_run")
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, *, unclean: bool, dry_run: bool = False
-    ) -> list[Election]:
+    ) -> Question[list[Election]]:
         """Give leadership to the preferred replicas or, `unclean`, to any live replica of partitions without a leader:
         committed records that it lacks are lost. None: every partition that needs it. `dry_run` only tells what each
         election would do and lose, which Strandline alone can (Apache Kafka refuses it).
@@ -146,28 +99,18 @@ class TopicAdmin(AdminBase):
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST. The error of one partition stands in its result.
         """
-        named = None if partitions is None else by_topic(partitions)
         values = {
             "election_type": (-2 if unclean else -1) if dry_run else int(unclean),
-            "topic_partitions": named,
-            "timeout": self.config.request_timeout_ms,
+            "topic_partitions": None if partitions is None else by_topic(partitions),
         }
-        answer = await self._call(Api.ELECT_LEADERS, values, lambda reply: [reply.error_code])
-        found = [
-            Election(topic.topic, one.partition_id, one.error_code, one.error_message or "")
-            for topic in answer.replica_election_results
-            for one in topic.partition_result
-        ]
-        if answer.error_code is not ErrorCode.NONE:
-            raise answered(self.config, Api.ELECT_LEADERS, answer.error_code, found[0].message if found else "")
-        return sorted(found, key=lambda one: (one.topic, one.partition))
+        return Question(values, _elections, alone, words=_first_words)
 
-    @limited
+    @Operation(Api.METADATA)
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
         return sorted(topic.name for topic in await self._every_topic() if include_internal or not topic.is_internal)
 
-    @limited
+    @_DESCRIBED
     async def describe_topics(
         self, names: Iterable[str] | None, *, include_internal: bool = False
     ) -> list[TopicDescription]:
@@ -184,7 +127,58 @@ class TopicAdmin(AdminBase):
             every = [topic_view(topic) for topic in await self._every_topic()]
             wanted_views = (view for view in every if include_internal or not view.is_internal)
             return sorted((described(view) for view in wanted_views), key=lambda topic: topic.name)
-        wanted = each_once(names)
+        return await self._described(each_once(names))
+
+    @Operation(Api.LIST_OFFSETS, route=Route.LEADERS)
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset for EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED or a time in ms, asked of each
+        partition's leader.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+        asked = {TopicPartition(*item): timestamp for item, timestamp in wanted.items()}
+        timeout_ms = self.config.default_api_timeout_ms
+        return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
+
+    @Operation(Api.OFFSET_FOR_LEADER_EPOCH, route=Route.LEADERS)
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where each partition's log ends a leader epoch, asked of its leader (KIP-320): for who keeps a position of
+        its own beside the epoch that `list_offsets` told with it. Brokers that are too old for it tell nothing: -1, -1.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+        asked = {TopicPartition(*item): epoch for item, epoch in epochs.items()}
+        try:
+            return await self._leaders.epoch_ends(asked, self.config.default_api_timeout_ms)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return dict.fromkeys(asked, EpochEnd(-1, -1))
+
+    @Operation(Api.DELETE_RECORDS, route=Route.LEADERS, each="topics.partitions", key="name.partition_index")
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+    ) -> Question[dict[TopicPartition, int]]:
+        """Delete the records before an offset of each partition (-1: before the high watermark). The log starts now.
+
+        Raises:
+            UnknownTopic, ClientTimeout; KafkaError: OFFSET_OUT_OF_RANGE (past the high watermark), POLICY_VIOLATION.
+        """
+        wanted = {TopicPartition(*item): offset for item, offset in before.items()}
+
+        def values(asked: list[TopicPartition]) -> dict[str, Any]:
+            parts = by_topic(asked, "name", lambda item: {"partition_index": item.partition, "offset": wanted[item]})
+            return {"topics": parts}
+
+        return Question(values, lambda told: int(told.low_watermark), by_key, items=wanted)
+
+    async def _described(self, wanted: list[str]) -> list[TopicDescription]:
         if not wanted:
             return []
         results: dict[str, TopicDescription] = {}
@@ -203,54 +197,8 @@ class TopicAdmin(AdminBase):
             return bool(asked)
 
         await self._while_unknown(ask)
-        results_of(
-            results, {name: topic_error(self.config, Api.METADATA, name, code, None) for name, code in errors.items()}
-        )
+        results_of(results, {name: self._error(_DESCRIBED, name, code, "") for name, code in errors.items()})
         return [results[name] for name in wanted]
-
-    @limited
-    async def list_offsets(
-        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
-    ) -> dict[TopicPartition, ListedOffset]:
-        """The offset for EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED or a time in ms, asked of each
-        partition's leader.
-
-        Raises:
-            UnknownTopic, KafkaError, ClientTimeout.
-        """
-        asked = {TopicPartition(*item): timestamp for item, timestamp in wanted.items()}
-        timeout_ms = self.config.default_api_timeout_ms
-        return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
-
-    @limited
-    async def epoch_ends(
-        self, epochs: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
-    ) -> dict[TopicPartition, EpochEnd]:
-        """Where each partition's log ends a leader epoch, asked of its leader (KIP-320): for who keeps a position of
-        its own beside the epoch that `list_offsets` told with it. Brokers that are too old for it tell nothing: -1, -1.
-
-        Raises:
-            UnknownTopic, KafkaError, ClientTimeout.
-        """
-        asked = {TopicPartition(*item): epoch for item, epoch in epochs.items()}
-        try:
-            return await self._leaders.epoch_ends(asked, self.config.default_api_timeout_ms)
-        except KafkaError as error:
-            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-                raise
-            return dict.fromkeys(asked, EpochEnd(-1, -1))
-
-    @limited
-    async def delete_records(
-        self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
-    ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset of each partition (-1: before the high watermark). The log starts now.
-
-        Raises:
-            UnknownTopic, ClientTimeout; KafkaError: OFFSET_OUT_OF_RANGE (past the high watermark), POLICY_VIOLATION.
-        """
-        asked = {TopicPartition(*item): offset for item, offset in before.items()}
-        return await self._leaders.delete_records(asked, self.config.default_api_timeout_ms)
 
     async def _every_topic(self) -> list[Any]:
         answer = await self._retrying(lambda: self._metadata.ask(None, self.config.request_timeout_ms))
@@ -282,3 +230,23 @@ class TopicAdmin(AdminBase):
             (name, topic.error_code, described_with_elr(topic, partitions) if not topic.error_code else None)
             for name, (topic, partitions) in found.items()
         ]
+
+
+def _created(told: Any) -> CreatedTopic:
+    configs = {item.name: item.value for item in getattr(told, "configs", None) or ()}
+    partitions, replicas = getattr(told, "num_partitions", -1), getattr(told, "replication_factor", -1)
+    return CreatedTopic(told.name, getattr(told, "topic_id", None), partitions, replicas, configs)
+
+
+def _elections(answer: Any) -> list[Election]:
+    found = [
+        Election(topic.topic, one.partition_id, one.error_code, one.error_message or "")
+        for topic in answer.replica_election_results
+        for one in topic.partition_result
+    ]
+    return sorted(found, key=lambda one: (one.topic, one.partition))
+
+
+def _first_words(answer: Any) -> str:
+    """An answer that refuses all of it has words for each partition alone."""
+    return next((one.message for one in _elections(answer)), "")

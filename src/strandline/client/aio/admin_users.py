@@ -1,15 +1,12 @@
-"""The admin client's part about users: their SCRAM credentials (KIP-554)."""
+"""The admin clients' part about users: their SCRAM credentials (KIP-554)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from strandline.client.aio.admin_base import AdminBase, results_of
-from strandline.client.limits import limited
-from strandline.client.rights import answered
+from strandline.client.aio.admin_base import AdminBase, Known, Operation, Question, by_key, done, nothing
 from strandline.client.types import ScramChange, ScramDescription
-from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
 from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import (
@@ -25,10 +22,10 @@ from strandline.proto.scram import (
 class UserAdmin(AdminBase):
     """Who may log in by SCRAM."""
 
-    @limited
+    @Operation(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, each="results", key="user", about="user")
     async def describe_scram_credentials(
         self, users: Iterable[str] | None = None
-    ) -> dict[str, tuple[ScramDescription, ...]]:
+    ) -> Question[dict[str, tuple[ScramDescription, ...]]]:
         """Mechanisms and iterations of these users, or of all; nothing that would help to log in.
 
         Raises:
@@ -36,33 +33,11 @@ class UserAdmin(AdminBase):
         """
         names = None if users is None else [{"name": name} for name in dict.fromkeys(users)]
         if names == []:
-            return {}
+            return Known({})
+        return Question({"users": names}, _credentials, by_key)
 
-        def codes(reply: Any) -> list[ErrorCode]:
-            return [reply.error_code, *(item.error_code for item in reply.results)]
-
-        answer = await self._call(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": names}, codes)
-        if answer.error_code is not ErrorCode.NONE:
-            raise answered(self.config, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, answer.error_code, answer.error_message)
-        found: dict[str, tuple[ScramDescription, ...]] = {}
-        errors: dict[Any, Exception] = {}
-        for item in answer.results:
-            if item.error_code is not ErrorCode.NONE:
-                errors[item.user] = answered(
-                    self.config,
-                    Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
-                    item.error_code,
-                    item.error_message,
-                    user=item.user,
-                )
-                continue
-            found[item.user] = tuple(
-                ScramDescription(_title(info.mechanism), info.iterations) for info in item.credential_infos
-            )
-        return results_of(found, errors)
-
-    @limited
-    async def alter_scram_credentials(self, changes: Mapping[str, Sequence[ScramChange]]) -> None:
+    @Operation(Api.ALTER_USER_SCRAM_CREDENTIALS, each="results", key="user", about="user")
+    async def alter_scram_credentials(self, changes: Mapping[str, Sequence[ScramChange]]) -> Question[None]:
         """Set passwords and remove credentials, by user; all changes of one user succeed or none does.
 
         The password is salted here, and leaves this process as a salted password alone: which would do in its place,
@@ -88,21 +63,11 @@ class UserAdmin(AdminBase):
                 salt = rng.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
                 salted = salted_password(mechanism, one.password, salt, one.iterations)
                 upsertions.append({**key, "iterations": one.iterations, "salt": salt, "salted_password": salted})
-        answer = await self._call(
-            Api.ALTER_USER_SCRAM_CREDENTIALS,
-            {"deletions": deletions, "upsertions": upsertions},
-            lambda reply: [item.error_code for item in reply.results],
-        )
-        errors: dict[Any, Exception] = {}
-        done: dict[str, None] = {}
-        for item in answer.results:
-            if item.error_code is ErrorCode.NONE:
-                done[item.user] = None
-            else:
-                errors[item.user] = answered(
-                    self.config, Api.ALTER_USER_SCRAM_CREDENTIALS, item.error_code, item.error_message, user=item.user
-                )
-        results_of(done, errors)
+        return Question({"deletions": deletions, "upsertions": upsertions}, nothing, done)
+
+
+def _credentials(told: Any) -> tuple[ScramDescription, ...]:
+    return tuple(ScramDescription(_title(info.mechanism), info.iterations) for info in told.credential_infos)
 
 
 def _mechanism(title: str) -> ScramMechanism:

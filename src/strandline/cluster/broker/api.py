@@ -12,9 +12,8 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from strandline.cluster.broker.exchange import Charge, Exchange
 from strandline.cluster.broker.refusal import refused
-from strandline.cluster.broker.request import RequestContext
+from strandline.cluster.broker.request import Charge, Exchange, RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema

@@ -2,21 +2,24 @@
 
 The handlers know nothing of it: the APIs that change something are wrapped, and request and answer are read once more.
 What the table says of a request names things and never holds a secret. Denied requests come from the authorizer.
-No change goes without its line (rule A28): `audit_lines.py`.
+
+No change goes without its line, and none is cut (rule A28): a request may hold many changes, and a change many
+characters. The first have a line each, the others share lines, and what is too long for a line goes on in the next.
+Lines of logins and of attempts that failed come at a bounded rate, of each principal and of all: whoever may connect
+could push the changes out of the audit with them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from strandline.cluster.broker.api import Change, Changes, ServedApi, read_request
-from strandline.cluster.broker.audit_lines import Line, LineRate, lines_of
-from strandline.cluster.broker.exchange import FREE, Charge, Exchange
-from strandline.cluster.broker.request import RequestContext, Sink
+from strandline.cluster.broker.request import FREE, Charge, Exchange, RequestContext, Sink
 from strandline.proto.audit import LEFT_OUT, UNKNOWN, may_be_made
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
@@ -24,6 +27,21 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import Piece
 
 log = structlog.get_logger("strandline.audit")
+
+CHANGES_MAX = 100
+"""Changes of one request that have a line of their own; others share lines, those of one result at a time."""
+
+CHARS_MAX = 8_000
+"""Characters of a line's changes at most."""
+
+BETWEEN = "; "
+"""Between changes that share a line."""
+
+WINDOW_MS = 10_000.0
+"""Rates are counted in windows of this length; at the end of one a line tells how many lines were left out."""
+
+KEY_CHARS_MAX = 256
+"""Characters by which one principal is told from another."""
 
 LOGINS_MAX = (10, 1_000)
 """Logins that have a line in ten seconds: of one principal, and altogether. A client that authenticates anew without
@@ -203,3 +221,98 @@ class _Watched(Exchange):
 
     def drop_connection(self, reason: str) -> None:
         self._inner.drop_connection(reason)
+
+
+# Lines
+
+
+class Line(NamedTuple):
+    """One line of the audit.
+
+    Attributes:
+        what: was changed.
+        result: what became of it.
+        more: figures that only some lines have: ``changes``, how many share it; ``part``, as ``2/3``, of one that is
+            too long.
+    """
+
+    what: str
+    result: str
+    more: Mapping[str, object]
+
+
+def lines_of(changes: Iterable[tuple[str, str]]) -> Iterator[Line]:
+    """All changes of one request, (what, result), in their order."""
+    alone = 0
+    shared: list[str] = []
+    size, of_shared = 0, ""
+    for what, result in changes:
+        fits = result == of_shared and size + len(what) + len(BETWEEN) <= CHARS_MAX
+        if shared and not fits:
+            yield _share(shared, of_shared)
+            shared, size = [], 0
+        if len(what) > CHARS_MAX:
+            yield from _parts(what, result)
+        elif alone < CHANGES_MAX:
+            alone += 1
+            yield Line(what, result, {})
+        else:
+            shared.append(what)  # rule A28/the-hundredth-change-is-the-last
+            size, of_shared = size + len(what) + len(BETWEEN), result
+    if shared:
+        yield _share(shared, of_shared)
+
+
+def _share(changes: list[str], result: str) -> Line:
+    return Line(BETWEEN.join(changes), result, {"changes": len(changes)})
+
+
+def _parts(what: str, result: str) -> Iterator[Line]:
+    count = -(-len(what) // CHARS_MAX)
+    for number in range(count):  # rule A28/long-changes-are-cut
+        piece = what[number * CHARS_MAX : (number + 1) * CHARS_MAX]
+        yield Line(piece, result, {"part": f"{number + 1}/{count}"})
+
+
+class LineRate:
+    """Limits the lines of one kind: in a window `of_one` of one principal, and `of_all` altogether.
+
+    Args:
+        of_one, of_all: lines in a window.
+        tell: is called with the number of those left out, at the end of a window that has some, and by `close`.
+    """
+
+    def __init__(self, of_one: int, of_all: int, tell: Callable[[int], None]) -> None:
+        self._of_one, self._of_all = of_one, of_all
+        self._tell = tell
+        self._since_ms = -WINDOW_MS
+        self._written: dict[str, int] = {}
+        self._total = 0
+        self._left_out = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admits(self, whose: str, now_ms: float) -> bool:
+        """True if a line is written; else it is counted."""
+        if now_ms - self._since_ms >= WINDOW_MS:
+            self._since_ms = now_ms
+            self._written.clear()
+            self._total = 0
+        key = whose[:KEY_CHARS_MAX]
+        count = self._written.get(key, 0)
+        if self._total >= self._of_all or count >= self._of_one:
+            self._left_out += 1
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(WINDOW_MS / 1000, self.close)
+            return False
+        self._written[key] = count + 1
+        self._total += 1
+        return True
+
+    def close(self) -> None:
+        """Tell what was left out so far."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        count, self._left_out = self._left_out, 0
+        if count:
+            self._tell(count)

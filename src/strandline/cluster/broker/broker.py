@@ -13,7 +13,6 @@ from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, StaticSetting
 from strandline.cluster.broker.connection_limits import ConnectionLimits
-from strandline.cluster.broker.exchange import Connection
 from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
@@ -39,11 +38,10 @@ from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, Sas
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
-from strandline.cluster.broker.kept import KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
-from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.memory import KeptMemory, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
-from strandline.cluster.broker.request import AllowAll, Authorizer
+from strandline.cluster.broker.request import AllowAll, Authorizer, Connection
 from strandline.cluster.broker.restored_topics import FindTiers
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -114,7 +112,7 @@ class Broker:
         self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
         self.quotas: ClientQuotas | None = None
-        self._window_shape = WindowShape(config.quota_windows, config.quota_window_ms)
+        self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups
         self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
         self._produce = ProduceHandler(

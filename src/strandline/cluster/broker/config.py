@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from strandline.proto.settings import Setting
+from strandline.proto.errors import ConfigError
+from strandline.proto.settings import (
+    INT32_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    Settings,
+    milliseconds,
+    parsed,
+    size,
+    split_list,
+    whole,
+)
 
 MIB = 1024 * 1024
-INT_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerConfig:
-    """Under Kafka's names where Kafka has them.
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""Kafka's name of the selector that sends consumers to a replica in their rack."""
+
+_SELECTORS = f"{RACK_AWARE}, or nothing for reading from leaders alone"
+_OVERRIDES = "ADDRESS:COUNT,... with addresses, not names: 10.0.0.7:200"
+
+
+def _selector(name: str, text: str) -> bool:
+    if text not in ("", RACK_AWARE):
+        raise ConfigError(name, text, _SELECTORS)
+    return text == RACK_AWARE
+
+
+def _overrides(name: str, text: str) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for item in split_list(text):
+        host, _, count = item.rpartition(":")
+        try:
+            ipaddress.ip_address(host)
+            found[host] = int(count)
+        except ValueError:
+            raise ConfigError(name, text, _OVERRIDES) from None
+        if found[host] < 0:
+            raise ConfigError(name, text, "counts of 0 and more")
+    return found
+
+
+class ListenerConfig(Settings, scope=Scope.NODE):
+    """Limits of each Kafka listener.
 
     Attributes:
-        request_bytes_max: the largest Produce frame (`socket.request.max.bytes`).
-        small_request_bytes_max: the largest frame of every other API. Their elements are small, so a frame of the size
-            that batches need would decode into millions of objects and hold the event loop for seconds.
-        idle_ms_max: a connection without traffic for this long is closed (`connections.max.idle.ms`).
+        small_request_bytes_max: the largest frame of every other API than Produce. Their elements are small, so a frame
+            of the size that batches need would decode into millions of objects and hold the event loop for seconds.
         requests_in_flight_max: unanswered requests of one connection; more are not read from the socket.
         queued_bytes_max: answers of one connection that wait behind an unfinished one; more requests are not read.
         write_buffer_bytes: unsent bytes of one connection above which no more of its requests are read.
@@ -28,45 +64,104 @@ class ListenerConfig:
             progress for this long is closed.
     """
 
-    request_bytes_max: int = 100 * MIB
-    small_request_bytes_max: int = 4 * MIB
-    idle_ms_max: int = 600_000
-    requests_in_flight_max: int = 128
-    queued_bytes_max: int = 4 * MIB
-    write_buffer_bytes: int = 1 * MIB
-    stalled_ms_max: int = 10_000
+    request_bytes_max = size(
+        "socket.request.max.bytes",
+        100 * 1024**2,
+        "The largest request that is read from a client; a longer one closes the connection.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    idle_ms_max = milliseconds(
+        "connections.max.idle.ms",
+        600_000,
+        "A client's connection without a request for so long is closed.",
+        type=ConfigType.LONG,
+    )
+    small_request_bytes_max = 4 * MIB
+    requests_in_flight_max = 128
+    queued_bytes_max = 4 * MIB
+    write_buffer_bytes = 1 * MIB
+    stalled_ms_max = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
-    """Limits and switches of the handlers, under Kafka's names where Kafka has them.
+class BrokerConfig(Settings, scope=Scope.NODE):
+    """Limits and switches of the handlers."""
 
-    Attributes:
-        fetch_max_bytes: most bytes of one fetch answer, whatever the client asks for (`fetch.max.bytes`).
-        rack_aware_fetch: consumers are sent to a replica in sync in their own rack (`replica.selector.class`, KIP-392).
-        fetch_session_slots: most incremental fetch sessions (`max.incremental.fetch.session.cache.slots`).
-        memory_bytes: limit of the memory budget.
-        describe_partitions_max: most partitions in one DescribeTopicPartitions answer
-            (`max.request.partition.size.limit`).
-        request_timeout_ms: how long an operation without a timeout of its own may wait for the controller.
-        connections_max: of clients, through all listeners (`max.connections`).
-        connections_per_ip_max: of one address (`max.connections.per.ip`).
-        connections_per_ip: of these addresses instead (`max.connections.per.ip.overrides`).
-        quota_windows: over so many windows rates of clients are measured (`quota.window.num`).
-        quota_window_ms: how long one of them is (`quota.window.size.seconds`).
-    """
-
-    fetch_max_bytes: int = 55 * 1024 * 1024
-    rack_aware_fetch: bool = False
-    fetch_session_slots: int = 1000
-    memory_bytes: int = 256 * 1024 * 1024
-    describe_partitions_max: int = 2000
-    request_timeout_ms: int = 30_000
-    connections_max: int = INT_MAX
-    connections_per_ip_max: int = INT_MAX
-    connections_per_ip: Mapping[str, int] = field(default_factory=dict)
-    quota_windows: int = 11
-    quota_window_ms: int = 1000
+    fetch_max_bytes = size(
+        "fetch.max.bytes",
+        55 * 1024**2,
+        "The largest answer to one fetch, whatever the client asks for.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    rack_aware_fetch = parsed(
+        "replica.selector.class",
+        _selector,
+        None,
+        "Which replica a consumer reads. Empty: the leader. RackAwareReplicaSelector (KIP-392): one in sync in the "
+        "consumer's own rack (client.rack), if the leader is elsewhere.",
+        _SELECTORS,
+    )
+    fetch_session_slots = whole(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        "How many incremental fetch sessions are remembered; clients without one send all their partitions each time.",
+        low=0,
+        high=INT32_MAX,
+    )
+    memory_bytes = size(
+        "queued.max.request.bytes",
+        256 * 1024**2,
+        "Memory for requests and answers of all clients together; beyond it their sockets are not read until there is "
+        "room again.",
+        low=1024**2,
+    )
+    describe_partitions_max = whole(
+        "max.request.partition.size.limit",
+        2000,
+        "The most partitions in one answer to DescribeTopicPartitions; the rest comes with the next page.",
+        low=1,
+        high=INT32_MAX,
+    )
+    request_timeout_ms = milliseconds(
+        "request.timeout.ms", 30_000, "How long an operation without a timeout of its own waits for the controller."
+    )
+    connections_max = whole(
+        "max.connections",
+        INT32_MAX,
+        "Connections that clients may have to this broker, through all listeners; one more is closed at once.",
+        low=1,
+        high=INT32_MAX,
+    )
+    connections_per_ip_max = whole(
+        "max.connections.per.ip",
+        INT32_MAX,
+        "Connections of one address; one more is closed at once. 0: only what max.connections.per.ip.overrides names.",
+        low=0,
+        high=INT32_MAX,
+    )
+    connections_per_ip = parsed(
+        "max.connections.per.ip.overrides",
+        _overrides,
+        "",
+        "Other limits for single addresses, as ADDRESS:COUNT,... (10.0.0.7:200); names are not looked up.",
+        _OVERRIDES,
+    )
+    quota_windows = whole(
+        "quota.window.num",
+        11,
+        "The rates that quotas bound are measured over so many windows, the one under way among them.",
+        low=2,
+        high=1000,
+    )
+    quota_window_s = whole(
+        "quota.window.size.seconds",
+        1,
+        "How long such a window is; a client waits no longer for a request_percentage that it has exceeded.",
+        low=1,
+        high=3600,
+        unit="s",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, cast
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, cast
 
 import structlog
 
-from strandline.cluster.broker.accepting import Listener
-from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.memory import Account
+from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.config import ListenerConfig
+from strandline.cluster.broker.loop_time import LoopTime
+from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
-from strandline.cluster.broker.request import Gate, Peer, RequestContext
+from strandline.cluster.broker.request import Exchange, Gate, Peer, RequestContext
+from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
+from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import address_of
 from strandline.proto.kafka.apis import Api
@@ -33,11 +38,51 @@ from strandline.proto.kafka.fields import (
     read_client_id,
     read_request_header,
 )
+from strandline.proto.notes import Notes
+from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.kafka")
 
 JOIN_BYTES_MAX = 32 * 1024
 """Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
+
+
+class Listener(Protocol):
+    """Listener that accepted a connection, as the connection uses it (`strandline.cluster.broker.listener`).
+
+    Attributes:
+        name: which of the node's listeners it is.
+        apis: by API key.
+        memory: the budget of the node.
+        loop_time: what clients take of the node's loop.
+        notes: of what clients cause.
+        tls: what it knows of clients by their certificates, where it speaks TLS.
+        sasl: how they prove who they are, where it speaks SASL.
+    """
+
+    name: str
+    config: ListenerConfig
+    apis: Mapping[int, ServedApi]
+    memory: MemoryBudget
+    loop_time: LoopTime
+    clock: Clock
+    stats: ListenerStats
+    notes: Notes
+    tls: ListenerTls | None
+    sasl: SaslDoor | None
+
+    @property
+    def quotas(self) -> ClientQuotas | None:
+        """Quotas of clients; None while none is set."""
+
+    def opened(self, connection: Any) -> None:
+        """A client has connected."""
+
+    def waits_for_room(self) -> None:
+        """A connection has more to send than there is room for."""
+
+    def lost(self, connection: Any, reason: str) -> None:
+        """A connection has gone; `reason` "" unless it was refused."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -73,7 +118,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._awaits_turn = False
         """Others have the loop's time now (`LoopTime`)."""
         self.waiting = False
-        """Reading is paused, by us."""
+        """Reading is paused, by this node."""
         self._write_paused = False
         self._reason = ""
         self.port = 0

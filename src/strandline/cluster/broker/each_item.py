@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from strandline.cluster.broker.exchange import Charge
-from strandline.cluster.broker.request import Action, Authorizer, RequestContext, refusal
+from strandline.cluster.broker.request import Action, Authorizer, Charge, RequestContext, refusal
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 

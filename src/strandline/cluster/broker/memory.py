@@ -1,4 +1,4 @@
-"""One budget for all memory that clients can make a node hold.
+"""One budget for all memory that clients can make a node hold, and one for what it remembers between their requests.
 
 Half of it is for requests that are still arriving, half for answers: those that wait to be sent, what parked fetches
 have gathered, and what a fetch is reading right now. So clients that send half a request cannot keep others from
@@ -213,3 +213,55 @@ class MemoryBudget:
             if wakes:
                 self._receive_waiters[payer] = wakes  # behind the other payers
             wake()  # takes the turn, unless it has no more need of it
+
+
+# Kept between requests
+
+PARTITION_BYTES = 500
+"""Bytes of a partition of a fetch session, or of a fetch that waits: as measured, rounded up."""
+
+FETCH_BYTES = 2000
+"""Bytes of a fetch that waits, whatever it asks for."""
+
+
+class KeptMemory:
+    """Bytes that are kept for clients between their requests, by principal: bounded altogether and for each principal
+    (rule A27). Where there is no room nothing waits: it is not kept, and the client is served without it.
+
+    Invariants: at most `limit_bytes`, of one principal at most three quarters of that; a principal for whom nothing is
+    kept is not remembered.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.of_principal_bytes = limit_bytes * 3 // 4
+        self.used_bytes = 0
+        self.refused = 0
+        """Number of times there was no room."""
+        self._by_principal: dict[str, int] = {}
+
+    def hold(self, principal: str, size: int) -> bool:
+        """Keep `size` bytes more for a principal; false if there is no room, and nothing more is kept."""
+        held = self._by_principal.get(principal, 0) + size
+        # rule A27/one-principal-is-kept-everything
+        if self.used_bytes + size > self.limit_bytes or held > self.of_principal_bytes:
+            self.refused += 1
+            return False
+        self._by_principal[principal] = held
+        self.used_bytes += size
+        return True
+
+    def release(self, principal: str, size: int) -> None:
+        """Note that `size` bytes are kept no more. Raises AssertionError for more than was held."""
+        held = self._by_principal.get(principal, 0) - size
+        if held < 0:
+            raise AssertionError(f"More released than was held for {principal}: {held}")
+        self.used_bytes -= size
+        if held:
+            self._by_principal[principal] = held
+        else:
+            self._by_principal.pop(principal, None)
+
+    def held_for(self, principal: str) -> int:
+        """Bytes that are kept for a principal."""
+        return self._by_principal.get(principal, 0)

@@ -1,4 +1,5 @@
-"""A request's seams: who asks through what (`RequestContext`), and whether it may (`Authorizer`).
+"""One request: who asks through what (`RequestContext`), whether it may (`Authorizer`), and its answer (`Exchange`) in
+the order of a connection's answers, with what its client pays for what it changes of the metadata (KIP-599).
 
 Every handler asks the authorizer first, for each resource it touches; `proto.kafka.access` says which asks for what.
 `AllowAll` is what a cluster without an authorizer has.
@@ -6,8 +7,12 @@ Every handler asks the authorizer first, for each resource it touches; `proto.ka
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from math import inf
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol
+
+import structlog
 
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.cluster.security.sasl import SaslSession
@@ -23,6 +28,9 @@ from strandline.proto.acls import (
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.fields import Piece, response_head
+
+log = structlog.get_logger("strandline.kafka")
 
 UNKNOWN_SOFTWARE = "unknown"
 
@@ -33,8 +41,11 @@ NO_TRANSACTIONS = "transactions are not served by this version of Strandline"
 """What a request with a transactional id is told."""
 
 
+# Who asks
+
+
 class Gate(Protocol):
-    """What stands before the APIs on a listener with SASL (`strandline.cluster.broker.sasl`).
+    """Gate before the APIs on a listener with SASL (`strandline.cluster.broker.sasl`).
 
     Attributes:
         session: where the connection stands.
@@ -45,27 +56,27 @@ class Gate(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """The client is authenticated."""
+        """True once the client is authenticated."""
 
     @property
     def frame_bytes_max(self) -> int:
-        """Of a frame while it is not open."""
+        """Largest frame, in bytes, while the client is not authenticated."""
 
-    def counts_too_many(self, connection: Any) -> bool:
+    def counts_too_many(self, connection: Connection) -> bool:
         """Another frame has come before the authentication, and is one too many: the connection will end."""
 
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler. Raises ProtocolError: the connection ends here."""
 
-    def handshake(self, exchange: Any, mechanism: str) -> None:
+    def handshake(self, exchange: Exchange, mechanism: str) -> None:
         """Answer SaslHandshake."""
 
-    def authenticate(self, exchange: Any, token: bytes, *, raw: bool = False) -> None:
+    def authenticate(self, exchange: Exchange, token: bytes, *, raw: bool = False) -> None:
         """Answer SaslAuthenticate, or a token without a header (`raw`)."""
 
 
 class Peer:
-    """What is known of one client connection; the listener fills in what the client tells of itself.
+    """One client connection: its principal, and what the client tells of itself, which the listener fills in.
 
     Attributes:
         principal: who it is, as Kafka spells it (``User:...``).
@@ -89,8 +100,8 @@ class Peer:
 
     @property
     def payer(self) -> str:
-        """Who holds what this connection does: all strangers together, a principal, or where everybody is anonymous the
-        address."""
+        """Name to which this connection's use is charged: "" for all strangers together, a principal, or where
+        everybody is anonymous the address."""
         if self.is_stranger:
             return ""
         return f"{ANONYMOUS} {self.host}" if self.principal == ANONYMOUS else self.principal
@@ -117,8 +128,11 @@ class RequestContext(NamedTuple):
 
     @property
     def principal(self) -> str:
-        """Who asks, as Kafka spells it: what an `Authorizer` judges by."""
+        """Principal that asks, as Kafka spells it: what an `Authorizer` judges by."""
         return self.peer.principal
+
+
+# Whether it may
 
 
 Action = tuple[Operation, Resource]
@@ -139,7 +153,7 @@ class Authorizer(Protocol):
     def generation(self) -> object: ...
 
     def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
-        """For each action, whether the request's principal may do it.
+        """True or false for each action: the request's principal may do it, or not.
 
         Args:
             noted: a no is logged and counted: the principal asked for this. Else it is left out of a list, or told what
@@ -147,14 +161,14 @@ class Authorizer(Protocol):
         """
 
     def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
-        """Whether it may do this on any resource of a kind."""
+        """True if the principal may do this on any resource of a kind."""
 
     def describe(self, wanted: AclFilter) -> list[AclBinding]:
         """The access control entries that fit, sorted."""
 
 
 class AllowAll:
-    """Everybody may do everything: a cluster on which no authorizer is configured."""
+    """Authorizer of a cluster on which none is configured: everybody may do everything."""
 
     enabled = False
     generation: object = None
@@ -170,7 +184,7 @@ class AllowAll:
 
 
 class Sink(Protocol):
-    """Where lines for the audit go, beside the log."""
+    """Place where lines for the audit go, beside the log."""
 
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
         """Write one line. Raises nothing: what cannot be written is told by the log."""
@@ -189,7 +203,7 @@ def group(group_id: str) -> Resource:
 def allowed(
     authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource, *, noted: bool = True
 ) -> bool:
-    """One question."""
+    """True if the principal may do this on the resource."""
     return authorizer.authorize(context, ((operation, resource),), noted=noted)[0]
 
 
@@ -201,7 +215,7 @@ _REFUSED = {
 
 
 def refusal(context: RequestContext, operation: Operation, resource: Resource) -> KafkaError:
-    """What is told to a principal that may not do this, and named the resource itself (rule A31)."""
+    """Error for a principal that may not do this, and named the resource itself (rule A31: it says what is lacking)."""
     # rule A31/refusals-say-no-words
     return KafkaError(_REFUSED[resource.kind], lacking(context.principal, operation, resource))
 
@@ -220,6 +234,167 @@ def operations_bits(authorizer: Authorizer, context: RequestContext, resource: R
 
 
 def cluster_operations_bits(authorizer: Authorizer, context: RequestContext) -> int:
-    """The same of the cluster: none for a principal that may not describe it, as Kafka has it."""
+    """The operations that the principal may do on the cluster, as Kafka's bit field; 0 if it may not describe it."""
     may = allowed(authorizer, context, Operation.DESCRIBE, CLUSTER, noted=False)
     return operations_bits(authorizer, context, CLUSTER) if may else 0
+
+
+# Its answer
+
+
+class Charge:
+    """The changes of one request. This one is free: no quota is for its client.
+
+    The work stands in its `with`; behind that the answer knows how long the client must wait.
+    """
+
+    def admits(self, partitions: int) -> bool:
+        """Count partitions before they are made or deleted. False, and they are not counted: the client has had too
+        much, and its request says so."""
+        return True
+
+    def correct(self, partitions: int) -> None:
+        """Add `partitions` to what was counted: more were made or deleted, or, below 0, fewer."""
+
+    def settle(self) -> None:
+        """Note that all is done that the client waits for."""
+
+    def __enter__(self) -> Charge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.settle()
+
+
+FREE = Charge()
+
+
+class Connection(Protocol):
+    """Connection of a client, as exchanges and handlers use it (`strandline.cluster.broker.connection`)."""
+
+    def answered(self, exchange: Exchange) -> None:
+        """The exchange is ready: send it with all others of this loop turn."""
+
+    def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+
+    def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """`run`, and take no request behind it until it has ended: what it writes comes first, and its frame stays
+        where it is."""
+
+    def hold(self) -> None:
+        """Take no further request until `let_go` was called as often."""
+
+    def let_go(self) -> None:
+        """See `hold`."""
+
+    def refuse(self, reason: str) -> None:
+        """Close after what is answered has been sent; the first reason is logged."""
+
+    def shut(self) -> None:
+        """Send what is ready and close, without a log line."""
+
+    def abort(self) -> None:
+        """Close at once; unsent answers are lost."""
+
+    def count_software(self) -> None:
+        """The client has said what it is (ApiVersions)."""
+
+    def identity(self) -> dict[str, Any]:
+        """The peer, for log lines."""
+
+
+class Exchange:
+    """A request that was read; its answer is sent after those of all requests before it on the connection.
+
+    Invariants: it is answered at most once; an answer to a connection that has gone is dropped.
+
+    Attributes:
+        parts: the frame to send, in pieces; empty for no answer (acks=0).
+        when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
+    """
+
+    __slots__ = ("connection", "context", "flexible_header", "parts", "ready", "size", "when_gone")
+
+    def __init__(self, connection: Connection, context: RequestContext, flexible_header: bool) -> None:
+        self.connection = connection
+        self.context = context
+        self.flexible_header = flexible_header
+        self.parts: list[Piece] = []
+        self.size = 0
+        self.ready = False
+        self.when_gone: Callable[[], None] | None = None
+
+    def respond(self, body: Sequence[Piece]) -> None:
+        """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
+        size = sum(map(len, body))
+        head = response_head(self.context.correlation_id, size, self.flexible_header)
+        self.parts = [head, *body]
+        self.size = size + len(head)
+        self._ready()
+
+    def respond_as_is(self, frame: Sequence[Piece]) -> None:
+        """Answer with a frame that has no header (a token after SaslHandshake 0)."""
+        self.parts = [*frame]
+        self.size = sum(map(len, frame))
+        self._ready()
+
+    def respond_nothing(self) -> None:
+        """The request wants no answer (Produce with acks=0)."""
+        self._ready()
+
+    # Quotas: a request that none is for is not throttled (`strandline.cluster.broker.quotas`)
+
+    def throttle_ms(self) -> int:
+        """The throttle_time_ms of the answer, asked for once, when the answer is made; the connection is muted."""
+        return 0
+
+    def throttle_fetch(self, records_bytes: int) -> tuple[int, bool]:
+        """The throttle_time_ms of a fetch with `records_bytes` of records, and true if these may be sent, or false and
+        none of them is."""
+        return 0, True
+
+    def charge(self) -> Charge:
+        """Charge for the request's changes of the metadata."""
+        return FREE
+
+    @property
+    def runs_alone(self) -> bool:
+        """True if no request behind it is taken before it is done: only then is known how long its client must wait."""
+        return False
+
+    @property
+    def fetch_bytes_max(self) -> float:
+        """Bytes of records above which a fetch would be throttled, whatever came before it."""
+        return inf
+
+    def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+        """The work, with the time that it takes counted."""
+        return work
+
+    def attempt(self, answer: Callable[[], None]) -> None:
+        """Run `answer` where an exception would reach somebody else's work: the replicas', or the event loop's."""
+        try:
+            answer()
+        except Exception:
+            context = self.context
+            log.exception(
+                "internal error: a request failed",
+                api=context.api,
+                version=context.version,
+                **self.connection.identity(),
+            )
+            self.drop_connection(f"{context.api} v{context.version} could not be answered")
+
+    def drop_connection(self, reason: str) -> None:
+        """There is no other way to tell the client: close (acks=0 that failed, a request that cannot be answered)."""
+        self._ready()
+        self.connection.refuse(reason)
+
+    def _ready(self) -> None:
+        self.ready = True
+        self.when_gone = None
+        self.connection.answered(self)

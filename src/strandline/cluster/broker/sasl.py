@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import RequestContext
+from strandline.cluster.broker.request import Exchange, RequestContext
 from strandline.cluster.security.sasl import Mechanisms, Outcome, SaslCounts, SaslSession
 from strandline.cluster.security.token_keys import Keys
 from strandline.proto.error_codes import ErrorCode

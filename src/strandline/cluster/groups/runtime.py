@@ -40,9 +40,10 @@ from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import LeaderEpoch, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
+from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import Append
 from strandline.replica.states import ACKS_ALL
-from strandline.replica.waiting import Append, Deadlines, Ticket
 
 log = structlog.get_logger("strandline.coordinator")
 

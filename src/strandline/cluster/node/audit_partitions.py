@@ -21,8 +21,8 @@ from strandline.proto.ids import NodeId, TopicPartition
 from strandline.proto.messages.fields import Int32
 from strandline.proto.messages.method import call, handler, method
 from strandline.proto.ports import Rpc, RpcError, UnaryHandler
+from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import ACKS_ALL
-from strandline.replica.waiting import Append, AppendDone
 
 CALL_MS = 10_000.0
 """How long a leader may take until every replica in sync has what it was given."""

@@ -9,7 +9,7 @@ import structlog
 
 from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.broker import Broker, BrokerParts
-from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, StaticSetting
+from strandline.cluster.broker.config import StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
@@ -30,10 +30,10 @@ from strandline.cluster.node.replica_feed import (
     upkeep_config,
 )
 from strandline.cluster.node.sasl import NodeSasl
-from strandline.cluster.node.settings import DERIVED_SETTINGS, RACK_AWARE
+from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.node.tiered import NodeTier
 from strandline.controller.broker_api import RegisterBrokerRequest, told
-from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
+from strandline.controller.broker_session import BrokerSession
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -44,7 +44,6 @@ from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.proto.ports import UnaryHandler
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import ReplicaConfig
 
 log = structlog.get_logger("strandline.node")
 
@@ -79,7 +78,7 @@ class BrokerRole:
             believed=node.believed,
             rng=node.rng,
             rpc=node.rpc,
-            config=upkeep_config(_replica_config(config), self.resolver, node.publisher.image),
+            config=upkeep_config(config.replica, self.resolver, node.publisher.image),
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
             on_change=self._tell_controller,
@@ -103,7 +102,7 @@ class BrokerRole:
         self.kafka = Broker(
             BrokerParts(
                 node_id=config.node,
-                config=_broker_config(config),
+                config=config.broker,
                 image=lambda: node.publisher.image,
                 replicas=self.replicas,
                 groups=self.groups,
@@ -126,7 +125,7 @@ class BrokerRole:
                 self.kafka,
                 name=listener.name,
                 endpoint=listener.endpoint,
-                config=_listener_config(config),
+                config=config.listener,
                 tls=node.tls.of(listener.name),
                 sasl=sasl.of(listener.name),
             )
@@ -188,7 +187,7 @@ class BrokerRole:
             publisher=node.publisher,
             rpc=node.rpc,
             clock=node.clock,
-            config=_session_config(config),
+            config=config.session,
             collect_offsets=lambda: replica_offsets(self.replicas),
             collect_unserved=lambda: unserved_replicas(self.replicas),
             collect_rotten=lambda: rotten_replicas(self.replicas),
@@ -300,46 +299,6 @@ class BrokerRole:
             self._node.fatal(error)
             return
         self.session.wake()
-
-
-def _session_config(config: NodeConfig) -> BrokerSessionConfig:
-    """For the broker's session with the controller."""
-    return BrokerSessionConfig(
-        heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
-        registration_timeout_ms=config.initial_broker_registration_timeout_ms,
-    )
-
-
-def _replica_config(config: NodeConfig) -> ReplicaConfig:
-    """For the replica manager, but for what may change while the node runs (`upkeep_config`)."""
-    return ReplicaConfig(
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-        retention_check_interval_ms=config.log_retention_check_interval_ms,
-        alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
-        stray_delete_delay_ms=config.stray_delete_delay_ms,
-    )
-
-
-def _broker_config(config: NodeConfig) -> BrokerConfig:
-    """For the service."""
-    return BrokerConfig(
-        fetch_max_bytes=config.fetch_max_bytes,
-        rack_aware_fetch=config.replica_selector == RACK_AWARE,
-        fetch_session_slots=config.fetch_session_slots,
-        memory_bytes=config.queued_max_request_bytes,
-        describe_partitions_max=config.request_partition_limit,
-        request_timeout_ms=config.request_timeout_ms,
-        connections_max=config.max_connections,
-        connections_per_ip_max=config.max_connections_per_ip,
-        connections_per_ip=config.max_connections_per_ip_overrides,
-        quota_windows=config.quota_window_num,
-        quota_window_ms=config.quota_window_size_seconds * 1000,
-    )
-
-
-def _listener_config(config: NodeConfig) -> ListenerConfig:
-    """For each Kafka listener."""
-    return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
 
 
 def static_settings(config: NodeConfig) -> list[StaticSetting]:

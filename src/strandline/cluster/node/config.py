@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from strandline.cluster.node.config_sasl import check_sasl, sasl_advice
@@ -38,7 +37,6 @@ from strandline.cluster.node.settings import (
     NodeSettings,
 )
 from strandline.controller.metadata.settings import BROKER_SETTINGS, CLEANER_HAS_NO_THREADS
-from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
 
@@ -148,20 +146,6 @@ class NodeConfig(NodeSettings):
         """What the file says about settings that may change while the cluster runs, by their broker names."""
         return {name: text for name, text in self.given.items() if name in BROKER_SETTINGS}
 
-    @property
-    def quorum(self) -> QuorumConfig:
-        """The quorum's timing and sizes."""
-        return replace(
-            QuorumConfig(),
-            quorum_election_timeout_ms=self.quorum_election_timeout_ms,
-            quorum_fetch_timeout_ms=self.quorum_fetch_timeout_ms,
-            quorum_request_timeout_ms=self.quorum_request_timeout_ms,
-            quorum_retry_backoff_ms=self.quorum_retry_backoff_ms,
-            quorum_election_backoff_max_ms=self.quorum_election_backoff_max_ms,
-            snapshot_max_new_record_bytes=self.metadata_snapshot_bytes,
-            log_segment_bytes=self.metadata_log_segment_bytes,
-        )
-
     def _listener(self, name: str) -> Listener:
         return next(listener for listener in self.listeners if listener.name == name)
 
@@ -193,10 +177,10 @@ class NodeConfig(NodeSettings):
                     f"{listener.name} is bound to every address, so say which one others shall connect to: "
                     f"{listener.name}://host:{listener.endpoint.port}",
                 )
-        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
+        if self.session.heartbeat_interval_ms >= self.broker_session_timeout_ms:
             raise ConfigError(
                 "broker.heartbeat.interval.ms",
-                self.broker_heartbeat_interval_ms,
+                self.session.heartbeat_interval_ms,
                 f"less than broker.session.timeout.ms ({self.broker_session_timeout_ms})",
             )
 

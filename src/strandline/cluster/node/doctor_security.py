@@ -148,7 +148,7 @@ def _of_sessions(where: str, config: NodeConfig, reached: list[Listener]) -> Ite
             "connections.max.reauth.ms=3600000",
             OPEN,
         )
-    if reached and config.max_connections == _UNBOUNDED and config.max_connections_per_ip == _UNBOUNDED:
+    if reached and config.broker.connections_max == _UNBOUNDED and config.broker.connections_per_ip_max == _UNBOUNDED:
         yield Finding(
             where,
             "max.connections and max.connections.per.ip have no bound",

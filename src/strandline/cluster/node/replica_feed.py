@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
@@ -28,8 +27,7 @@ from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.settings import Setting
 from strandline.proto.tier import TierChange, TierOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
-from strandline.replica.status import ReplicaStatus
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaStatus, Role
 
 T = TypeVar("T")
 
@@ -125,8 +123,7 @@ def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: Metada
         return resolver.broker_value(image, row)
 
     of = BrokerSettings
-    return replace(
-        config,
+    return config.replaced(
         cleaner_backoff_ms=value(of.log_cleaner_backoff_ms),
         cleaner_dedupe_buffer_bytes=value(of.log_cleaner_dedupe_buffer_size),
         cleaner_io_max_bytes_per_second=value(of.log_cleaner_io_max_bytes_per_second),

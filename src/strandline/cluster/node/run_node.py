@@ -23,7 +23,7 @@ import structlog
 from strandline.cluster.node.blocked_loop import BlockedLoop, end_process
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.log_flood import FloodFilter, FloodProcessor
-from strandline.cluster.node.node_loop import NodeLoop
+from strandline.cluster.node.node_loop import NodeLoop, collect_seldom
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world
 from strandline.log import compiled
@@ -169,9 +169,7 @@ def _read_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
 
 async def _announce(node: Node) -> None:
     await node.wait_ready()
-    # What was made so far lives as long as the process: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
+    collect_seldom(asyncio.get_running_loop())
     print(json.dumps({"event": "ready", **node.describe()}), flush=True)  # noqa: T201
 
 

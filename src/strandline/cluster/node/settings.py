@@ -6,15 +6,16 @@ Other settings may stand in a node's file, too, and change while the cluster run
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable, Mapping
 
-from strandline.cluster.broker.config import DerivedSetting
+from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, ListenerConfig
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_listeners, parse_voters
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.sasl import MECHANISMS
+from strandline.controller.broker_session import BrokerSessionConfig
+from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.settings import (
     INT32_MAX,
@@ -24,7 +25,6 @@ from strandline.proto.settings import (
     Settings,
     boolean,
     milliseconds,
-    number,
     parsed,
     size,
     split_list,
@@ -33,6 +33,7 @@ from strandline.proto.settings import (
     word,
 )
 from strandline.proto.tls import CLIENT_AUTH, HOW_TO_MAKE_PEM, PEM
+from strandline.replica.states import ReplicaConfig
 from strandline.replica.tier_config import TierConfig
 
 INTERNAL = "INTERNAL"
@@ -43,13 +44,8 @@ RESERVED = (INTERNAL, HTTP)
 BROKER = "broker"
 CONTROLLER = "controller"
 
-RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""Kafka's name of the selector that sends consumers to a replica in their rack."""
-
 
 _ROLES = "broker, controller, or both"
-_SELECTORS = f"{RACK_AWARE}, or nothing for reading from leaders alone"
-_OVERRIDES = "ADDRESS:COUNT,... with addresses, not names: 10.0.0.7:200"
 _DIRECTORIES = "one directory or more, each named once"
 
 
@@ -58,26 +54,6 @@ def _roles(name: str, text: str) -> frozenset[str]:
     if not roles or any(role not in (BROKER, CONTROLLER) for role in roles):
         raise ConfigError(name, text, _ROLES)
     return frozenset(roles)
-
-
-def _selector(name: str, text: str) -> str:
-    if text not in ("", RACK_AWARE):
-        raise ConfigError(name, text, _SELECTORS)
-    return text
-
-
-def _overrides(name: str, text: str) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for item in split_list(text):
-        host, _, count = item.rpartition(":")
-        try:
-            ipaddress.ip_address(host)
-            found[host] = int(count)
-        except ValueError:
-            raise ConfigError(name, text, _OVERRIDES) from None
-        if found[host] < 0:
-            raise ConfigError(name, text, "counts of 0 and more")
-    return found
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
@@ -228,14 +204,6 @@ class Identity(Settings, scope=Scope.NODE):
         None,
         "The failure domain of this broker (a rack, a zone): replicas of a partition are spread over racks.",
     )
-    replica_selector = parsed(
-        "replica.selector.class",
-        _selector,
-        None,
-        "Which replica a consumer reads. Empty: the leader. RackAwareReplicaSelector (KIP-392): one in sync in the "
-        "consumer's own rack (client.rack), if the leader is elsewhere.",
-        _SELECTORS,
-    )
     quorum_voters = parsed(
         "controller.quorum.voters",
         parse_voters,
@@ -244,44 +212,6 @@ class Identity(Settings, scope=Scope.NODE):
         "--initial-controllers` wrote into the data directory.",
         VOTERS,
         type=ConfigType.LIST,
-    )
-    quorum_election_timeout_ms = milliseconds(
-        "controller.quorum.election.timeout.ms",
-        1000,
-        "How long a controller that knows no leader, or a candidate, waits before it asks for an election; each is "
-        "drawn from once to twice this.",
-    )
-    quorum_fetch_timeout_ms = milliseconds(
-        "controller.quorum.fetch.timeout.ms",
-        1500,
-        "A controller that could not fetch from the leader for so long asks for an election; the leader resigns after "
-        "1.5 times this without fetches of a majority (Kafka: 2000; what is added here is added to "
-        "the time without acks when the active controller is paused).",
-    )
-    quorum_request_timeout_ms = milliseconds(
-        "controller.quorum.request.timeout.ms", 1000, "How long one call between quorum nodes may take."
-    )
-    quorum_retry_backoff_ms = milliseconds(
-        "controller.quorum.retry.backoff.ms",
-        20,
-        "How long a failed call between quorum nodes waits for its repetition.",
-    )
-    quorum_election_backoff_max_ms = milliseconds(
-        "controller.quorum.election.backoff.max.ms",
-        1000,
-        "The longest wait after a lost election; waits grow from one to the next and are drawn at random.",
-    )
-    metadata_log_segment_bytes = size(
-        "metadata.log.segment.bytes",
-        64 * 1024**2,
-        "The size at which the metadata log begins a new segment.",
-        low=1024,
-        high=INT32_MAX,
-    )
-    metadata_snapshot_bytes = size(
-        "metadata.log.max.record.bytes.between.snapshots",
-        20 * 1024**2,
-        "A snapshot of the metadata is taken once so much was committed since the last one.",
     )
     logging_format = word(
         "logging.format",
@@ -519,14 +449,6 @@ class Limits(Settings, scope=Scope.NODE):
         "broker.session.timeout.ms: only heartbeats count.",
         low=100,
     )
-    broker_heartbeat_interval_ms = milliseconds(
-        "broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it is alive."
-    )
-    initial_broker_registration_timeout_ms = milliseconds(
-        "initial.broker.registration.timeout.ms",
-        60_000,
-        "A broker that could not register with the controller for so long stops with an error.",
-    )
     disk_sync_timeout_ms = milliseconds(
         "disk.sync.timeout.ms",
         5000,
@@ -539,35 +461,6 @@ class Limits(Settings, scope=Scope.NODE):
         "controlled.shutdown.timeout.ms",
         10_000,
         "How long a stopping broker waits for its leaderships to move away before it stops all the same.",
-    )
-    replica_lag_time_max_ms = milliseconds(
-        "replica.lag.time.max.ms",
-        30_000,
-        "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
-        type=ConfigType.LONG,
-    )
-    log_retention_check_interval_ms = milliseconds(
-        "log.retention.check.interval.ms",
-        300_000,
-        "How often is looked for records that retention.ms and retention.bytes take.",
-        type=ConfigType.LONG,
-    )
-    replica_alter_log_dirs_io_max_bytes_per_second = number(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        "1.7976931348623157E308",
-        "What moves of replicas to other log directories of this broker copy in a second, together.",
-        above=0,
-        unit="bytes/s",
-    )
-    stray_delete_delay_ms = whole(
-        "log.stray.delete.delay.ms",
-        3_600_000,
-        "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
-        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
-        "cluster that knows no topic at all are never removed (-kept-stray).",
-        low=-1,
-        high=INT32_MAX,
-        unit="ms",
     )
     leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
@@ -582,86 +475,6 @@ class Limits(Settings, scope=Scope.NODE):
         high=INT32_MAX,
         unit="s",
         type=ConfigType.LONG,
-    )
-    socket_request_max_bytes = size(
-        "socket.request.max.bytes",
-        100 * 1024**2,
-        "The largest request that is read from a client; a longer one closes the connection.",
-        low=1024,
-        high=INT32_MAX,
-    )
-    connections_max_idle_ms = milliseconds(
-        "connections.max.idle.ms",
-        600_000,
-        "A client's connection without a request for so long is closed.",
-        type=ConfigType.LONG,
-    )
-    max_connections = whole(
-        "max.connections",
-        INT32_MAX,
-        "Connections that clients may have to this broker, through all listeners; one more is closed at once.",
-        low=1,
-        high=INT32_MAX,
-    )
-    max_connections_per_ip = whole(
-        "max.connections.per.ip",
-        INT32_MAX,
-        "Connections of one address; one more is closed at once. 0: only what max.connections.per.ip.overrides names.",
-        low=0,
-        high=INT32_MAX,
-    )
-    max_connections_per_ip_overrides = parsed(
-        "max.connections.per.ip.overrides",
-        _overrides,
-        "",
-        "Other limits for single addresses, as ADDRESS:COUNT,... (10.0.0.7:200); names are not looked up.",
-        _OVERRIDES,
-    )
-    quota_window_num = whole(
-        "quota.window.num",
-        11,
-        "The rates that quotas bound are measured over so many windows, the one under way among them.",
-        low=2,
-        high=1000,
-    )
-    quota_window_size_seconds = whole(
-        "quota.window.size.seconds",
-        1,
-        "How long such a window is; a client waits no longer for a request_percentage that it has exceeded.",
-        low=1,
-        high=3600,
-        unit="s",
-    )
-    queued_max_request_bytes = size(
-        "queued.max.request.bytes",
-        256 * 1024**2,
-        "Memory for requests and answers of all clients together; beyond it their sockets are not read until there is "
-        "room again.",
-        low=1024**2,
-    )
-    fetch_max_bytes = size(
-        "fetch.max.bytes",
-        55 * 1024**2,
-        "The largest answer to one fetch, whatever the client asks for.",
-        low=1024,
-        high=INT32_MAX,
-    )
-    fetch_session_slots = whole(
-        "max.incremental.fetch.session.cache.slots",
-        1000,
-        "How many incremental fetch sessions are remembered; clients without one send all their partitions each time.",
-        low=0,
-        high=INT32_MAX,
-    )
-    request_partition_limit = whole(
-        "max.request.partition.size.limit",
-        2000,
-        "The most partitions in one answer to DescribeTopicPartitions; the rest comes with the next page.",
-        low=1,
-        high=INT32_MAX,
-    )
-    request_timeout_ms = milliseconds(
-        "request.timeout.ms", 30_000, "How long an operation without a timeout of its own waits for the controller."
     )
     fault_injection = boolean(
         "strandline.fault.injection",
@@ -683,6 +496,11 @@ PLAIN_USERS = string(
 class NodeSettings(Identity, Security, Sasl, Limits):
     """Everything that may stand in a node's file and holds until it restarts."""
 
+    broker = Part(BrokerConfig)
+    listener = Part(ListenerConfig)
+    session = Part(BrokerSessionConfig)
+    replica = Part(ReplicaConfig)
+    quorum = Part(QuorumConfig)
     groups = Part(GroupConfig)
     tier = Part(TierConfig)
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 from uuid import UUID
 
+from strandline.controller.raft.config import RaftConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
 from strandline.proto.messages.fields import Int32, Int64, OrEmpty
+from strandline.proto.settings import INT32_MAX, Scope, milliseconds, size
 
 DAMAGE_ADVICE = (
     "This node will not serve metadata it cannot trust. If a majority of the other controllers is well, stop the node, "
@@ -61,49 +63,29 @@ class Voter:
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumConfig:
-    """Timing and sizes of the quorum; Kafka's names where Kafka has the setting."""
+class QuorumConfig(RaftConfig, scope=Scope.NODE):
+    """Timing and sizes of the quorum: those of the core, of calls, and of the metadata log.
 
-    quorum_election_timeout_ms: int = 1000
-    """How long an election, or a voter that knows no leader, waits; each wait is drawn from [1, 2) times this."""
+    Attributes:
+        max_batch_bytes: the largest batch that `Quorum.append` accepts.
+    """
 
-    quorum_fetch_timeout_ms: int = 1500
-    """A voter without a successful fetch for this long asks for an election. The leader resigns after 1.5 times this
-    without fetches of a majority (rule A5)."""
-
-    quorum_request_timeout_ms: int = 1000
-    """How long one call between quorum nodes may take; a fetch that may be parked gets at least twice its wait."""
-
-    quorum_retry_backoff_ms: int = 20
-    """Wait before a failed call is repeated."""
-
-    quorum_election_backoff_max_ms: int = 500
-    """Ceiling of the exponential, jittered wait after a lost election."""
-
-    quorum_suspicion_ms: int = 60
-    """A voter whose connection to the leader broke asks for an election after one to two times this, plus its place
-    in the order of succession times twice this, unless a retried fetch succeeds first."""
-
-    quorum_fetch_max_wait_ms: int = 500
-    """How long the leader parks a fetch that it has nothing new for (long poll); at most a third of the fetch timeout
-    is asked for."""
-
-    quorum_fetch_max_bytes: int = 8 * 1024 * 1024
-    """At most this many bytes of the log in one fetch answer, save that one batch always fits."""
-
-    quorum_snapshot_chunk_bytes: int = 1024 * 1024
-    """At most this many bytes of a snapshot in one FetchSnapshot answer."""
-
-    snapshot_max_new_record_bytes: int = 20 * 1024 * 1024
-    """A snapshot is taken once this many committed bytes were appended since the last one (Kafka:
-    metadata.log.max.record.bytes.between.snapshots)."""
-
-    max_batch_bytes: int = 8 * 1024 * 1024
-    """The largest batch that `Quorum.append` accepts."""
-
-    log_segment_bytes: int = 64 * 1024 * 1024
-    """Size at which the metadata log rolls to a new segment."""
+    request_timeout_ms = milliseconds(
+        "controller.quorum.request.timeout.ms", 1000, "How long one call between quorum nodes may take."
+    )
+    snapshot_max_new_record_bytes = size(
+        "metadata.log.max.record.bytes.between.snapshots",
+        20 * 1024**2,
+        "A snapshot of the metadata is taken once so much was committed since the last one.",
+    )
+    log_segment_bytes = size(
+        "metadata.log.segment.bytes",
+        64 * 1024**2,
+        "The size at which the metadata log begins a new segment.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    max_batch_bytes = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,10 +95,9 @@ class Dispatcher:
             replay.loaded = True
 
     @property
-    def together(self) -> bool:
-        """All listeners were handed the same. Else a slower one still needs the log before the faster one's snapshot:
-        without it a leader's controller would have to load a snapshot."""
-        return len({replay.next_offset for replay in self._replays}) <= 1
+    def is_level(self) -> bool:
+        """No listener is behind the first one. While the disk is slow with what comes next the others may be."""
+        return all(replay.next_offset >= self.handed_over for replay in self._replays)
 
     def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
         """Ask the listeners in order for their state."""
@@ -109,8 +108,9 @@ class Dispatcher:
         return None
 
     def run(self) -> None:
-        """Hand over what there is, up to a limit a turn; the rest follows in later turns by itself."""
-        if self._running or self._closed or self._cold is not None:
+        """Hand over what there is, up to a limit a turn; the rest follows in later turns by itself. Who leads is told
+        while the disk is slow, too: a controller that was deposed may be sent a snapshot."""
+        if self._running or self._closed:  # rule A10/leadership-waits-for-the-disk
             return
         self._running = True
         try:

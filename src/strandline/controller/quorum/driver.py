@@ -367,7 +367,7 @@ class Driver:
     def _timeout_ms(self, request: Request) -> float:
         """A fetch may be parked: its answer is not late before twice that time."""
         parked_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
-        return max(self._config.quorum_request_timeout_ms, 2 * parked_ms)
+        return max(self._config.request_timeout_ms, 2 * parked_ms)
 
     # --- time --------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.snapshots import SnapshotStore
-from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
@@ -137,7 +136,7 @@ class Quorum:
             key=self._key,
             cluster_id=self._cluster_id,
             voters=self._voters,
-            config=_raft_config(self._config),
+            config=self._config,
             rng=self._rng,
             log=summary,
             saved=memory.saved,
@@ -380,16 +379,3 @@ class Quorum:
 def memory_of(disk: Disk, data_dir: str, directory_id: UUID, *, promises: bool) -> Memory:
     """What the node of a data directory remembers of the quorum; `promises` if it is one of its voters."""
     return Memory(disk, data_dir, f"{data_dir}/{DIRECTORY}", directory_id=directory_id, promises=promises)
-
-
-def _raft_config(config: QuorumConfig) -> RaftConfig:
-    return RaftConfig(
-        election_timeout_ms=config.quorum_election_timeout_ms,
-        fetch_timeout_ms=config.quorum_fetch_timeout_ms,
-        retry_backoff_ms=config.quorum_retry_backoff_ms,
-        election_backoff_max_ms=config.quorum_election_backoff_max_ms,
-        suspicion_ms=config.quorum_suspicion_ms,
-        fetch_max_wait_ms=config.quorum_fetch_max_wait_ms,
-        fetch_max_bytes=config.quorum_fetch_max_bytes,
-        snapshot_chunk_bytes=config.quorum_snapshot_chunk_bytes,
-    )

@@ -63,18 +63,20 @@ class Snapshotting:
 
     def take_if_due(self, new_record_bytes_max: int) -> None:
         """Once enough was committed since the last snapshot, or one is wanted: write one of what the listeners hold,
-        and delete the log before the oldest that is kept. One at a time."""
+        and delete the log before the oldest that is kept. One at a time, and none of what a listener has not been
+        handed yet: it could not go on without the log, and one that leads loads no snapshot."""
         due = self.wanted or self._dispatcher.new_record_bytes >= new_record_bytes_max
-        if due and not self._taking and not self._closed:
-            self._taking = True
-            self.wanted = False
-            self._spawn(self._take())
+        if self._taking or self._closed or not due:
+            return
+        if not self._dispatcher.is_level:  # rule A10/snapshot-ahead-of-a-listener
+            return
+        self._taking = True
+        self.wanted = False
+        self._spawn(self._take())
 
     async def _take(self) -> None:
         """Raises FatalError if a listener's state does not end at a committed record."""
         try:
-            if not self._dispatcher.together:  # rule A10/log-deleted-before-a-listener-has-it
-                return  # it is due still: the next call comes back to it
             taken = self._dispatcher.take_snapshot()
             self._dispatcher.new_record_bytes = 0
             if taken is not None:

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from strandline.proto.settings import Scope, Settings, milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class RaftConfig:
-    """See `strandline.controller.quorum.api.QuorumConfig`, which documents each for operators."""
+class RaftConfig(Settings, scope=Scope.NODE):
+    """Timing and sizes of the core.
 
-    election_timeout_ms: int = 1000
-    fetch_timeout_ms: int = 1500
-    retry_backoff_ms: int = 20
-    election_backoff_max_ms: int = 500
-    suspicion_ms: int = 60
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 8 * 1024 * 1024
-    snapshot_chunk_bytes: int = 1024 * 1024
+    Attributes:
+        suspicion_ms: a voter whose connection to the leader broke asks for an election after one to two times this,
+            plus its place in the order of succession times twice this, unless a retried fetch succeeds first.
+        fetch_max_wait_ms: how long the leader parks a fetch that it has nothing new for (long poll); at most a third of
+            the fetch timeout is asked for.
+        fetch_max_bytes: at most this many bytes of the log in one fetch answer, save that one batch always fits.
+        snapshot_chunk_bytes: at most this many bytes of a snapshot in one FetchSnapshot answer.
+    """
+
+    election_timeout_ms = milliseconds(
+        "controller.quorum.election.timeout.ms",
+        1000,
+        "How long a controller that knows no leader, or a candidate, waits before it asks for an election; each is "
+        "drawn from once to twice this.",
+    )
+    fetch_timeout_ms = milliseconds(
+        "controller.quorum.fetch.timeout.ms",
+        1500,
+        "A controller that could not fetch from the leader for so long asks for an election; the leader resigns after "
+        "1.5 times this without fetches of a majority (Kafka: 2000; what is added here is added to "
+        "the time without acks when the active controller is paused).",
+    )
+    retry_backoff_ms = milliseconds(
+        "controller.quorum.retry.backoff.ms",
+        20,
+        "How long a failed call between quorum nodes waits for its repetition.",
+    )
+    election_backoff_max_ms = milliseconds(
+        "controller.quorum.election.backoff.max.ms",
+        1000,
+        "The longest wait after a lost election; waits grow from one to the next and are drawn at random.",
+    )
+    suspicion_ms = 60
+    fetch_max_wait_ms = 500
+    fetch_max_bytes = 8 * 1024 * 1024
+    snapshot_chunk_bytes = 1024 * 1024
 
 
 EPOCH_MAX = 2**31 - 2

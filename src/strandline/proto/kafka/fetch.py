@@ -330,7 +330,7 @@ class PartitionData:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
-        self.chunks: list[bytes | memoryview] = []
+        self.chunks: tuple[bytes | memoryview, ...] = ()
         self.records = _NO_RECORDS
         self.size = 0
         self.aborted: tuple[tuple[int, int], ...] = ()

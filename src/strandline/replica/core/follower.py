@@ -1,12 +1,132 @@
-"""The follower of one partition in a leader epoch: its core (rule B8, truncation), and what its leader knows of it."""
+"""The follower of one partition in a leader epoch: its core, and where its log and the leader's part (rule B8,
+truncation).
+
+A core changes itself and nothing else: it returns what is to be done, small frozen values in the order in which they
+are to be carried out. Where logs part is `strandline.proto.divergence` within the bounds of the two logs, whose older
+records and epochs may be deleted.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from strandline.proto.divergence import cut_offset, is_diverging
 from strandline.proto.ensure import ensure
-from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, LeaderEpoch, NodeId
-from strandline.replica.core.divergence import EpochHistory, truncation_offset
-from strandline.replica.core.effects import Committed, Cut, DeleteBefore, FollowerEffects, KeepLog, RestartAt, Truncate
+from strandline.proto.ids import LeaderEpoch, NodeId
+from strandline.replica.core.leader import Committed
 from strandline.replica.states import PartitionState
+
+# Where two logs part
+
+
+class EpochHistory(Protocol):
+    """The leader epochs of one log; `strandline.log.partition_log.PartitionLog` is one."""
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch <= `epoch`, its end offset); (-1, -1) when every known epoch is larger, or none is known."""
+        ...
+
+
+class Verdict(Enum):
+    """Judgement of a leader on a follower's fetch position."""
+
+    VALID = "the follower's log is a prefix of the leader's"
+    DIVERGING = "the follower must truncate first"
+    OUT_OF_RANGE = "the leader no longer has, or never had, that offset"
+
+
+class FetchJudgement(NamedTuple):
+    """With DIVERGING: the largest epoch of the leader not above the follower's last one, and where it ends."""
+
+    verdict: Verdict
+    epoch: int = -1
+    end_offset: int = -1
+
+
+_VALID = FetchJudgement(Verdict.VALID)
+_OUT_OF_RANGE = FetchJudgement(Verdict.OUT_OF_RANGE)
+
+
+def judge_fetch(
+    history: EpochHistory, log_start: int, log_end: int, fetch_offset: int, last_fetched_epoch: int
+) -> FetchJudgement:
+    """Compare a follower's position (log end and last epoch) with the leader's log.
+
+    An offset below the log start is out of range even when the logs diverge (rule B8, truncation). A leader whose
+    epochs are all newer than the follower's last one has deleted what would tell more; what it still holds from its
+    log start on is of newer epochs, so the follower keeps nothing beyond that.
+    """
+    if fetch_offset < log_start:  # rule B8/out-of-range-is-diverging
+        return _OUT_OF_RANGE
+    if last_fetched_epoch < 0:
+        return _VALID if fetch_offset <= log_end else _OUT_OF_RANGE
+    epoch, end_offset = history.end_offset_for_epoch(last_fetched_epoch)
+    if epoch < 0:
+        epoch, end_offset = last_fetched_epoch, log_start
+    if is_diverging(epoch, end_offset, last_fetched_epoch, fetch_offset):
+        return FetchJudgement(Verdict.DIVERGING, epoch, end_offset)
+    return _VALID
+
+
+def truncation_offset(
+    history: EpochHistory, log_start: int, log_end: int, leader_epoch: int, leader_end_offset: int
+) -> int:
+    """Offset at which a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset): see `cut_offset`.
+
+    If all that it has is of larger epochs, none of it is the leader's.
+    """
+    own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)  # rule B8/no-iteration
+    if own_epoch < 0:
+        return log_start  # rule B8/only-larger-epochs-are-kept
+    return min(cut_offset(own_epoch, own_end, leader_epoch, leader_end_offset), log_end)
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBefore:
+    """The leader has deleted its records before `offset`: delete them here too."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the log at `offset`, even if nothing ends there (empty epochs beyond it must go too: KAFKA-10706,
+    schedule 5).
+
+    `below_high_watermark`: it removes what this replica knew to be committed. An unclean election, or
+    flush.policy = replicate, allows that.
+    """
+
+    offset: int
+    below_high_watermark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAt:
+    """Drop the whole log and begin an empty one at `offset`; otherwise as `Truncate`."""
+
+    offset: int
+    below_high_watermark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLog:
+    """The leader lacks committed records, and nothing explains that: the log must not be cut at `offset`. Somebody
+    broke the protocol, and this copy is kept as it is, as evidence."""
+
+    offset: int
+
+
+FollowerEffects = tuple[Committed | DeleteBefore, ...]
+Cut = Truncate | RestartAt | KeepLog
+
+
+# The follower
 
 
 class FollowerCore:
@@ -71,7 +191,7 @@ class FollowerCore:
         return self._judge(RestartAt(leader_start, below_high_watermark=lacks_committed))
 
     def _judge(self, cut: Truncate | RestartAt) -> Cut:
-        """Below the high watermark a log is cut only if something explains it."""
+        """The cut, or KeepLog for one below the high watermark that nothing explains."""
         # rule B8/cuts-committed-records-silently
         return KeepLog(cut.offset) if cut.below_high_watermark and not self.may_lose_committed else cut
 
@@ -88,77 +208,3 @@ class FollowerCore:
     def started_at(self, offset: int) -> None:
         """The log was dropped and starts anew, empty, at `offset`: the leader has nothing committed below it."""
         self.high_watermark = offset
-
-
-class FollowerProgress:
-    """What a leader knows of one follower in its leader epoch: unknown at first, filled by a validated fetch.
-
-    Invariants:
-    - offset, durable offset and broker epoch are set together by a validated fetch, so that they are of one process
-      (KAFKA-15221: judged on one snapshot);
-    - durable_offset <= fetch_offset;
-    - log_start_offset is durable there, too; -1 until the follower gave it;
-    - counted_offset is what the high watermark may count on: the durable offset under flush.policy = ack, else the
-      fetch offset; -1 until a fetch was validated in this leader epoch (kafka-tlaplus 6.5.4).
-    """
-
-    __slots__ = (
-        "broker_epoch",
-        "counted_offset",
-        "durable_offset",
-        "fetch_offset",
-        "in_isr",
-        "in_maximal_isr",
-        "last_ack_ms",
-        "last_caught_up_ms",
-        "leader_end_at_last_ack",
-        "log_start_offset",
-        "node_id",
-    )
-
-    def __init__(self, node_id: NodeId, *, in_isr: bool, now_ms: float) -> None:
-        self.node_id = node_id
-        self.fetch_offset = -1
-        self.durable_offset = -1
-        self.counted_offset = -1
-        self.log_start_offset = -1
-        self.broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-        self.in_isr = in_isr
-        self.in_maximal_isr = in_isr
-        self.last_ack_ms = -1.0
-        self.leader_end_at_last_ack = -1
-        self.last_caught_up_ms = now_ms if in_isr else float("-inf")
-
-    @property
-    def fetched(self) -> bool:
-        """A fetch of it was validated in this leader epoch."""
-        return self.fetch_offset >= 0
-
-    def forget(self) -> None:
-        """Its offsets are void: another process of that node began to fetch, and was not found valid yet."""
-        self.fetch_offset = self.durable_offset = self.counted_offset = -1
-        self.leader_end_at_last_ack = -1
-        if not self.in_isr:
-            self.last_caught_up_ms = float("-inf")
-
-    def advance(self, fetch_offset: int, durable_offset: int, counted: int, leader_end: int, now_ms: float) -> None:
-        """It has everything below `fetch_offset`, and synced everything below `durable_offset`.
-
-        It was caught up now if it is at the leader's end, and at the time of its previous ack if it has now what the
-        leader had then (it cannot be expected to stand still with a leader that is written to).
-        """
-        self.fetch_offset = fetch_offset
-        self.durable_offset = durable_offset
-        self.counted_offset = counted
-        if fetch_offset >= leader_end:
-            self.last_caught_up_ms = now_ms
-        # rule B6/leaves-though-it-keeps-pace
-        elif self.leader_end_at_last_ack >= 0 and fetch_offset >= self.leader_end_at_last_ack:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_ack_ms)
-        self.leader_end_at_last_ack = leader_end
-        self.last_ack_ms = now_ms
-
-    def caught_up(self, leader_end: int, lag_time_max_ms: float, now_ms: float) -> bool:
-        """At the leader's end, or was so within the last `lag_time_max_ms` (Kafka's replica.lag.time.max.ms)."""
-        # rule B6/leaves-for-silence
-        return self.fetch_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_time_max_ms

@@ -1,35 +1,195 @@
-"""The leader of one partition in one leader epoch (rules B1 to B9).
+"""The leader of one partition in one leader epoch (rules B1 to B9), and what it knows of its followers.
 
 Nothing here writes, sends or reads a clock. The caller says what happened (an append, a finished sync, a follower's
 fetch or acknowledgement, metadata, a controller's answer, the passing of time); every such call returns the effects
-that the caller has to carry out, in order (`strandline.replica.core.effects`).
+that the caller has to carry out, in order: small frozen values, as the Raft core gives back its `Ready`. The
+`strandline.replica.partition.Partition` around it carries them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 from strandline.proto.marks import mark
-from strandline.replica.core.effects import (
-    Committed,
-    IsrChange,
-    IsrCommitted,
-    IsrProposal,
-    Judgement,
-    LeaderEffects,
-    ProposeIsr,
-    judge_answer,
-)
-from strandline.replica.core.follower import FollowerProgress
 from strandline.replica.states import BrokerState, FollowerStatus, PartitionState
 
 PROPOSAL_BACKOFF_MS = 200.0
 """After the controller refused a proposal it makes no sense to repeat it with the next acknowledgement: what it knows
 better (a fencing, a restart) reaches this broker as metadata within tens of milliseconds."""
+
+
+# Effects
+
+
+class IsrChange(Enum):
+    """Kind of change of the ISR that is proposed. No proposal adds and removes members at once."""
+
+    EXPANSION = "a replica joins"
+    SHRINK = "replicas that lag leave"
+    WITHDRAWAL = "nobody: the committed ISR anew. Its commit moves the partition epoch, and so ends what was proposed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IsrProposal:
+    """A proposed ISR. While it is pending the leader counts on the larger of old and new, the *maximal ISR*: the
+    controller may have committed either.
+
+    Two proposals are the same only if they are one object: equal ones may be made one after the other.
+    """
+
+    item: AlterPartitionItem
+    """The proposal as it is sent to the controller."""
+    change: IsrChange
+
+    @property
+    def isr(self) -> tuple[NodeId, ...]:
+        """Node ids of the proposed members."""
+        return tuple(member.node_id for member in self.item.new_isr)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The high watermark rose to `up_to`: what waits for it can be answered and read."""
+
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrCommitted:
+    """The controller has committed an ISR with more members than the one before, or with fewer."""
+
+    before: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeIsr:
+    """Send this proposal to the controller; `again`: as before, after a pause."""
+
+    proposal: IsrProposal
+    again: bool = False
+
+
+LeaderEffects = tuple[Committed | IsrCommitted | ProposeIsr, ...]
+
+
+# The controller's answers
+
+
+class Judgement(Enum):
+    """Meaning of the controller's answer for a pending proposal."""
+
+    COMMITTED = "the answer carries the partition as committed"
+    REFUSED = "this copy was refused and changed nothing; another copy of it may still be on its way"
+    AWAIT_METADATA = "it was refused because this leader's picture is stale: pending until metadata arrive"
+    RETRY = "whether it was committed is unknown, or the controller was the wrong one: send it again"
+
+
+_JUDGEMENTS: dict[ErrorCode, Judgement] = {
+    ErrorCode.NONE: Judgement.COMMITTED,
+    ErrorCode.INELIGIBLE_REPLICA: Judgement.REFUSED,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: Judgement.REFUSED,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Judgement.AWAIT_METADATA,
+    ErrorCode.UNKNOWN_TOPIC_ID: Judgement.AWAIT_METADATA,
+    ErrorCode.FENCED_LEADER_EPOCH: Judgement.AWAIT_METADATA,
+    ErrorCode.NEW_LEADER_ELECTED: Judgement.AWAIT_METADATA,
+    ErrorCode.INVALID_UPDATE_VERSION: Judgement.AWAIT_METADATA,
+    ErrorCode.INVALID_REQUEST: Judgement.AWAIT_METADATA,
+}
+
+
+def judge_answer(error: ErrorCode) -> Judgement:
+    """Rule B2: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal; definite rejections stay pending
+    until metadata arrive; anything else (NOT_CONTROLLER, schedule 13, among it) is sent again."""
+    # rule B2/what-was-not-attempted-is-sent-again, rule B2/withdraws-on-anything
+    # rule B2/withdraws-on-a-definite-rejection
+    return _JUDGEMENTS.get(error, Judgement.RETRY)
+
+
+# The followers
+
+
+class FollowerProgress:
+    """Progress of one follower in the leader's epoch: unknown at first, filled by a validated fetch.
+
+    Invariants:
+    - offset, durable offset and broker epoch are set together by a validated fetch, so that they are of one process
+      (KAFKA-15221: judged on one snapshot);
+    - durable_offset <= fetch_offset;
+    - log_start_offset is durable there, too; -1 until the follower gave it;
+    - counted_offset is what the high watermark may count on: the durable offset under flush.policy = ack, else the
+      fetch offset; -1 until a fetch was validated in this leader epoch (kafka-tlaplus 6.5.4).
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "counted_offset",
+        "durable_offset",
+        "fetch_offset",
+        "in_isr",
+        "in_maximal_isr",
+        "last_ack_ms",
+        "last_caught_up_ms",
+        "leader_end_at_last_ack",
+        "log_start_offset",
+        "node_id",
+    )
+
+    def __init__(self, node_id: NodeId, *, in_isr: bool, now_ms: float) -> None:
+        self.node_id = node_id
+        self.fetch_offset = -1
+        self.durable_offset = -1
+        self.counted_offset = -1
+        self.log_start_offset = -1
+        self.broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+        self.in_isr = in_isr
+        self.in_maximal_isr = in_isr
+        self.last_ack_ms = -1.0
+        self.leader_end_at_last_ack = -1
+        self.last_caught_up_ms = now_ms if in_isr else float("-inf")
+
+    @property
+    def fetched(self) -> bool:
+        """A fetch of it was validated in this leader epoch."""
+        return self.fetch_offset >= 0
+
+    def forget(self) -> None:
+        """Make its offsets void: another process of that node began to fetch, and was not found valid yet."""
+        self.fetch_offset = self.durable_offset = self.counted_offset = -1
+        self.leader_end_at_last_ack = -1
+        if not self.in_isr:
+            self.last_caught_up_ms = float("-inf")
+
+    def advance(self, fetch_offset: int, durable_offset: int, counted: int, leader_end: int, now_ms: float) -> None:
+        """Note that the follower has everything below `fetch_offset`, and synced everything below `durable_offset`.
+
+        A follower at the leader's end is caught up now. One that has now what the leader had at its previous ack was
+        caught up then: it cannot be expected to stand still with a leader that is written to.
+        """
+        self.fetch_offset = fetch_offset
+        self.durable_offset = durable_offset
+        self.counted_offset = counted
+        if fetch_offset >= leader_end:
+            self.last_caught_up_ms = now_ms
+        # rule B6/leaves-though-it-keeps-pace
+        elif self.leader_end_at_last_ack >= 0 and fetch_offset >= self.leader_end_at_last_ack:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_ack_ms)
+        self.leader_end_at_last_ack = leader_end
+        self.last_ack_ms = now_ms
+
+    def caught_up(self, leader_end: int, lag_time_max_ms: float, now_ms: float) -> bool:
+        """True at the leader's end, or if it was there in the last `lag_time_max_ms` (replica.lag.time.max.ms)."""
+        # rule B6/leaves-for-silence
+        return self.fetch_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_time_max_ms
+
+
+# The leader
 
 
 class LeaderCore:
@@ -105,7 +265,7 @@ class LeaderCore:
         self.maximal_isr = state.isr
         self.recovering = state.recovering
         self.pending: IsrProposal | None = None
-        """Proposed, and neither committed nor given up yet."""
+        """Proposal that is neither committed nor given up yet; None: none."""
         self._effects: list[Committed | IsrCommitted | ProposeIsr] = []
         self._min_isr = state.effective_min_isr
         self.followers: dict[NodeId, FollowerProgress] = {}
@@ -241,7 +401,7 @@ class LeaderCore:
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
-        """The assignment."""
+        """Node ids of the partition's assignment, the preferred leader first."""
         return self._state.replicas
 
     @property
@@ -251,8 +411,7 @@ class LeaderCore:
         return self.high_watermark >= self.epoch_start_offset  # rule B7/latest-offset-before-the-epoch-start
 
     def admit_acks_all(self) -> ErrorCode:
-        """Whether a batch with acks=all may be written: NOT_ENOUGH_REPLICAS if that could not be kept, and nothing is
-        written."""
+        """NONE if a batch with acks=all may be written; NOT_ENOUGH_REPLICAS while the ISR is smaller than `min_isr`."""
         if len(self.isr) < self._min_isr:  # rule B9/acks-all-without-enough-replicas
             mark("not-enough-replicas")
             return ErrorCode.NOT_ENOUGH_REPLICAS
@@ -267,7 +426,7 @@ class LeaderCore:
         return ErrorCode.NONE
 
     def synced_replicas(self, offset: int) -> tuple[NodeId, ...]:
-        """Who is known to have synced everything below `offset`; this broker first."""
+        """Nodes known to have synced everything below `offset`; this broker first."""
         nodes = [follower.node_id for follower in self._followers if follower.durable_offset >= offset]
         return (self._me, *nodes) if self.durable_offset >= offset else tuple(nodes)
 
@@ -312,7 +471,7 @@ class LeaderCore:
         self._effects.append(Committed(offset))
 
     def _check_rise(self, before: int, offset: int) -> None:
-        """What must be true of a new high watermark, judged anew and on all that it rests on."""
+        """Check the invariants of a new high watermark, anew and on all that it rests on."""
         counted = self.durable_offset if self._sync_before_ack else self.log_end_offset
         ensure(before < offset, "MonotonicHighWatermark", was=before, now=offset)  # rule B4/watermark-falls/2
         ensure(offset <= counted <= self.log_end_offset, "CommittedOnTheLeader", now=offset, counted=counted)
@@ -322,7 +481,7 @@ class LeaderCore:
                 ensure(offset <= follower.counted_offset, "CommittedOnTheMaximalIsr", now=offset, node=follower.node_id)
 
     def _taken(self) -> LeaderEffects:
-        """What is to be done; it is handed over once."""
+        """Hand over the effects that have gathered, once."""
         if not self._effects:
             return ()
         effects = tuple(self._effects)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable
 
 from strandline.cluster.broker.api import by_hand
-from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.request import Exchange
 from strandline.controller.metadata.features import Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode

@@ -17,7 +17,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.waiting import PendingDeletion
+from strandline.replica.partition import PendingDeletion
 
 
 class Deletion(NamedTuple):

@@ -1,25 +1,33 @@
-"""Fetch (1): committed batches from the leaders of their partitions, in sessions (KIP-227)."""
+"""Fetch (1): committed batches from the leaders of their partitions, in sessions (KIP-227).
+
+A fetch with too few bytes is parked until there are more, or its time is over. A parked fetch is not a task: it is
+woken by the high watermarks of its partitions, reads on from where its last read ended, and keeps what it has (those
+bytes are committed, so they cannot change). Shared deadlines end its wait. Thousands of partitions are looked at in
+many turns of the loop, by a task.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import structlog
 
 from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
-from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.kept import PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.loop_time import LoopTime
-from strandline.cluster.broker.memory import MemoryBudget
-from strandline.cluster.broker.parked_fetch import Fetch, FetchedPartition, Shared, point_to_leader
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
+from strandline.cluster.broker.memory import FETCH_BYTES, PARTITION_BYTES, Account, KeptMemory, MemoryBudget
+from strandline.cluster.broker.request import Authorizer, Exchange, Peer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import find_topic
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.log.compression import Codec
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ProtocolError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import (
@@ -32,6 +40,7 @@ from strandline.proto.kafka.fetch import (
     TOPIC_ID_SINCE,
     FetchPartition,
     FetchRequest,
+    PartitionData,
     PartitionKey,
     read_request,
     read_request_in_steps,
@@ -40,9 +49,13 @@ from strandline.proto.kafka.fetch import (
 )
 from strandline.proto.kafka.fields import NO_TAGS, Unencodable
 from strandline.proto.ports import Clock
-from strandline.proto.steps import ITEMS, Steps, at_once, parts
+from strandline.proto.steps import ITEMS, Steps, at_once, let_go, parts
+from strandline.proto.tasks import spawn
+from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.waiting import Deadlines
+from strandline.replica.states import ReadOutcome
+
+log = structlog.get_logger("strandline.broker")
 
 ZSTD_SINCE = 10
 """KIP-110: an older consumer cannot mean to read zstd."""
@@ -55,8 +68,350 @@ SESSION_ERRORS = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""They are of the whole answer, not of a partition."""
+"""Errors of the whole answer, not of a partition."""
 
+READ_BYTES_MIN = 1024 * 1024
+"""A fetch may read this much even when the memory budget is used up: it must make progress."""
+
+DEBUGGING_CONSUMER = -2
+"""The replica id by which Kafka's tools read what each replica has (FetchRequest.DEBUGGING_CONSUMER_ID)."""
+
+POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+# A fetch in progress
+
+
+class FetchedPartition(PartitionData):
+    """Result of one partition: what it gave, and how far it was read."""
+
+    __slots__ = ("next_offset", "tp", "wanted")
+
+    def __init__(self, wanted: FetchPartition) -> None:
+        super().__init__(wanted.topic, wanted.partition)
+        self.wanted = wanted
+        self.tp: TopicPartition | None = None
+        self.next_offset = wanted.fetch_offset
+
+    def fail(self, error: ErrorCode) -> None:
+        self.error = error
+
+    @property
+    def says_more(self) -> bool:
+        """True if there is more to tell than records, and at once."""
+        return self.error is not ErrorCode.NONE or self.diverging is not None or self.preferred_replica >= 0
+
+
+Done = Callable[[list[FetchedPartition]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Parts of a broker that all its fetches use.
+
+    Attributes:
+        fetch_max_bytes: most bytes of one answer (`fetch.max.bytes`).
+        rack_aware: consumers may read from replicas that do not lead (KIP-392).
+    """
+
+    replicas: ReplicaManager
+    image: Callable[[], MetadataImage]
+    memory: MemoryBudget
+    kept: KeptMemory
+    loop_time: LoopTime
+    deadlines: Deadlines
+    fetch_max_bytes: int
+    rack_aware: bool
+
+
+class _Wake:
+    """Called when one partition of a parked fetch has more."""
+
+    __slots__ = ("fetch", "result", "withdraw")
+
+    def __init__(self, fetch: Fetch, result: FetchedPartition) -> None:
+        self.fetch = fetch
+        self.result = result
+        self.withdraw: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        self.withdraw = None
+        self.fetch.woken(self)
+
+
+class Fetch:
+    """One fetch request in progress.
+
+    Invariants:
+        * `done` is called exactly once, unless the fetch is cancelled before;
+        * what is charged to the budget for it is released when it ends.
+    """
+
+    __slots__ = (
+        "_charged",
+        "_done",
+        "_ended",
+        "_is_short",
+        "_kept",
+        "_max_bytes",
+        "_min_bytes",
+        "_peer",
+        "_principal",
+        "_request",
+        "_shared",
+        "_size",
+        "_task",
+        "_ticket",
+        "_wakes",
+        "_woken",
+        "results",
+    )
+
+    def __init__(
+        self, shared: Shared, peer: Peer, request: FetchRequest, results: list[FetchedPartition], done: Done
+    ) -> None:
+        self._shared = shared
+        self._peer = peer
+        self._principal = peer.principal
+        self._request = request
+        self._done = done
+        budget = max(shared.memory.answer_room_bytes, READ_BYTES_MIN)
+        self._max_bytes = max(min(request.max_bytes, shared.fetch_max_bytes, budget), 0)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._size = 0
+        self._charged = 0
+        self._kept = 0
+        self._ended = False
+        self._is_short = False
+        """Something is there, and was not read in time: the client shall ask again at once."""
+        self._wakes: list[_Wake] = []
+        self._woken: dict[_Wake, None] = {}
+        self._ticket: Ticket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.results = results
+
+    def begin(self) -> Steps[None]:
+        """Read what there is."""
+        return self._read(self.results)
+
+    def woken(self, wake: _Wake) -> None:
+        """A partition has more, or will never have: look at all that woke in this loop turn together."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._go_on, self._read_on)
+        self._woken[wake] = None
+
+    def expire(self) -> None:
+        """Answer with what there is: the longest wait is over."""
+        self._ticket = None
+        self._go_on(self._end)
+
+    def cancel(self) -> None:
+        """Forget the fetch: its client has gone."""
+        if not self._ended:
+            self._release()
+            if self._task is not None:
+                self._task.cancel()
+
+    def _go_on(self, work: Callable[[], None]) -> None:
+        """Do the work when the client has its turn: many may have waited for the same records, or the same time."""
+        loop_time = self._shared.loop_time
+        if loop_time.admits(self._peer):  # rule A26/woken-fetches-hold-the-loop
+            loop_time.measured(self._peer, work)
+        else:
+            loop_time.wait(self._peer, partial(loop_time.measured, self._peer, work))
+
+    def _read_on(self) -> None:
+        woken, self._woken = self._woken, {}
+        if self._ended:
+            return
+        self._wakes = [wake for wake in self._wakes if wake not in woken]
+        steps = self._read([wake.result for wake in woken])
+        try:
+            for _ in steps:
+                self._task = spawn(self._shared.loop_time.in_turns(self._peer, steps), self._give_up)
+                return
+        except Exception as error:
+            self._give_up(error)
+
+    def _read(self, results: list[FetchedPartition]) -> Steps[None]:
+        """Read what there is, then answer or wait; cold bytes are read by a task first."""
+        cold: list[FetchedPartition] = []
+        for part in parts(results):  # rule A26/a-long-fetch-is-read-in-one-turn
+            if part is not results:
+                yield
+                if self._ended:
+                    return
+            cold += [result for result in part if not self._read_warm(result)]
+        if cold:
+            self._task = spawn(self._read_cold(cold, results), self._give_up)
+        else:
+            yield from self._answer_or_wait(results)
+
+    def _read_warm(self, result: FetchedPartition) -> bool:
+        """Read what is in memory; false if the bytes have to be waited for."""
+        if result.error is not ErrorCode.NONE or result.diverging is not None or result.preferred_replica >= 0:
+            return True
+        outcome = self._shared.replicas.read(*self._place(result), **self._limits(result))
+        if outcome is not None:
+            self._take(result, outcome)
+        return outcome is not None
+
+    def _give_up(self, error: BaseException) -> None:
+        """An internal error, where nobody above would see it: log it, and answer."""
+        log.error("internal error: a fetch failed", exc_info=error)
+        for result in self.results:
+            result.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._end()
+
+    async def _read_cold(self, cold: list[FetchedPartition], results: list[FetchedPartition]) -> None:
+        await self._read_cold_ones(cold)
+        if not self._ended:
+            steps = self._answer_or_wait(results)
+            for _ in steps:
+                await self._shared.loop_time.in_turns(self._peer, steps)
+
+    async def _read_cold_ones(self, cold: list[FetchedPartition]) -> None:
+        for result in cold:
+            limits = self._limits(result)
+            self._charge(Account.FETCH, limits["max_bytes"])
+            try:
+                outcome = await self._shared.replicas.read_cold(*self._place(result), **limits)
+            except KafkaError as error:
+                result.fail(error.code)
+            else:
+                self._take(result, outcome)
+                # The object store has it, and was too slow: no watermark wakes this fetch when it comes.
+                self._is_short |= not outcome.data and outcome.next_offset < outcome.high_watermark
+            finally:
+                self._charge(Account.FETCH, -limits["max_bytes"])
+            if self._ended:
+                return
+
+    def _place(self, result: FetchedPartition) -> tuple[TopicPartition, int]:
+        assert result.tp is not None  # a partition without a place has an error and is not read
+        return result.tp, result.next_offset
+
+    def _limits(self, result: FetchedPartition) -> dict[str, Any]:
+        """Bounds of the next read. The first batch of an answer is read whatever its size (KIP-74)."""
+        room = min(result.wanted.max_bytes - result.size, self._max_bytes - self._size)
+        names_a_rack = self._request.rack is not None
+        chooses = self._request.replica_id == DEBUGGING_CONSUMER or self._shared.rack_aware
+        return {
+            "max_bytes": max(room, 0),
+            "current_leader_epoch": result.wanted.current_leader_epoch,
+            "any_replica": names_a_rack and chooses,
+            "min_one_batch": self._size == 0,
+        }
+
+    def _take(self, result: FetchedPartition, outcome: ReadOutcome) -> None:
+        if outcome.error is not ErrorCode.NONE:
+            result.fail(outcome.error)
+            point_to_leader(self._shared.image(), result)
+            return
+        result.high_watermark = outcome.high_watermark
+        result.last_stable_offset = outcome.last_stable_offset
+        result.log_start_offset = outcome.log_start_offset
+        data = outcome.data
+        if data:
+            result.chunks += (data,)
+            result.size += len(data)
+            result.next_offset = outcome.next_offset
+            self._size += len(data)
+
+    def _answer_or_wait(self, just_read: list[FetchedPartition]) -> Steps[None]:
+        # rule A27/any-number-of-fetches-wait
+        if (
+            self._size >= self._min_bytes
+            or self._request.max_wait_ms <= 0
+            or not self.results
+            or self._is_short
+            or any(result.says_more for result in just_read)
+            or not self._may_wait()
+        ):
+            self._end()
+            return
+        for part in parts(just_read):  # rule A26/a-long-fetch-is-parked-in-one-turn
+            if part is not just_read:
+                yield
+                if self._ended:
+                    return
+            for result in part:
+                # rule A26/what-comes-between-reading-and-waiting-is-missed
+                self._watch(result, has_changed=part is not just_read and self._has_more(result))
+        self._charge(Account.PARKED, self._size - self._charged)
+        self._charged = self._size
+        if self._ticket is None:
+            self._ticket = self._shared.deadlines.add(self._request.max_wait_ms, self)
+
+    def _watch(self, result: FetchedPartition, *, has_changed: bool) -> None:
+        wake = _Wake(self, result)
+        assert result.tp is not None  # without an error it was found
+        if has_changed:
+            self.woken(wake)
+            return
+        wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake)
+        self._wakes.append(wake)
+
+    def _has_more(self, result: FetchedPartition) -> bool:
+        """True if the high watermark has risen since the read, some turns ago, or it is hosted no more."""
+        partition = None if result.tp is None else self._shared.replicas.partition(result.tp)
+        return partition is None or partition.high_watermark > result.high_watermark
+
+    def _may_wait(self) -> bool:
+        """True if there is room to remember the request while it waits; else it is answered at once, with what there
+        is."""
+        size = 0 if self._kept else FETCH_BYTES + PARTITION_BYTES * len(self.results)
+        if size and not self._shared.kept.hold(self._principal, size):
+            return False
+        self._kept += size
+        return True
+
+    def _charge(self, account: Account, size: int) -> None:
+        if size > 0:
+            self._shared.memory.charge(account, size)
+        elif size < 0:
+            self._shared.memory.release(account, -size)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._release()
+            self._done(self.results)
+
+    def _release(self) -> None:
+        self._ended = True
+        if self._ticket is not None:
+            self._ticket.cancel()
+        steps = _withdraw(self._wakes)
+        self._wakes = []
+        for _ in steps:
+            spawn(self._shared.loop_time.in_turns(self._peer, steps), self._give_up)
+            break
+        self._charge(Account.PARKED, -self._charged)
+        self._charged = 0
+        if self._kept:
+            self._shared.kept.release(self._principal, self._kept)
+            self._kept = 0
+
+
+def _withdraw(wakes: list[_Wake]) -> Steps[None]:
+    for part in parts(wakes):
+        if part is not wakes:
+            yield
+        for wake in part:
+            if wake.withdraw is not None:
+                wake.withdraw()
+
+
+def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:
+    """Name the leader beside an error that means "not here" (KIP-951)."""
+    if result.error in POINTS_TO_LEADER and result.tp is not None:
+        partition = image.partition(result.tp.topic, result.tp.partition)
+        if partition is not None:
+            result.leader_id = partition.leader
+            result.leader_epoch = partition.leader_epoch
+
+
+# Sessions
 
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
@@ -69,7 +424,7 @@ def key_of(wanted: FetchPartition) -> PartitionKey:
 
 
 class _Known:
-    """A partition of a session, and what the client knows of it. -1: nothing, so the next answer has it."""
+    """Partition of a session, and the offsets that the client knows of it; -1: none, so the next answer has it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -79,7 +434,7 @@ class _Known:
         self.log_start_offset = -1
 
     def must_be_sent(self, result: FetchedPartition) -> bool:
-        """Whether the answer has anything new of the partition; remembers what the client then knows."""
+        """True if the answer has anything new of the partition; remembers what the client then knows."""
         if result.says_more:
             self.high_watermark = -1  # an error is repeated until it is gone, and so is what holds after it
             return True
@@ -89,7 +444,7 @@ class _Known:
 
 
 class FetchSession:
-    """One session. `epoch` is the number that the client's next request must carry."""
+    """Fetch session of a client. `epoch` is the number that its next request must carry."""
 
     __slots__ = ("by_id", "epoch", "owner", "partitions", "principal", "session_id", "used_ms")
 
@@ -129,7 +484,7 @@ class FetchSession:
 
 
 class Opened(NamedTuple):
-    """How one request stands to the sessions.
+    """Session of one request, and what is to be read for it.
 
     Attributes:
         error: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: answer with it
@@ -187,7 +542,7 @@ class FetchSessions:
         forgotten: Sequence[PartitionKey],
         begins: bool = True,
     ) -> Steps[Opened]:
-        """What a request with this session id and epoch asks for (Kafka's `FetchManager.newContext`)."""
+        """Find or begin the session of a request with this session id and epoch (Kafka's `FetchManager.newContext`)."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             known = self._sessions.get(session_id)
             if known is not None and known.owner is owner:
@@ -216,20 +571,21 @@ class FetchSessions:
         return Opened(ErrorCode.NONE, session, True, [known.wanted for known in session.partitions.values()])
 
     def drop(self, session: FetchSession) -> None:
-        """Nobody was told of it, or nobody uses it any more."""
+        """End a session that nobody was told of, or nobody uses any more."""
         if self._sessions.pop(session.session_id, None) is not None:
             # rule A27/ended-sessions-keep-their-room
             self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))
 
     def drop_all_of(self, owner: object) -> None:
-        """The connection is gone."""
+        """End the sessions of a connection that is gone."""
         for session in [session for session in self._sessions.values() if session.owner is owner]:
             self.drop(session)
 
     def _update(
         self, session: FetchSession, wanted: Sequence[FetchPartition], forgotten: Sequence[PartitionKey]
     ) -> Steps[bool]:
-        """Whether there is room for what the session becomes, and it has not ended meanwhile."""
+        """Take up what a request adds and forgets. False if there is no room for that, or the session has ended
+        meanwhile."""
         for part in parts(wanted):
             if part is not wanted:
                 yield
@@ -251,13 +607,14 @@ class FetchSessions:
         return True
 
     def _is_there(self, session: FetchSession) -> bool:
-        """It has not ended between two steps, as with its connection."""
+        """True if the session has not ended between two steps, as it does with its connection."""
         return self._sessions.get(session.session_id) is session  # rule A27/sessions-without-a-connection
 
     def _create(
         self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
     ) -> Steps[FetchSession | None]:
-        """It is found by its connection from its first step on, and so ends with it, whatever step it is in."""
+        """Begin a session; None where there is no room. Its connection finds it from the first step on, so that it ends
+        with the connection, whatever step it is in."""
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots and not self._evict_one(now_ms):
             return None
@@ -282,9 +639,12 @@ class FetchSessions:
         return False
 
 
+# The handler
+
+
 def _is_nothing_to_it(result: FetchedPartition) -> bool:
-    """The client may not read this partition, or there is none: no session begins with it, and the next fetch is in
-    full again."""
+    """True if the client may not read this partition, or there is none: no session begins with it, and the next fetch
+    is in full again."""
     return result.error in _NOTHING_TO_IT
 
 
@@ -296,7 +656,7 @@ _NOTHING_TO_IT = (
 
 
 class FetchHandler:
-    """Decodes, finds the partitions, reads them (`parked_fetch.py`), answers.
+    """Handler of fetches: decodes, finds the partitions, has them read (`Fetch`), answers.
 
     Attributes:
         sessions: the fetch sessions of all connections.
@@ -348,8 +708,8 @@ class FetchHandler:
         self._go_on(exchange, self._begin(exchange, body))
 
     def _go_on(self, exchange: Exchange, steps: Steps[None]) -> None:
-        """At once where it is one step, as it is of most requests; else in turns, with nothing behind it on its
-        connection meanwhile. Raises ProtocolError."""
+        """Do the steps: at once where it is one, as of most requests; else in turns, with nothing behind the request
+        on its connection meanwhile. Raises ProtocolError."""
         for _ in steps:
             # rule A26/long-fetches-hold-the-loop
             exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))
@@ -364,7 +724,7 @@ class FetchHandler:
             exchange.drop_connection(str(error))
 
     def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
-        """Everything up to the first read, and that."""
+        """Do everything up to the first read, and that."""
         context = exchange.context
         message = yield from read_request_in_steps(body, context.version)
         asked = self._authorizer.generation
@@ -385,9 +745,11 @@ class FetchHandler:
                 )
             )
             return
-        message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)))
         if results is None:
             results = yield from self._locate_all(context, message, opened.wanted)
+        # What was asked is held by the results alone from here on, and ends with them.
+        message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)), partitions=())
+        opened = opened._replace(wanted=())
         fetch = Fetch(
             self._shared,
             context.peer,
@@ -401,7 +763,7 @@ class FetchHandler:
         yield from fetch.begin()
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
-        """Every partition has this error, or the whole answer where it is one of sessions."""
+        """Answer with this error for every partition, or for the whole where it is one of sessions."""
         version = exchange.context.version
         message = read_request(body, version)
         opened = Opened(error, None, False, [])
@@ -445,8 +807,8 @@ class FetchHandler:
         results: list[FetchedPartition],
         asked: object,
     ) -> Steps[None]:
-        """Of an incremental session, what the client does not know yet. `asked`: the authorizer's generation when the
-        request came."""
+        """Answer; in an incremental session with what the client does not know yet. `asked`: the authorizer's
+        generation when the request came."""
         context, session = exchange.context, opened.session
         throttle_ms, sends = exchange.throttle_fetch(sum(result.size for result in results))
         if not sends:
@@ -472,10 +834,14 @@ class FetchHandler:
             end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,
         )
         exchange.respond(answer)
+        if len(results) > ITEMS:  # rule A26/what-a-long-fetch-leaves-goes-at-once
+            yield from let_go(results)
+            if sent is not results:
+                yield from let_go(sent)
 
     def _respond_without(self, exchange: Exchange, message: FetchRequest, opened: Opened, throttle_ms: int) -> None:
-        """The client has had too much: nothing of what was found, and a session goes on as if it was not asked. One
-        that begins with this request does not begin (KIP-219, Kafka's `getThrottledResponse`)."""
+        """Answer a client that has had too much: with nothing of what was found, and its session goes on as if it was
+        not asked. One that begins with this request does not begin (KIP-219, Kafka's `getThrottledResponse`)."""
         session_id = NO_SESSION
         if opened.session is not None and opened.incremental:
             session_id = opened.session.session_id
@@ -494,7 +860,8 @@ class FetchHandler:
     def _unless_revoked(
         self, context: RequestContext, results: Sequence[FetchedPartition]
     ) -> Steps[list[FetchedPartition]]:
-        """The right to read may have been taken while the fetch waited (rule A20): what it has found is not sent."""
+        """Results without those of topics that the client may not read any more: the right may have been taken while
+        the fetch waited (rule A20), and what was found is not sent."""
         kept: list[FetchedPartition] = []
         may: dict[str, bool] = {}
         for result in results:
@@ -514,7 +881,7 @@ class FetchHandler:
     def _locate_all(
         self, context: RequestContext, request: FetchRequest, wanted: Sequence[FetchPartition]
     ) -> Steps[list[FetchedPartition]]:
-        """What a topic is, and whether the client may read it, is asked once for all of its partitions."""
+        """Find the partitions; each topic, and the right to read it, is asked for once."""
         results: list[FetchedPartition] = []
         topics: dict[tuple[str | None, TopicId | None], TopicInfo | ErrorCode] = {}
         for one in wanted:
@@ -531,7 +898,7 @@ class FetchHandler:
     def _find_topic(
         self, context: RequestContext, named: str | None, topic_id: TopicId | None
     ) -> TopicInfo | ErrorCode:
-        """The topic, or why its partitions cannot be read."""
+        """The topic, or the error of all its partitions."""
         found = find_topic(self._image(), named, topic_id)
         name = named if isinstance(found, ErrorCode) else found.name
         if name is not None and not self._authorizer.authorize(context, ((Operation.READ, topic(name)),))[0]:
@@ -560,7 +927,7 @@ class FetchHandler:
                 self._prefer_nearer(result, result.tp, request.rack)
 
     def _is_stored_in_zstd(self, name: str, number: int) -> bool:
-        """By the setting of the topic, as Kafka has it; what a producer packed so goes to any reader."""
+        """True if the topic's setting says zstd, as Kafka has it; what a producer packed so goes to any reader."""
         partition = self._replicas.partition(TopicPartition(name, number))
         if partition is None or partition.log is None or partition.log.config.stored_codec is None:
             return False

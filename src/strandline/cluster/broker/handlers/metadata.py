@@ -12,11 +12,12 @@ import structlog
 
 from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.exchange import Charge, Exchange
 from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
+    Charge,
+    Exchange,
     RequestContext,
     allowed,
     cluster_operations_bits,

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from strandline.cluster.broker.api import INJECTED, by_hand
 from strandline.cluster.broker.brokers import Brokers
-from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, refusal, topic
+from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, Exchange, RequestContext, refusal, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
@@ -48,8 +47,9 @@ from strandline.proto.kafka.produce import (
 )
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.waiting import Append, Deadlines, Ticket
+from strandline.replica.partition import Append
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""

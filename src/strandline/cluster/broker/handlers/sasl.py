@@ -7,7 +7,7 @@ ILLEGAL_SASL_STATE, as Kafka does.
 from __future__ import annotations
 
 from strandline.cluster.broker.api import by_hand
-from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.request import Exchange
 from strandline.cluster.broker.sasl import authenticate_answer, handshake_answer
 from strandline.cluster.security.sasl import Outcome
 from strandline.proto.error_codes import ErrorCode

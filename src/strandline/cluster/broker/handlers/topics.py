@@ -9,9 +9,8 @@ from typing import Any
 from strandline.cluster.broker import restored_topics
 from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.each_item import Price, deny, each_paid_item, named_twice
-from strandline.cluster.broker.exchange import FREE
 from strandline.cluster.broker.handlers.alter_configs import log_without_effect
-from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, refusal, topic
+from strandline.cluster.broker.request import FREE, Authorizer, RequestContext, allowed, refusal, topic
 from strandline.cluster.broker.requested_topics import TopicRef as NamedTopic
 from strandline.cluster.broker.requested_topics import find_allowed_topic, find_topic
 from strandline.cluster.broker.restored_topics import FindTiers, is_restored, without_wish

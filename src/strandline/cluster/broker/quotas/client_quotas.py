@@ -13,11 +13,10 @@ from collections.abc import Coroutine, Generator, Mapping
 from math import ceil, inf
 from typing import Any, NamedTuple, Protocol
 
-from strandline.cluster.broker.exchange import FREE, Charge, Connection, Exchange
 from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits, Share
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota, TokenQuota
-from strandline.cluster.broker.request import Peer, RequestContext
+from strandline.cluster.broker.request import FREE, Charge, Connection, Exchange, Peer, RequestContext
 from strandline.cluster.broker.table import STRICT_SINCE
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api

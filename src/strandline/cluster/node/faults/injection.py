@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import Any
 
 from strandline.cluster.broker.api import ServedApi
-from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.request import Exchange
 from strandline.cluster.node.http.protocol import Page
 from strandline.log.disk import Disk, File
 from strandline.log.watched_disk import DiskAbove

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from strandline.chaos.sim.loop import SimLoop
-from strandline.replica.waiting import Deadlines
+from strandline.proto.timers import Deadlines
 
 
 class LoopClock:
