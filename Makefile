@@ -86,8 +86,10 @@ matrix:
 LINTED := src tests bench interop lab docs/*.py
 STEPS := tests/test_citations.py tests/test_docs.py types style tests/test_tidy.py layers
 
+# Its seconds are for docs/measure.py.
 lint: setup
-	@$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target $(addprefix lint/,$(STEPS))
+	@begun=$$SECONDS; $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target $(addprefix lint/,$(STEPS)) \
+	  && mkdir -p build && echo $$((SECONDS - begun)) > build/lint-seconds
 
 lint/style:
 	$(BIN)/ruff format --check $(LINTED)

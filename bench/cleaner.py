@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import click
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.compaction import Compacted, Compaction
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch
 from strandline.log.recovery import open_log
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock

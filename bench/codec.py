@@ -8,7 +8,7 @@ from types import ModuleType
 
 from bench.measures import Results
 from strandline.log import records_python
-from strandline.log.records import COMPILED, Record
+from strandline.log.batch import COMPILED, Record
 
 RECORDS = 2_000
 BEST_OF = 7

@@ -16,10 +16,10 @@ from uuid import UUID
 
 import click
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch
 from strandline.proto.ids import NodeId, TopicPartition
 from strandline.proto.system import SystemClock
 

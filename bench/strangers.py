@@ -32,7 +32,7 @@ from rich.table import Table
 from bench.paced import percentile_ms
 from strandline.client import Admin, NewTopic
 from strandline.cluster.node.dev import DevCluster
-from strandline.log.records import Record, build_batch
+from strandline.log.batch import Record, build_batch
 from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.kafka import fetch, produce
 from strandline.proto.kafka.apis import Api

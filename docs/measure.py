@@ -4,9 +4,18 @@
     python docs/measure.py --write       and puts it into docs/design.md
 
 Each of the two is built as a wheel and measured from it, so that what is counted is what users install. Lines are those
-of Python files, comments and blank lines included, without the modules that protoc generates. A room is a folder that
-the layers of pyproject.toml name. An import climbs when it leads from a room to one that stands above it, or beside it;
-a circle is a set of modules that import each other. Imports under TYPE_CHECKING count.
+of Python files, comments and blank lines included, without the modules that protoc generates. Statements are those of
+Python's grammar, without docstrings. A room is a folder that the layers of pyproject.toml name. An import climbs when
+it leads from a room to one that stands above it, or beside it; a circle is a set of modules that import each other.
+Imports under TYPE_CHECKING count.
+
+What a setting, an operation of the controller, an API and a metadata record cost is counted by their names: the files
+of the wheel that name one, in any spelling (`CreateTopics`, `create_topics`, `create.topics`). The median is shown, of
+those that both versions have. Tests show, with a made-up one of each, how little one more takes:
+tests/cluster/broker/test_rows_of_settings.py, tests/controller/test_operations.py, tests/proto/kafka/test_declared.py.
+
+Seconds of tests are those that tests/durations.json of the version keeps, added up over all workers; seconds of lint
+are those of the last `make lint` on this machine (build/lint-seconds). An empty cell: not kept.
 """
 
 from __future__ import annotations
@@ -22,32 +31,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parent.parent
-BEFORE = "482129d"
+BEFORE = "53dd7cb1"
 SHORT_LINES = 50
 
 ROOMS = (
-    ("strandline.chaos.mutants", "lab"),
-    ("strandline.chaos.explore", "lab"),
     ("strandline.chaos", "chaos"),
     ("strandline.cli", "cli"),
-    ("strandline.cluster.cli", "cli"),
-    ("strandline.client.commands", "cli"),
     ("strandline.tools", "tools"),
-    ("strandline.client.copying", "tools"),
-    ("strandline.client.backup", "tools"),
-    ("strandline.client.dead_letters", "tools"),
-    ("strandline.client.replay", "tools"),
-    ("strandline.client.watch", "tools"),
     ("strandline.client", "client"),
     ("strandline.lake", "lake"),
     ("strandline.cluster.groups", "cluster/groups"),
-    ("strandline.cluster.coordinator", "cluster/groups"),
     ("strandline.cluster.broker", "cluster/broker"),
-    ("strandline.cluster.kafka", "cluster/broker"),
-    ("strandline.cluster.service", "cluster/broker"),
     ("strandline.cluster.security", "cluster/security"),
     ("strandline.cluster", "cluster/node"),
     ("strandline.spark", "spark"),
@@ -57,7 +55,7 @@ ROOMS = (
     ("strandline.proto", "proto"),
     ("lab", "lab"),
 )
-"""The room of a module: the first prefix that fits. Folders of before stand for the rooms that their parts went to."""
+"""The room of a module: the first prefix that fits."""
 
 LEVELS: Mapping[str, int] = {
     "lab": 10,
@@ -79,38 +77,52 @@ LEVELS: Mapping[str, int] = {
 """The floor on which a room stands; those of one floor do not import each other."""
 
 
+Counts = tuple[int, int, int]
+"""Files, lines, statements."""
+
+KINDS = ("setting", "operation of the controller", "API", "metadata record")
+"""What is added most often."""
+
+_MADE = ("strandline/client/settings.py",)
+"""Written by docs/generate.py: a name there costs nothing."""
+
+
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one version.
+    """Figures of one version.
 
     Attributes:
-        rooms: files and lines of each.
-        beside: of the lab, where it stands beside the package.
+        rooms: files, lines and statements of each.
+        lab: the same of the lab, which stands beside the package.
         short: files below SHORT_LINES.
+        one_importer: modules that one other module of the wheel imports, and their lines.
         longest_file, longest_function: lines, and where.
         climbing: imports, as "importer -> imported".
         circles: how many modules each has.
         walk: files that one record passes through, and how many of them it enters by more than two doors.
+        anchored: mutants that name `Partition.append`, or its source text: a rename breaks them.
+        test_seconds: of all files of tests together; None: not kept.
+        named_in: for each kind of `KINDS`, in how many files each of its names stands.
     """
 
-    rooms: Mapping[str, tuple[int, int]]
-    beside: tuple[int, int] | None
+    rooms: Mapping[str, Counts]
+    lab: Counts
     short: int
+    one_importer: tuple[int, int]
     longest_file: tuple[int, str]
     longest_function: tuple[int, str]
     climbing: list[str]
     circles: list[int]
     walk: tuple[int, int]
+    anchored: int
+    test_seconds: float | None
+    named_in: Mapping[str, Mapping[str, int]]
 
     @property
-    def files(self) -> int:
-        """Of all rooms in the wheel."""
-        return sum(files for files, _ in self.rooms.values())
-
-    @property
-    def lines(self) -> int:
-        """Of all rooms in the wheel."""
-        return sum(lines for _, lines in self.rooms.values())
+    def wheel(self) -> Counts:
+        """Files, lines and statements of all rooms in the wheel."""
+        files, lines, statements = (sum(column) for column in zip(*self.rooms.values(), strict=True))
+        return files, lines, statements
 
 
 def room_of(module: str) -> str | None:
@@ -169,34 +181,99 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
-def measured(source: Path, installed: Path) -> Figures:
-    """The figures of a package that is unpacked in `installed`; in a process of its own, see `measure`."""
-    lab = [len(path.read_text().splitlines()) for path in source.glob("lab/**/*.py")]
-    files = [path for path in sorted(installed.rglob("strandline/**/*.py")) if "_pb2" not in path.name]
-    lines = {path: len(path.read_text().splitlines()) for path in files}
-    rooms: dict[str, list[int]] = {}
-    for path, count in lines.items():
-        module = ".".join(path.relative_to(installed).with_suffix("").parts)
-        rooms.setdefault(room_of(module) or "strandline", []).append(count)
-    functions = [
-        (count, f"{path.relative_to(installed)}, {name}") for path in files for name, count in _functions(path)
-    ]
+def measured(source: Path, installed: Path, names: Path) -> Figures:
+    """The figures of a package that is unpacked in `installed`; in a process of its own, see `measure`.
+
+    `names` is a file with the names to look for, as `names_of_kinds` gives them.
+    """
+    texts = {
+        str(path.relative_to(installed)): path.read_text()
+        for path in sorted(installed.rglob("strandline/**/*.py"))
+        if "_pb2" not in path.name
+    }
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    lines = {path: len(text.splitlines()) for path, text in texts.items()}
+    rooms: dict[str, list[tuple[int, int]]] = {}
+    for path, tree in trees.items():
+        rooms.setdefault(room_of(_module(path)) or "strandline", []).append((lines[path], statements(tree)))
+    lab = [path.read_text() for path in source.glob("lab/**/*.py")]
     graph = imports(["strandline"])
+    alone = single_importers(graph)
     longest = max(lines, key=lambda path: lines[path])
+    kept = source / "tests" / "durations.json"
     return Figures(
-        rooms={room: (len(counts), sum(counts)) for room, counts in rooms.items()},
-        beside=(len(lab), sum(lab)) if lab else None,
+        rooms={room: (len(counts), *map(sum, zip(*counts, strict=True))) for room, counts in rooms.items()},
+        lab=(len(lab), sum(len(text.splitlines()) for text in lab), sum(statements(ast.parse(text)) for text in lab)),
         short=sum(count < SHORT_LINES for count in lines.values()),
-        longest_file=(lines[longest], str(longest.relative_to(installed))),
-        longest_function=max(functions),
+        one_importer=(len(alone), sum(count for path, count in lines.items() if _module(path) in alone)),
+        longest_file=(lines[longest], longest),
+        longest_function=max((count, f"{path}, {name}") for path in trees for name, count in _functions(trees[path])),
         climbing=climbing(graph),
         circles=[len(circle) for circle in circles(graph)],
         walk=_walk(),
+        anchored=sum(anchored(text) for text in lab),
+        test_seconds=sum(json.loads(kept.read_text())["files"].values()) if kept.exists() else None,
+        named_in=named_in(json.loads(names.read_text()), texts),
     )
 
 
-def _functions(path: Path) -> Iterable[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def statements(tree: ast.AST) -> int:
+    """Statements, without docstrings and other lone strings."""
+    return sum(
+        isinstance(node, ast.stmt) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in ast.walk(tree)
+    )
+
+
+def single_importers(graph: Mapping[str, set[str]]) -> set[str]:
+    """Modules that exactly one other module imports."""
+    importers = Counter(module for imported in graph.values() for module in imported)
+    return {module for module, count in importers.items() if count == 1}
+
+
+def anchored(text: str) -> int:
+    """Strings in a file of the lab that name `Partition.append` as the place of a mutant."""
+    return sum(
+        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(":Partition.append")
+        for node in ast.walk(ast.parse(text))
+    )
+
+
+def named_in(names: Mapping[str, Iterable[str]], texts: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Of each kind, each name with the number of files that have it; spelling by case, `_`, `.` and `-` aside."""
+    plain = [_plain(text) for path, text in texts.items() if path not in _MADE]
+    return {kind: {name: sum(_plain(name) in text for text in plain) for name in each} for kind, each in names.items()}
+
+
+def _plain(text: str) -> str:
+    return text.lower().translate({ord(sign): None for sign in "_.-"})
+
+
+def names_of_kinds() -> dict[str, list[str]]:
+    """The names of this tree, by `KINDS`. A name of one word is left out: it means too many other things."""
+    sys.path.insert(0, str(ROOT))
+    from strandline.cluster.broker.table import APIS
+    from strandline.cluster.node.config import NodeConfig
+    from strandline.controller.metadata.records import MetadataRecord
+    from strandline.controller.metadata.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+    from strandline.controller.operations import OPERATIONS
+
+    classes = [kind.__name__.removesuffix("Record") for kind in MetadataRecord.__subclasses__()]
+    settings = [row.name for row in NodeConfig.rows.values()] + [*BROKER_SETTINGS, *TOPIC_SETTINGS]
+    found = [sorted({*settings}), [each.name for each in OPERATIONS], [row.api.title for row in APIS.values()], classes]
+    return {kind: [name for name in names if len(_words(name)) > 1] for kind, names in zip(KINDS, found, strict=True)}
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[A-Z]?[a-z0-9]+", name)
+
+
+def _functions(tree: ast.AST) -> Iterable[tuple[str, int]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or 0) - node.lineno + 1
 
@@ -211,7 +288,8 @@ def _walk() -> tuple[int, int]:
 def measure(commit: str | None) -> Figures:
     """Build a wheel of a commit (None: of this tree), unpack it and measure it."""
     with tempfile.TemporaryDirectory(prefix="measure-") as name:
-        source, installed = Path(name) / "source", Path(name) / "installed"
+        source, installed, names = Path(name) / "source", Path(name) / "installed", Path(name) / "names.json"
+        names.write_text(json.dumps(names_of_kinds()))
         source.mkdir()
         _copy(commit, source)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
@@ -221,7 +299,7 @@ def measure(commit: str | None) -> Figures:
             packed.extractall(installed)
         code = "import measure, sys; print(measure.as_json(measure.measured(*map(measure.Path, sys.argv[1:]))))"
         done = subprocess.run(
-            [sys.executable, "-c", code, source, installed],
+            [sys.executable, "-c", code, source, installed, names],
             env={"PYTHONPATH": f"{installed}:{Path(__file__).parent}", "PATH": ""},
             cwd=name,
             check=True,
@@ -242,7 +320,17 @@ def _copy(commit: str | None, to: Path) -> None:
         listed = ["git", "archive", commit]
         packed = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout
     else:
-        listed = ["git", "ls-files", "-z", "src", "lab", "pyproject.toml", "README.md", "LICENSE"]
+        listed = [
+            "git",
+            "ls-files",
+            "-z",
+            "src",
+            "lab",
+            "tests/durations.json",
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+        ]
         names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout
         there = b"\0".join(each for each in names.split(b"\0") if each and (ROOT / each.decode()).exists())
         pack = ["tar", "--null", "--files-from=-", "--create", "--file=-"]
@@ -257,12 +345,11 @@ def table(before: Figures, after: Figures) -> str:
     def row(what: str, shown: Callable[[Figures], str]) -> None:
         rows.append((what, shown(before), shown(after)))
 
-    row(
-        "`lab`, beside the package now: files, lines", lambda figures: _pair(figures.beside or figures.rooms.get("lab"))
-    )
-    for room in sorted({*before.rooms, *after.rooms} - {"strandline", "lab"}, key=lambda name: (-LEVELS[name], name)):
-        row(f"`{room}`: files, lines", lambda figures, room=room: _pair(figures.rooms.get(room)))
-    row("**the wheel**: files, lines", lambda figures: _pair((figures.files, figures.lines)))
+    row("`lab`, beside the package: files, lines, statements", lambda figures: _counts(figures.lab))
+    for room in sorted({*before.rooms, *after.rooms} - {"strandline"}, key=lambda name: (-LEVELS[name], name)):
+        row(f"`{room}`: files, lines, statements", lambda figures, room=room: _counts(figures.rooms.get(room)))
+    row("**the wheel**: files, lines, statements", lambda figures: _counts(figures.wheel))
+    row("files with one importer, and their lines", lambda figures: "{:,}, {:,}".format(*figures.one_importer))
     row(f"files below {SHORT_LINES} lines", lambda figures: f"{figures.short}")
     row("the longest file", lambda figures: _longest(figures.longest_file))
     row("the longest function", lambda figures: _longest(figures.longest_function))
@@ -270,12 +357,28 @@ def table(before: Figures, after: Figures) -> str:
     row("circles of imports, modules in each", lambda figures: _circles(figures.circles))
     row("files on the walk of one record", lambda figures: f"{figures.walk[0]}")
     row("of these, entered by more than two doors", lambda figures: f"{figures.walk[1]}")
+    for kind in KINDS:
+        both = [name for name, count in after.named_in[kind].items() if count and before.named_in[kind][name]]
+        what = f"files that name a{'n' if kind[0] in 'oA' else ''} {kind}, median of {len(both)}"
+        row(what, lambda figures, kind=kind, both=both: _median([figures.named_in[kind][name] for name in both]))
+    row("mutants that a rename of `Partition.append` breaks", lambda figures: f"{figures.anchored}")
+    row("seconds of `make test`, all workers together", lambda figures: _seconds(figures.test_seconds))
+    lint = ROOT / "build" / "lint-seconds"
+    rows.append(("seconds of `make lint`, warm", "", lint.read_text().strip() if lint.exists() else ""))
     head = ["| what | before | after |", "|---|---|---|"]
     return "\n".join([*head, *(f"| {what} | {old} | {new} |" for what, old, new in rows)])
 
 
-def _pair(counts: tuple[int, int] | None) -> str:
-    return "" if counts is None else f"{counts[0]}, {counts[1]:,}"
+def _counts(counts: Counts | None) -> str:
+    return "" if counts is None else ", ".join(f"{count:,}" for count in counts)
+
+
+def _median(counts: list[int]) -> str:
+    return f"{median(counts):g}" if counts else ""
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:,.0f}"
 
 
 def _longest(found: tuple[int, str]) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -217,9 +218,17 @@ def follow(seed: int = SEED) -> Walk:
 
 
 def walk_table() -> str:
-    """The walk, for tour.md."""
+    """The walk, for tour.md: how long it is, and each file."""
     walk = follow()
-    lines = ["| # | file | runs on | doors |", "|---|---|---|---|"]
+    rooms = Counter(stop.path.partition("/")[0] for stop in walk.stops)
+    by_room = ", ".join(f"{count} of `{room}`" for room, count in rooms.most_common())
+    size = sum(len((SOURCE / stop.path).read_text().splitlines()) for stop in walk.stops)
+    more = sum(len(stop.most_doors) > DOORS for stop in walk.stops)
+    lines = [
+        f"{len(walk.stops)} files ({by_room}), about {round(size, -2):,} lines; {more} have more than {DOORS} doors.",
+        "",
+    ]
+    lines += ["| # | file | runs on | doors |", "|---|---|---|---|"]
     for number, stop in enumerate(walk.stops, 1):
         doors = [door.replace("<locals>.", "") for door in stop.most_doors] or [stop.first]
         more = f" and {len(doors) - 1} more" if len(doors) > 1 else ""

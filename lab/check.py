@@ -23,7 +23,7 @@ from lab.durations import in_order, seconds
 ROOT = Path(__file__).parents[1]
 
 ALWAYS = ("tests/test_tidy.py", "tests/test_citations.py", "tests/test_docs.py")
-"""They read every file."""
+"""Tests that every run includes, for they read every file."""
 
 WALKERS = {"src/strandline/": ("tests/lab/test_mutants.py", "tests/test_wheel.py")}
 """Tests that read every file of a folder, whatever they import."""
@@ -229,7 +229,7 @@ def main() -> None:
     only_list = "--list" in arguments
     changed = [name for name in arguments if name != "--list"] or changed_files()
     if not changed:
-        sys.exit("nothing differs from main: name files, as in `make check CHANGED=src/strandline/log/index.py`")
+        sys.exit("nothing differs from main: name files, as in `make check CHANGED=src/strandline/log/segment.py`")
     tests = Project().reached(changed)
     took = sum(map(seconds, tests))
     click.echo(

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 
 COLOURS = {"EWR": "#0072b2", "JFK": "#d55e00", "LGA": "#009e73"}
-"""Told apart also by who sees no red or green."""
+"""Colours that can be told apart without seeing red or green, too."""
 
 WEEKS_ABOVE_DAYS = 60
-"""Of more days than this, weeks are drawn."""
+"""Number of days beyond which weeks are drawn."""
 
 SCALE_MINUTES = 60
 """The end of the colours' scale."""
 
 NEW_YORK = timezone(timedelta(hours=-5))
-"""Its standard time, all year."""
+"""Standard time of New York, all year."""
 
 
 def _figure(rows: int, height: float, title: str, share_dates: bool = False) -> tuple[Figure, Sequence[Any]]:
@@ -156,7 +156,7 @@ def _legend_above(axes: Any) -> None:
 
 
 def _means(counted: Iterable[tuple[K, int, int]]) -> dict[K, float]:
-    """By key, of (key, departed, minutes); of fewer than 20 departures no mean is drawn."""
+    """Means by key, of (key, departed, minutes); of fewer than 20 departures no mean is drawn."""
     sums: dict[K, list[int]] = {}
     for key, departed, minutes in counted:
         totals = sums.setdefault(key, [0, 0])
@@ -170,7 +170,7 @@ def _local(time_ms: int) -> datetime:
 
 
 def _mean(totals: Sequence[int] | None) -> float:
-    """Of (departed, minutes)."""
+    """Mean of (departed, minutes)."""
     return totals[1] / totals[0] if totals and totals[0] else 0.0
 
 

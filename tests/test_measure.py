@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -41,3 +42,29 @@ def test_every_module_stands_in_a_room_with_a_floor() -> None:
 
 def test_no_import_climbs() -> None:
     assert measure.climbing(measure.imports(["strandline"])) == []
+
+
+def test_statements_are_counted_without_docstrings() -> None:
+    tree = ast.parse('"""A module."""\nX = 1\n"""A constant."""\n\ndef f():\n    """Double."""\n    return 2 * X\n')
+    assert measure.statements(tree) == 3
+
+
+def test_a_module_with_one_importer() -> None:
+    assert measure.single_importers({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"b"}
+
+
+def test_files_that_name_a_thing_in_any_spelling() -> None:
+    texts = {"one.py": "CREATE_TOPICS = 19", "two.py": "class CreateTopicsRequest:", "three.py": "topics.create()"}
+    found = measure.named_in({"API": ["CreateTopics"]}, texts)
+    assert found == {"API": {"CreateTopics": 2}}
+
+
+def test_every_kind_has_names_with_more_than_one_word() -> None:
+    names = measure.names_of_kinds()
+    assert tuple(names) == measure.KINDS
+    assert all(len(each) > 10 for each in names.values())
+
+
+def test_no_mutant_is_found_by_the_name_of_a_function() -> None:
+    assert measure.anchored('Patch("replica.partition:Partition.append", "log.append(", "")') == 1
+    assert not sum(measure.anchored(path.read_text()) for path in (ROOT / "lab").rglob("*.py"))

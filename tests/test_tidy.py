@@ -36,8 +36,7 @@ WORLD = {
     # The production twins of the ports, and the synchronous client's background loop: the edge of the world.
     "src/strandline/proto/system.py",
     "src/strandline/log/real_disk.py",
-    "src/strandline/log/real_lock.py",
-    "src/strandline/log/sync_thread.py",
+    "src/strandline/log/real_sync.py",
     "src/strandline/client/loop_thread.py",
 }
 IN_NODE = (

@@ -31,7 +31,8 @@ HEALTH_S = 30.0
 STOP_S = 30.0
 LEADER_S = 20.0
 RUNNING_S = 0.5
-"""How old the answer to "who runs" may be, unless somebody was started or stopped since: each costs a process."""
+"""Seconds that the answer to "who runs" may be old, unless somebody was started or stopped since: each costs a
+process."""
 
 POLL_S = 0.1
 
@@ -57,7 +58,7 @@ shutil.rmtree(sys.argv[1])
 _ROT = """
 import sys
 from pathlib import Path
-from strandline.chaos.live.ruin import rot_newest_batch
+from strandline.chaos.live.disk_damage import rot_newest_batch
 print(rot_newest_batch(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
@@ -283,12 +284,12 @@ class ComposeCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients outside find the brokers."""
+        """Bootstrap list for clients outside."""
         return ",".join(self._client(node_id) for node_id in self.broker_ids)
 
     @property
     def inside(self) -> str:
-        """Where clients in containers on the clients' network find them."""
+        """Bootstrap list for clients in containers on the clients' network."""
         return ",".join(f"{self._nodes[node_id].service}:9092" for node_id in self.broker_ids)
 
     @property
@@ -345,7 +346,7 @@ class ComposeCluster:
 
     @property
     def store_url(self) -> None:
-        """There is no object store."""
+        """None: there is no object store."""
 
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
@@ -378,7 +379,7 @@ class ComposeCluster:
         return f"127.0.0.1:{self._nodes[node_id].host_port}"
 
     def _do(self, verb: str, node_id: int, *options: str, timeout_s: float = 60.0) -> None:
-        """What changes who runs."""
+        """Run a command of the engine that changes who runs."""
         self.engine.docker(verb, *options, self._nodes[node_id].name, timeout_s=timeout_s)
         self._asked_at = -RUNNING_S
 

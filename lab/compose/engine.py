@@ -27,7 +27,7 @@ DISK_BYTES_MIN = 4 * 1024**3
 """Free space that an engine of our own needs: a base image, its import, the build, six small volumes."""
 
 ELSEWHERE = ("/etc/docker/key.json", "/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd")
-"""What dockerd makes outside the directories that it is given: a key, and folders for sockets, left empty."""
+"""Paths that dockerd makes outside the directories that it is given: a key, and folders for sockets, left empty."""
 
 
 class NoEngine(StrandlineError):
@@ -208,7 +208,7 @@ def _remove_if_unused(path: Path) -> None:
 
 
 def _unmount_below(directory: Path) -> None:
-    """What a killed engine leaves behind: overlays, shared memory and network namespaces of its containers."""
+    """Unmount what a killed engine leaves behind: overlays, shared memory and network namespaces of its containers."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for path in sorted((path for path in mounts if path.startswith(f"{directory}/")), reverse=True):
         subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)

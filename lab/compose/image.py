@@ -79,7 +79,7 @@ def build(engine: Engine, repository: Path, *, base: str, tag: str) -> None:
 
 
 def _copy_sources(repository: Path, context: Path) -> None:
-    """What .dockerignore lets into the build, and it itself: the checkout stays as it is."""
+    """Copy what .dockerignore lets into the build, and .dockerignore itself: the checkout stays as it is."""
     for name in (".dockerignore", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(repository / name, context / name)
     shutil.copytree(repository / "src", context / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))

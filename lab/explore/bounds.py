@@ -1,4 +1,4 @@
-"""How far a search goes: the bounds of each model, and those that have a name.
+"""Bounds of a search: those of each model, and those that have a name.
 
 Every step that is a fault or a wish of somebody costs: the bounds say how many of each one path may have. What the
 product does by itself costs nothing.
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 _MOST = 15
-"""A bound is counted down in four bits of a state."""
+"""Largest bound: a bound is counted down in four bits of a state."""
 
 
 def _bound(default: int, what: str, least: int = 0, most: int = _MOST) -> Any:
@@ -19,7 +19,7 @@ def _bound(default: int, what: str, least: int = 0, most: int = _MOST) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class QuorumBounds:
-    """Of three voters."""
+    """Bounds of the quorum: three voters."""
 
     epochs: int = _bound(2, "The last epoch that anybody may open.")
     records: int = _bound(1, "Records that clients append, in all; leader changes come on top.")
@@ -41,7 +41,7 @@ class QuorumBounds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """Of three brokers with one partition, and its controller."""
+    """Bounds of the partition: three brokers with one partition, and its controller."""
 
     min_isr: int = _bound(2, "min.insync.replicas.", least=1, most=3)
     leader_epochs: int = _bound(2, "The last leader epoch; the first is 0.")
@@ -73,7 +73,7 @@ class PartitionBounds:
     lags: int = _bound(1, "Followers that are found lagging.")
 
     def __post_init__(self) -> None:
-        """Raises ValueError for bounds that do not go together."""
+        """Check that the bounds go together; raises ValueError where they do not."""
         if self.rots and self.min_isr < 2:
             raise ValueError(
                 "--rots 1 needs --min-isr 2: with 1 the only copy of a record may be the one that is ruined"

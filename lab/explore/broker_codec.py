@@ -1,4 +1,4 @@
-"""What of an explored broker is its state: what is not, or follows from the rest, is named here once."""
+"""The state of an explored broker: what does not belong to it, or follows from the rest, is named here once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _itself(node: Any) -> Any:
 
 
 def broker_codec() -> Codec:
-    """What of a broker is its state."""
+    """Codec of a broker's state."""
     times: dict[tuple[type, str], Any] = {
         (Fetcher, "received_ms"): NOW_MS,
         (Fetcher, "sent_ms"): NOW_MS,

@@ -40,7 +40,7 @@ LONG_AGO_MS = float("-inf")
 CREDIT_BYTES = 1 << 20
 CLUSTER = "explored"
 ENDPOINT = Endpoint(CLUSTER, 1)
-"""Where every broker is: streams are opened by name here."""
+"""Endpoint of every broker: streams are opened by name here."""
 
 
 class _Clock:
@@ -54,7 +54,7 @@ class _Clock:
 
 
 class _Loop:
-    """In place of an event loop: timers are choices, so that arming one does nothing."""
+    """Replacement of an event loop: timers are choices, so that arming one does nothing."""
 
     def call_later(self, delay_s: float, callback: object, *args: object) -> _Loop:
         return self
@@ -184,7 +184,7 @@ class Broker:
 
     @property
     def up(self) -> bool:
-        """A process runs, and has registered."""
+        """True if a process runs, and has registered."""
         return self.partitions is not None
 
     @property
@@ -262,16 +262,16 @@ class Broker:
         self.crash(0)
 
     def rot(self, kept: int) -> None:
-        """Of the log on the disk the first `kept` records stay whole: recovery will cut the others off."""
+        """Rot the log on the disk behind its first `kept` records: recovery will cut the others off."""
         self._ruin(kept, LogCondition.CUT)
 
     def lose(self, kept: int) -> None:
-        """Of the log on the disk the first `kept` records stay, and the directory's checkpoints prove that there were
-        more: it is gone, an older copy took its place, or it is refused."""
+        """Lose the log on the disk behind its first `kept` records, while the directory's checkpoints prove that
+        there were more: it is gone, an older copy took its place, or it is refused."""
         self._ruin(kept, LogCondition.LACKING)
 
     def zero(self, kept: int) -> None:
-        """Of the log on the disk the first `kept` records stay, and nothing tells that there were more."""
+        """Lose the log on the disk behind its first `kept` records, while nothing tells that there were more."""
         self._ruin(kept, LogCondition.INTACT)
         self.zeroed = True
 
@@ -350,8 +350,9 @@ class Broker:
             partition.isr_answered(pending, outcome)
 
     def settle(self, before: IsrProposal | None) -> None:
-        """After a step: if what was pending `before` it is so no more, the answer to that is of no interest. And what
-        must not happen here: nothing ever explains that a disk fails, or that committed records are given up."""
+        """Settle after a step: if what was pending `before` it is so no more, the answer to that is of no interest.
+        And what must not happen here: nothing ever explains that a disk fails, or that committed records are given
+        up."""
         partition = self.partition
         core = None if partition is None else partition.leader
         if self.asked == THE_PENDING and (core is None or core.pending is not before):
@@ -374,7 +375,7 @@ class Broker:
 
     @property
     def proposes(self) -> bool:
-        """A change of the ISR waits to be sent."""
+        """True if a change of the ISR waits to be sent."""
         return self._proposals.due is not None and self.asked == NOTHING
 
     @property
@@ -407,7 +408,7 @@ class Broker:
             fetcher._fetch(following)
 
     def accept(self, hello: frames.Hello) -> bool:
-        """A follower opens a stream. False: it is refused."""
+        """Let a follower open a stream; False if it is refused. False: it is refused."""
         streams = self.streams
         assert streams is not None
         code, _ = streams._judge(hello)

@@ -17,7 +17,7 @@ from strandline.controller.raft.messages import (
 from strandline.proto.ids import NodeId
 
 BROKEN = "broken"
-"""In place of an answer: the connection broke."""
+"""Value in place of an answer: the connection broke."""
 
 
 class Call(NamedTuple):
@@ -109,7 +109,7 @@ class Calls:
 
 
 def kind_of(request: Request) -> str:
-    """What a call is called in the name of a step."""
+    """Kind of a call, for the name of a step."""
     if isinstance(request, VoteRequest):
         return "prevote" if request.pre_vote else "vote"
     kinds: dict[type, str] = {

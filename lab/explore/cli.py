@@ -118,7 +118,7 @@ def partition(**options: Any) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What is explored, as the command line names it."""
+    """Model and bounds to explore, as the command line names them."""
 
     model: str
     bounds: Any

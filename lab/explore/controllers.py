@@ -52,8 +52,8 @@ DIRECTORY = UUID(int=7)
 
 
 class Reported(NamedTuple):
-    """What a broker's heartbeats say of its replica: that it cannot serve it; and the leader epoch that it knows, the
-    epoch of its last record and its log end, -1 where it says nothing of them."""
+    """Report of a broker's heartbeats on its replica: that it cannot serve it; and the leader epoch that it knows,
+    the epoch of its last record and its log end, -1 where it says nothing of them."""
 
     unserved: bool
     leader_epoch: int
@@ -81,7 +81,7 @@ NOTHING_REPORTED = Reported(False, -1, -1, -1)
 
 
 class Found(NamedTuple):
-    """What the recovery of a broker's log found."""
+    """Finding of the recovery of a broker's log."""
 
     condition: LogCondition
     last_epoch: int
@@ -89,8 +89,9 @@ class Found(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What is committed: the brokers and the partition; and what the active controller was told beside that: `reported`
-    by heartbeats, and by registrations, of which logs nothing proves that they end where they did (`unproven`)."""
+    """Committed metadata: the brokers and the partition; and what the active controller was told beside that:
+    `reported` by heartbeats, and by registrations, of which logs nothing proves that they end where they did
+    (`unproven`)."""
 
     brokers: dict[NodeId, RegisterBrokerRecord]
     partition: PartitionRecord
@@ -99,7 +100,7 @@ class Metadata(NamedTuple):
     unproven: tuple[NodeId, ...] = ()
 
     def counts(self, reported: Reported) -> Reported:
-        """What of a heartbeat counts under these metadata: where a log ends only while nobody leads."""
+        """Part of a heartbeat that counts under these metadata: where a log ends only while nobody leads."""
         return reported if self.partition.leader == NO_NODE else NOTHING_REPORTED._replace(unserved=reported.unserved)
 
 
@@ -132,8 +133,8 @@ Command = Callable[[MachineState], Any]
 
 
 def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata, Any]]:
-    """What a command may come to: the metadata after it, and its answer (a KafkaError where it is refused, a FatalError
-    where it would make metadata that nobody can replay)."""
+    """Results that a command may have: the metadata after it, and its answer (a KafkaError where it is refused, a
+    FatalError where it would make metadata that nobody can replay)."""
     met: dict[Any, None] = {}
     for order in permutations(NODES):
         state = _machine(metadata, order)

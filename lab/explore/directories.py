@@ -18,11 +18,11 @@ class LogDirs:
         self._log = log
 
     def log_of(self, _: object) -> ModelLog:
-        """Its log."""
+        """Log of the partition."""
         return self._log
 
     def damage_of(self, _: object) -> None:
-        """It is whole."""
+        """None: the log is whole."""
 
     def high_watermark_of(self, _: object) -> int:
         """The high watermark was last written down long ago."""
@@ -47,7 +47,7 @@ class _Room:
 
 
 class _Syncer:
-    """What is marked is synced in steps of the model."""
+    """Syncer that syncs in steps of the model."""
 
     def mark(self, log: Any) -> None:
         log.mark()

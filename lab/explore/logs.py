@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.partition_log import AppendResult
-from strandline.log.reader import LogRead
+from strandline.log.partition_log import AppendResult, LogRead
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -90,7 +89,7 @@ class ModelLog:
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
-        """This node leads `epoch` from `offset` on."""
+        """Note that this node leads `epoch` from `offset` on."""
         self.epochs.assign(epoch, offset)
 
     def append_own(self, epoch: int, value: int) -> AppendResult:
@@ -146,7 +145,7 @@ class ModelLog:
 
     @property
     def tearable(self) -> tuple[int, ...]:
-        """How many of the writes that no sync has covered can be whole where a part of the next one is there too."""
+        """Numbers of writes without a sync that can be whole where a part of the next one is there too."""
         return tuple(kept for kept, written in enumerate(self.unsynced) if written.entry is not None)
 
     def mark(self) -> None:
@@ -164,12 +163,12 @@ class ModelLog:
         self.mark()
 
     def crash(self, kept: int) -> None:
-        """Of what was not synced the first `kept` writes are there afterwards. What a process then finds is synced
-        before it counts."""
+        """Crash: of what was not synced the first `kept` writes are there afterwards. What a process then finds is
+        synced before it counts."""
         self._recover(after(self.disk, self.unsynced[:kept]))
 
     def lose_end(self, kept: int) -> None:
-        """While no process runs: of what was synced the first `kept` records are left."""
+        """Lose, while no process runs, what was synced behind the first `kept` records."""
         self._recover(self.disk[:kept])
 
     def _recover(self, found: tuple[Entry, ...]) -> None:

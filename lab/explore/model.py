@@ -1,4 +1,4 @@
-"""What an explored model is: states, the steps from each to the next, and the names under which steps are told."""
+"""Interface of an explored model: states, the steps from each to the next, and the names under which steps are told."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Violation(NamedTuple):
 
 
 def refused(node: NodeId, error: Exception) -> Violation:
-    """A core has found by itself that something is wrong. Of what it says the first line: the same in each process."""
+    """Violation that a core has found by itself. Of what it says the first line: the same in each process."""
     name = "CoreAssertion" if isinstance(error, AssertionError) else type(error).__name__
     return Violation(name, f"{node}: {str(error).partition(chr(10))[0] or 'an assertion failed'}")
 
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class View(NamedTuple):
-    """A state as it is told.
+    """A state in words, for stories.
 
     Attributes:
         replicas: node -> role, epoch, high watermark, log end, epoch of the last record, a note.
@@ -68,7 +68,7 @@ class Model(Protocol):
     parts: Parts
 
     def starts(self) -> Sequence[State]:
-        """Where the search begins."""
+        """States where the search begins."""
         ...
 
     def steps(self, state: State) -> Iterator[Step]:
@@ -80,7 +80,7 @@ class Model(Protocol):
         ...
 
     def view(self, state: State) -> View:
-        """A state as it is told."""
+        """State in words."""
         ...
 
     def forget(self, but: set[int]) -> None:

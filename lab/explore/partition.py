@@ -15,7 +15,7 @@ from lab.explore.controllers import as_replicas_see_it, first_metadata
 from lab.explore.model import FIRST_MESSAGE, FIRST_NODE, NODES, SHARED, State, Step, View
 from lab.explore.partition_acts import Frame
 from lab.explore.partition_control import ControllerSteps
-from lab.explore.partition_rules import Look, World
+from lab.explore.partition_rules import BrokerView, World
 from lab.explore.partition_steps import (
     ANY,
     CRASHES,
@@ -121,7 +121,7 @@ class PartitionModel(ControllerSteps):
             before = digest
 
     def _settle(self, event: tuple[Any, ...], state: State) -> Iterator[Step]:
-        """What follows by itself, at once or with delays."""
+        """Follow with what happens by itself, at once or with delays."""
         for kind, node, happen in self._internals(state):
             if kind in self.acts.look(state[node]).slow:
                 continue
@@ -141,7 +141,7 @@ class PartitionModel(ControllerSteps):
     # What happens by itself
 
     def _internals(self, state: State) -> Iterator[Internal]:
-        """What can happen by itself now, in the order in which it does."""
+        """Events that can happen by themselves now, in the order in which they do."""
         newest = self.acts.published(state[SHARED])
         looks = [(self.acts.place(state[node]), node) for node in NODES]
         looks.sort()
@@ -184,7 +184,7 @@ class PartitionModel(ControllerSteps):
         yield from self._say(self._changed(state, {node: connected, leader: accepted}, rest), node, leader, "connect")
 
     def _say(self, state: State, node: NodeId, leader: NodeId, name: str = "say") -> Iterator[Step]:
-        """What a follower has to say arrives, or is held back."""
+        """Let what a follower has to say arrive, or hold it back."""
         said = self.acts.one(state[node], node, "say")
         event = (name, node, leader)
         for heard in self.acts.of(state[leader], leader, "receive_requests", node, said.out):
@@ -195,14 +195,14 @@ class PartitionModel(ControllerSteps):
             yield self._after(("held", *event), state, {node: said}, state[0] - NETWORK, messages)
 
     def _offer(self, state: State, node: NodeId, follower: NodeId) -> Iterator[Step]:
-        """What a leader has for a follower arrives. To hold it back would be to send it later."""
+        """Let what a leader has for a follower arrive. To hold it back would be to send it later."""
         offered = self.acts.one(state[node], node, "offer", follower)
         for heard in self.acts.of(state[follower], follower, "receive_replies", offered.out):
             yield self._after(("offer", node, follower), state, {node: offered, follower: heard}, state[0])
 
     # Processes
 
-    def _process_steps(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
+    def _process_steps(self, state: State, node: NodeId, now: BrokerView) -> Iterator[Step]:
         budget = state[0]
         written = budget // RECORDS & ANY
         if now.leads >= 0 and written < self.bounds.records:
@@ -229,23 +229,23 @@ class PartitionModel(ControllerSteps):
             }
             yield self._after(("break", node, leader), state, changed, budget - NETWORK)
 
-    def _crashes(self, state: State, node: NodeId, now: Look, cost: int) -> Iterator[Step]:
+    def _crashes(self, state: State, node: NodeId, now: BrokerView, cost: int) -> Iterator[Step]:
         """The process ends, with any part of what was not synced."""
         for kept in range(now.unsynced + 1):
             yield self._crash(("crash", node, kept), state, node, state[0] - cost)
         for kept in now.torn:
             yield self._crash(("crash", node, kept, "torn"), state, node, state[0] - cost)
 
-    def _ruins(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
+    def _ruins(self, state: State, node: NodeId, now: BrokerView) -> Iterator[Step]:
         """The disk of a machine on which no process runs loses what was synced."""
         if state[0] // ROTS & ANY and not now.ruined:
             for kept in range(len(now.disk)):
                 for what in ("rot", "lose", "zero"):
                     yield from self._alone((what, node, kept), state, node, what, kept, cost=ROTS)
 
-    def _would_judge(self, state: State, now: Look) -> bool:
-        """The leader knows the leader epoch in which a refused fetch is to be tried again: it would not refuse it in
-        the same way once more."""
+    def _would_judge(self, state: State, now: BrokerView) -> bool:
+        """True if the leader knows the leader epoch in which a refused fetch is to be tried again: it would not
+        refuse it in the same way once more."""
         leader = now.follows
         return now.connected and leader is not None and self.acts.look(state[leader]).leads == now.knows[0]
 

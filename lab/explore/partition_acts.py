@@ -1,4 +1,4 @@
-"""What one broker or one command of the explored partition does: computed once, in digests."""
+"""Acts of one broker or one command of the explored partition: computed once, in digests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.explore.broker_codec import broker_codec
 from lab.explore.brokers import CLUSTER, Broker, no_loop
 from lab.explore.controllers import as_replicas_see_it, carried_out
 from lab.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation, refused
-from lab.explore.partition_rules import Look, World, look
+from lab.explore.partition_rules import BrokerView, World, look
 from lab.explore.parts import Parts
 from strandline.controller.broker_api import AlterPartitionReply
 from strandline.controller.metadata.records import PartitionRecord
@@ -22,7 +22,7 @@ from strandline.replica import frames
 
 
 class Frame(NamedTuple):
-    """What a follower has said, and its leader not heard."""
+    """Frame that a follower has said, and its leader not heard."""
 
     follower: NodeId
     leader: NodeId
@@ -47,7 +47,7 @@ class Proposal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one broker does; `out` is what it says."""
+    """Result of one broker's act; `out` is what it says."""
 
     broker: int
     out: Any
@@ -70,7 +70,7 @@ class Acts:
         """Nothing is computed yet."""
         self._outcomes: dict[tuple[Any, ...], tuple[Outcome, ...]] = {}
         self._slowed: dict[tuple[int, str], int] = {}
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, BrokerView] = {}
         self._places: dict[int, tuple[Any, ...]] = {}
         self._worlds: dict[int, World] = {}
         self._published: dict[int, Any] = {}
@@ -90,8 +90,7 @@ class Acts:
     # Brokers
 
     def of(self, digest: int, node: NodeId, *event: Any) -> tuple[Outcome, ...]:
-        """What a broker does when something happens to it: one outcome, or one for each order in which a leader may
-        look at its followers."""
+        """Results of an event at a broker: one, or one for each order in which a leader may look at its followers."""
         key = (digest, event)
         known = self._outcomes.get(key)
         if known is None:
@@ -158,7 +157,7 @@ class Acts:
     # The controller
 
     def commands(self, shared: int, *command: Any) -> tuple[tuple[int, int | Violation], ...]:
-        """What a command may come to: the metadata after it, and for a proposal the digest of its answer."""
+        """Results of a command: the metadata after it, and for a proposal the digest of its answer."""
         key = (self.bare(shared), command)
         known = self._commanded.get(key)
         if known is None:
@@ -194,7 +193,7 @@ class Acts:
 
     # What digests stand for
 
-    def look(self, digest: int) -> Look:
+    def look(self, digest: int) -> BrokerView:
         """A broker at one instant."""
         known = self._looks.get(digest)
         if known is None:
@@ -202,14 +201,14 @@ class Acts:
         return known
 
     def place(self, digest: int) -> tuple[Any, ...]:
-        """When a broker's turn is."""
+        """Rank of a broker's turn."""
         known = self._places.get(digest)
         if known is None:
             known = self._places[digest] = self.look(digest).place
         return known
 
     def world(self, digest: int) -> World:
-        """What all brokers share."""
+        """World that all brokers share."""
         known = self._worlds.get(digest)
         if known is None:
             known = self._worlds[digest] = self.parts.get(digest)
@@ -222,7 +221,7 @@ class Acts:
         return digest
 
     def published(self, shared: int) -> Any:
-        """What a broker knows that has heard of everything committed."""
+        """Knowledge of a broker that has heard of everything committed."""
         known = self._published.get(shared)
         if known is None:
             known = self._published[shared] = rules.published(self.world(shared).metadata)

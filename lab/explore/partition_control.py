@@ -1,4 +1,4 @@
-"""The steps of an explored partition in which its controller has a part."""
+"""Steps of an explored partition in which its controller has a part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from lab.explore.controllers import Found
 from lab.explore.model import FIRST_MESSAGE, NODES, SHARED, State, Step, Violation
 from lab.explore.partition_acts import Proposal
-from lab.explore.partition_rules import Look
+from lab.explore.partition_rules import BrokerView
 from lab.explore.partition_steps import (
     ANY,
     FAILOVERS,
@@ -25,7 +25,7 @@ from strandline.proto.ids import NodeId
 class ControllerSteps(PartitionSteps):
     """Commands: of brokers that register, report and propose, and of the controller by itself."""
 
-    def _controller_steps(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
+    def _controller_steps(self, state: State, node: NodeId, now: BrokerView) -> Iterator[Step]:
         metadata = self.acts.world(state[SHARED]).metadata
         info = metadata.brokers[node]
         budget = state[0]
@@ -49,8 +49,8 @@ class ControllerSteps(PartitionSteps):
             if budget // FAILOVERS & ANY:
                 yield from self._command(("failover",), state, "failover", cost=FAILOVERS)
 
-    def has_report(self, state: State, node: NodeId, now: Look) -> bool:
-        """A broker has something to say to the controller that counts now, and was not said yet."""
+    def has_report(self, state: State, node: NodeId, now: BrokerView) -> bool:
+        """True if a broker has something to say to the controller that counts now, and was not said yet."""
         metadata = self.acts.world(state[SHARED]).metadata
         info = metadata.brokers[node]
         active = not info.fenced and int(info.broker_epoch) == now.life and now.knows is not None
@@ -63,21 +63,21 @@ class ControllerSteps(PartitionSteps):
         )
 
     def report(self, state: State, node: NodeId) -> Iterator[Step]:
-        """It says so with a heartbeat."""
+        """Report with a heartbeat."""
         now = self.acts.look(state[node])
         reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)
         return self._command(("report", node), state, "report", node, now.life, reported)
 
     def _command(self, event: tuple[Any, ...], state: State, *command: Any, cost: int = 0) -> Iterator[Step]:
-        """A command of the controller that no broker waits for."""
+        """Steps by a command of the controller that no broker waits for."""
         for name, there, answer in self._commanded(event, state, *command):
             if isinstance(answer, Violation):
                 yield Step(name, None, answer)
             elif there[SHARED] != state[SHARED]:
                 yield self._after(name, there, {}, state[0] - cost)
 
-    def _stop(self, state: State, node: NodeId, now: Look, cost: int) -> Iterator[Step]:
-        """A broker asks to be let go; when it may, it ends."""
+    def _stop(self, state: State, node: NodeId, now: BrokerView, cost: int) -> Iterator[Step]:
+        """Steps of a broker that asks to be let go; when it may, it ends."""
         newest = self.acts.published(state[SHARED])
         reported = self.acts.world(state[SHARED]).metadata.counts(now.reported)
         late = tuple(other for other in NODES if self.acts.look(state[other]).knows != newest)
@@ -92,7 +92,7 @@ class ControllerSteps(PartitionSteps):
     def _commanded(
         self, event: tuple[Any, ...], state: State, *command: Any
     ) -> Iterator[tuple[tuple[Any, ...], State, int | Violation]]:
-        """What a command may come to, within the bounds; and the answer to it."""
+        """Results of a command, within the bounds; and the answers to it."""
         for number, (metadata, answer) in enumerate(self.acts.commands(state[SHARED], *command)):
             partition = self.acts.world(metadata).metadata.partition
             if partition.leader_epoch > self.bounds.leader_epochs or partition.partition_epoch > self.bounds.changes:
@@ -102,7 +102,7 @@ class ControllerSteps(PartitionSteps):
             yield ((*event, "way", number) if number else event), there, answer
 
     def _register(self, state: State, node: NodeId) -> Iterator[Step]:
-        """A process starts and registers."""
+        """Steps of a process that starts and registers."""
         info = self.acts.world(state[SHARED]).metadata.brokers[node]
         life, now = int(info.broker_epoch) + 1, self.acts.look(state[node])
         last_epoch = now.entries[-1].epoch if now.entries else -1
@@ -116,7 +116,8 @@ class ControllerSteps(PartitionSteps):
                     yield self._after(name, there, {node: started}, state[0])
 
     def _propose(self, state: State, node: NodeId) -> Iterator[Step]:
-        """A leader's proposal is judged and answered at once; or it arrives again later, or late, or its answer is."""
+        """Steps by a leader's proposal: it is judged and answered at once; or it arrives again later, or late, or
+        its answer is."""
         asked = self.acts.one(state[node], node, "propose")
         proposal = Proposal(node, self.acts.look(state[node]).life, asked.out)
         there = self._changed(state, {node: asked}, state[FIRST_MESSAGE:])
@@ -129,7 +130,7 @@ class ControllerSteps(PartitionSteps):
             yield self._after(("propose late", node), spent, {}, spent[0], [*state[FIRST_MESSAGE:], late])
 
     def _judged(self, event: tuple[Any, ...], state: State, proposal: Proposal) -> Iterator[Step]:
-        """The controller judges a proposal; who waits for the answer has it at once, or late."""
+        """Steps of the controller that judges a proposal; who waits for the answer has it at once, or late."""
         command = self.acts.put_message(proposal._replace(heard=True))
         leader = proposal.leader
         for name, there, answer in self._commanded(event, state, "alter", command):

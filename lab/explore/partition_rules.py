@@ -1,4 +1,4 @@
-"""What must hold of an explored partition: the invariants of KIP-966's specification, and those of rules B."""
+"""Invariants of an explored partition: those of KIP-966's specification, and those of rules B (replication)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strandline.proto.ids import NO_NODE, NodeId
 from strandline.replica.states import Role
 
 
-class Look(NamedTuple):
-    """What a broker is at one instant, as far as anything is decided or judged by it.
+class BrokerView(NamedTuple):
+    """View of a broker at one instant, as far as anything is decided or judged by it.
 
     Attributes:
         life: the broker epoch; 0 while no process runs that has registered.
@@ -60,17 +60,17 @@ class Look(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """When its turn is, where several brokers can do something: not by their names, which mean nothing."""
+        """Rank of its turn, where several brokers can do something: not by their names, which mean nothing."""
         state = (len(self.entries), len(self.disk), self.unsynced, self.high_watermark, self.connected, self.says)
         return (self.leads < 0, self.life, *state, self.retries, self.slow, self.reported)
 
     @property
     def up(self) -> bool:
-        """A process runs and has registered."""
+        """True if a process runs and has registered."""
         return self.life > 0
 
 
-DOWN = Look(
+DOWN = BrokerView(
     life=0,
     role=None,
     knows=None,
@@ -100,7 +100,7 @@ DOWN = Look(
 )
 
 
-def look(broker: Broker) -> Look:
+def look(broker: Broker) -> BrokerView:
     """The present state of a broker."""
     log = broker.log
     stored = DOWN._replace(
@@ -158,7 +158,7 @@ def _known(broker: Broker) -> Any:
 
 
 def published(metadata: Metadata) -> Any:
-    """What a broker knows that has heard of everything: compare with `Look.knows`."""
+    """Knowledge of a broker that has heard of everything: compare with `BrokerView.knows`."""
     brokers = tuple(
         (node, int(one.broker_epoch), one.fenced, one.in_controlled_shutdown)
         for node, one in sorted(metadata.brokers.items())
@@ -175,7 +175,7 @@ def _lagging(core: Any) -> tuple[NodeId, ...]:
 
 
 def _streams(broker: Broker) -> dict[str, Any]:
-    """What there is to be said on streams."""
+    """Frames to be said on streams."""
     streams, fetcher = broker.streams, broker.fetcher
     assert streams is not None
     found: dict[str, Any] = {}
@@ -205,7 +205,7 @@ def _risen(broker: Broker, node: Any) -> bool:
 
 
 class World(NamedTuple):
-    """What all brokers share.
+    """World that all brokers share.
 
     Attributes:
         metadata: as committed.
@@ -216,8 +216,8 @@ class World(NamedTuple):
     committed: tuple[Entry, ...] = ()
 
 
-def judge_step(node: NodeId, before: Look, after: Look, trouble: str) -> Violation | None:
-    """What one broker may not do, whatever the others are."""
+def judge_step(node: NodeId, before: BrokerView, after: BrokerView, trouble: str) -> Violation | None:
+    """Judge one step of one broker, by what it may not do whatever the others are."""
     if trouble:
         return Violation("CommittedRecordsAreKept", f"{node}: {trouble}")
     if before.life == after.life and after.high_watermark < before.high_watermark:
@@ -233,7 +233,7 @@ def judge_step(node: NodeId, before: Look, after: Look, trouble: str) -> Violati
     return None
 
 
-def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
+def judge(world: World, looks: tuple[BrokerView, ...]) -> World | Violation:
     """The world with what is committed now, or what is broken."""
     committed = world.committed
     for node, one in zip(NODES, looks, strict=True):
@@ -256,7 +256,7 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
     )
 
 
-def _candidates(metadata: Metadata, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _candidates(metadata: Metadata, looks: tuple[BrokerView, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """LeaderCandidateCompleteness: who may be elected has everything committed, on its disk. Whose disk was ruined is
     elected only once it has registered, and said so; one that was zeroed, only as one whose end nothing proves.
     """
@@ -279,7 +279,9 @@ def _candidates(metadata: Metadata, looks: tuple[Look, ...], committed: tuple[En
     return None
 
 
-def _in_doubt(partition: PartitionRecord, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _in_doubt(
+    partition: PartitionRecord, looks: tuple[BrokerView, ...], committed: tuple[Entry, ...]
+) -> Violation | None:
     """InDoubtCompleteness: where the ISR is empty, one of the eligible, or of the members in doubt, has everything
     committed.
     NoCommittedRecordLostGlobally: some disk has it."""
@@ -294,7 +296,9 @@ def _in_doubt(partition: PartitionRecord, looks: tuple[Look, ...], committed: tu
     return None
 
 
-def _leaders(partition: PartitionRecord, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+def _leaders(
+    partition: PartitionRecord, looks: tuple[BrokerView, ...], committed: tuple[Entry, ...]
+) -> Violation | None:
     """OneLeaderPerLeaderEpoch, LeaderCompleteness, MaximalIsr."""
     led: dict[int, NodeId] = {}
     for node, one in zip(NODES, looks, strict=True):
@@ -320,7 +324,7 @@ def _leaders(partition: PartitionRecord, looks: tuple[Look, ...], committed: tup
     return None
 
 
-def _logs_match(looks: tuple[Look, ...]) -> Violation | None:
+def _logs_match(looks: tuple[BrokerView, ...]) -> Violation | None:
     """LogMatching: where two logs have the same leader epoch at an offset they are equal up to there."""
     for place, one in enumerate(looks):
         for other in looks[place + 1 :]:
@@ -347,7 +351,7 @@ def _nodes(nodes: Any) -> str:
 
 
 def tell_metadata(world: World) -> str:
-    """What is committed of the partition and its brokers, in full."""
+    """Committed metadata of the partition and its brokers, in full."""
     one = world.metadata.partition
     leader = "none" if one.leader == NO_NODE else f"n{int(one.leader)}"
     more = [
@@ -367,7 +371,7 @@ def tell_metadata(world: World) -> str:
     return f"leader {leader}, {epochs}, ISR {_nodes(one.isr)}{''.join(more)}"
 
 
-def tell_broker(one: Look) -> str:
+def tell_broker(one: BrokerView) -> str:
     """A broker in full."""
     log = f"log {tell(one.entries)}, of which synced {tell(one.disk)}"
     if not one.up:
@@ -397,7 +401,7 @@ def tell_message(message: Any) -> str:
     return f"{what} n{int(message.leader)}'s proposal of ISR {isr}".strip()
 
 
-def tell_point(one: Look) -> tuple[str, int, int, int, int, str]:
+def tell_point(one: BrokerView) -> tuple[str, int, int, int, int, str]:
     """A broker in a row of a story."""
     last = one.entries[-1].epoch if one.entries else -1
     if not one.up or one.role is None:

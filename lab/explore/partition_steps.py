@@ -18,7 +18,7 @@ PLENTY = 0xFFFFFFF0FF
 
 
 class PartitionSteps:
-    """What the steps of brokers, of the controller and of the network are made of."""
+    """Building blocks of the steps of brokers, of the controller and of the network."""
 
     def __init__(self, bounds: PartitionBounds) -> None:
         self.bounds = bounds
@@ -48,7 +48,7 @@ class PartitionSteps:
         return self._after(event, state, changed, budget, messages)
 
     def _hung_up(self, state: State, node: NodeId, outcome: Outcome) -> dict[NodeId, Outcome]:
-        """What `node` did, and the end of the stream that it has left by that."""
+        """Result of `node`, and the end of the stream that it has left by that."""
         changed = {node: outcome}
         if outcome.violation is not None:
             return changed
@@ -61,7 +61,7 @@ class PartitionSteps:
         return changed
 
     def _held(self, state: State, follower: NodeId, leader: NodeId) -> bool:
-        """A frame on that way is held back."""
+        """True if a frame on that way is held back."""
         return any(self._is_frame(digest, follower, leader) for digest in state[FIRST_MESSAGE:])
 
     def _is_frame(self, digest: int, follower: NodeId, leader: NodeId) -> bool:

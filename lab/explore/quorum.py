@@ -21,7 +21,7 @@ from lab.explore.model import (
     refused,
 )
 from lab.explore.parts import Parts
-from lab.explore.quorum_rules import History, Look, look
+from lab.explore.quorum_rules import History, VoterView, look
 from lab.explore.trace import prelude
 from lab.explore.voters import CODEC, Answered, Voter
 from strandline.chaos.explain.recorder import QUORUM
@@ -31,7 +31,7 @@ from strandline.proto.ids import NodeId
 
 
 class Outcome(NamedTuple):
-    """What one voter does in one step, in digests."""
+    """Result of one voter's step, in digests."""
 
     voter: int
     requests: tuple[int, ...]
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     answers: dict[int, int]
     """Calls that it held -> the same calls, answered."""
     new_role: bool
-    """What its present role had asked nobody waits for any more."""
+    """True: nobody waits any more for what its present role had asked."""
     violation: Violation | None
 
 
@@ -74,7 +74,7 @@ class QuorumModel:
         self.parts = Parts(CODEC, RENAMINGS)
         self.calls = Calls(self.parts)
         self._outcomes: dict[tuple[Any, ...], Outcome] = {}
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, VoterView] = {}
         self._histories: dict[int, History] = {}
         self._judged: dict[tuple[Any, ...], int | Violation] = {}
 
@@ -296,7 +296,7 @@ class QuorumModel:
         }
         return Outcome(self.parts.put(voter), requests, answers, new_role, violation)
 
-    def _look(self, digest: int) -> Look:
+    def _look(self, digest: int) -> VoterView:
         known = self._looks.get(digest)
         if known is None:
             known = self._looks[digest] = look(self.parts.get(digest))

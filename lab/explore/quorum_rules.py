@@ -1,4 +1,4 @@
-"""What must hold of an explored quorum: Kafka's simulation invariants and those of Vanlightly's KRaft specification.
+"""Invariants of an explored quorum: Kafka's simulation invariants and those of Vanlightly's KRaft specification.
 
 Rules of one voter are judged in the step that could break them (`judge_step`), rules of all of them on what a step
 changed (`History`).
@@ -19,8 +19,8 @@ from strandline.proto.ids import NodeId
 MAJORITY = 2
 
 
-class Look(NamedTuple):
-    """What a voter is at one instant, as far as anything is decided or judged by it.
+class VoterView(NamedTuple):
+    """View of a voter at one instant, as far as anything is decided or judged by it.
 
     `log` and `disk` begin at `start`. `leads`: the epoch that it leads, 0 for none. `epoch_watermark`: the leader's own
     high watermark in its epoch. `in_doubt`: its disk may have lost what it had synced, and it has not caught up since.
@@ -42,16 +42,16 @@ class Look(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the log ends."""
+        """End of the log."""
         return self.log[-1].next_offset if self.log else self.start.offset
 
 
-def look(voter: Voter) -> Look:
+def look(voter: Voter) -> VoterView:
     """The present state of a voter."""
     core = voter.core
     leading = core.role if core is not None and isinstance(core.role, Leader) else None
     known = -1 if leading is None or leading.epoch_high_watermark is None else leading.epoch_high_watermark
-    return Look(
+    return VoterView(
         role=voter.role,
         epoch=core.epoch if core is not None else (voter.saved.epoch if voter.saved is not None else 0),
         saved=voter.saved,
@@ -68,8 +68,10 @@ def look(voter: Voter) -> Look:
     )
 
 
-def judge_step(node: NodeId, before: Look, after: Look, sent: list[Any], *, restarted: bool) -> Violation | None:
-    """What one voter may not do, whatever the others are."""
+def judge_step(
+    node: NodeId, before: VoterView, after: VoterView, sent: list[Any], *, restarted: bool
+) -> Violation | None:
+    """Judge one step of one voter, by what it may not do whatever the others are."""
     if after.epoch < before.epoch:
         return Violation("MonotonicEpoch", f"{node} goes back from epoch {before.epoch} to {after.epoch}")
     forgotten = _forgets(before.saved, after.saved)
@@ -113,7 +115,7 @@ def _forgets(before: ElectionState | None, after: ElectionState | None) -> str:
 
 
 def _undurable(answered: Answered, saved: ElectionState | None) -> bool:
-    """A vote that leaves before it is durable (rule A1)."""
+    """True if a vote leaves before it is durable (rule A1: a vote is durable before anyone hears of it)."""
     response, request = answered.response, answered.token.request
     if not isinstance(response, VoteResponse) or not isinstance(request, VoteRequest):
         return False
@@ -123,7 +125,7 @@ def _undurable(answered: Answered, saved: ElectionState | None) -> bool:
 
 
 class History(NamedTuple):
-    """What has happened for good.
+    """Facts that hold for good.
 
     Attributes:
         leaders: who led epoch 1, 2, ...; None while nobody did.
@@ -135,7 +137,7 @@ class History(NamedTuple):
     in_epochs: tuple[int, ...] = ()
 
 
-def new_leader(history: History, node: NodeId, after: Look) -> History | Violation:
+def new_leader(history: History, node: NodeId, after: VoterView) -> History | Violation:
     """A voter has become leader: SingleLeader, LeaderHasAllCommittedValues.
 
     What was committed in a later epoch a leader may lack: votes that were given before it may be heard of after it.
@@ -157,7 +159,7 @@ def new_leader(history: History, node: NodeId, after: Look) -> History | Violati
     return history._replace(leaders=tuple(led))
 
 
-def commit(history: History, node: NodeId, after: Look) -> History | Violation:
+def commit(history: History, node: NodeId, after: VoterView) -> History | Violation:
     """A high watermark rose: ConsistentCommittedData."""
     shown = [batch for batch in after.log if batch.base_offset < after.high_watermark]
     known = history.committed
@@ -176,7 +178,7 @@ def commit(history: History, node: NodeId, after: Look) -> History | Violation:
     return history._replace(committed=known + new, in_epochs=in_epochs)
 
 
-def majority_holds(looks: tuple[Look, ...], committed: tuple[Batch, ...]) -> Violation | None:
+def majority_holds(looks: tuple[VoterView, ...], committed: tuple[Batch, ...]) -> Violation | None:
     """MajorityReachedHighWatermark: a majority of the disks holds everything committed; of the dead theirs count, and
     what a disk held that did not give it back."""
     holders = sum(one.in_doubt or _lacks(one.start, one.disk, committed) is None for one in looks)
@@ -188,7 +190,7 @@ def majority_holds(looks: tuple[Look, ...], committed: tuple[Batch, ...]) -> Vio
     )
 
 
-def logs_match(one: Look, other: Look) -> Violation | None:
+def logs_match(one: VoterView, other: VoterView) -> Violation | None:
     """NoLogDivergence: where two logs have the same epoch at an offset they are equal up to there."""
     mine = {batch.base_offset: batch for batch in one.log}
     theirs = {batch.base_offset: batch for batch in other.log}
@@ -227,7 +229,7 @@ def tell_log(batches: tuple[Batch, ...]) -> str:
     return f"[{' '.join(f'{kind}@{one.epoch}' for kind, one in zip(kinds, batches, strict=True))}]"
 
 
-def tell_voter(one: Look) -> str:
+def tell_voter(one: VoterView) -> str:
     """A voter in full."""
     assert one.role is not None
     saved, start = one.saved, f" from {one.start.offset}" if one.start.offset else ""
@@ -237,7 +239,7 @@ def tell_voter(one: Look) -> str:
     return f"{one.role.value} of epoch {one.epoch}{leader}{vote}; {logs}; high watermark {one.high_watermark}"
 
 
-def tell_point(one: Look) -> tuple[str, int, int, int, int, str]:
+def tell_point(one: VoterView) -> tuple[str, int, int, int, int, str]:
     """A voter in a row of a story."""
     assert one.role is not None
     last = one.log[-1].epoch if one.log else one.start.epoch

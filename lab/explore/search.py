@@ -18,12 +18,13 @@ from typing import Any
 from lab.explore.model import Model, State, Violation, fingerprint
 
 PARTS_MAX = 400_000
-"""Beyond so many parts a process forgets all that the states ahead are not made of (a part takes about 5 KB)."""
+"""Parts at most; beyond, a process forgets all that the states ahead are not made of (a part takes about 5 KB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to end, besides a violation: after so many states, at that depth, after that time, or at so much memory."""
+    """Ends of a search, besides a violation: after so many states, at that depth, after that time, or at so much
+    memory."""
 
     states: int = 1_000_000
     depth: int = 1_000
@@ -52,7 +53,7 @@ class Broken:
 
 @dataclass(slots=True)
 class Found:
-    """What a search came to. `complete`: there is no state within the bounds that was not met. `memory_mb`: the most
+    """Result of a search. `complete`: there is no state within the bounds that was not met. `memory_mb`: the most
     that its processes held."""
 
     levels: list[Level]
@@ -88,12 +89,12 @@ class Shard:
 
     @property
     def states(self) -> int:
-        """How many states were met."""
+        """Number of states that were met."""
         return len(self._seen)
 
     @property
     def ahead(self) -> int:
-        """How many states the next depth has."""
+        """Number of states that the next depth has."""
         return len(self._frontier)
 
     def begin(self) -> None:
@@ -213,7 +214,7 @@ def memory_mb() -> float:
 
 
 def reached(limits: Limits, depth: int, states: int, seconds: float, held_mb: float) -> str:
-    """Which limit is reached, or nothing."""
+    """Name of the limit that is reached, or ""."""
     if states >= limits.states:
         return f"the limit of {limits.states:,} states"
     if seconds >= limits.seconds:

@@ -67,7 +67,7 @@ def golden(model: Model, trace: Trace, after: str) -> str:
 
 
 def changes(model: Model, state: State, shown: dict[str, str]) -> list[str]:
-    """What differs from what was `shown` last, a line each."""
+    """Differences from what was `shown` last, a line each."""
     lines = []
     for what, text in model.view(state).words.items():
         if shown.get(what) != text:

@@ -31,7 +31,7 @@ class Trace:
 
     @property
     def violation(self) -> Violation | None:
-        """What its last step broke."""
+        """Violation by its last step."""
         return self.taken[-1].violation if self.taken else None
 
     @property

@@ -116,13 +116,13 @@ class Same:
 
 
 class Fresh(NamedTuple):
-    """In `Codec.fixed`: made anew for each object, since the core writes into it."""
+    """Mark in `Codec.fixed` of a value that is made anew for each object, since the core writes into it."""
 
     make: Callable[[], Any]
 
 
 class Codec:
-    """What to leave out of values, and what to put in its place.
+    """Rules on what to leave out of values, and what to put in its place.
 
     Attributes:
         fixed: (class, attribute) -> what it is in every state: not part of the value, and set anew by `thaw`.
@@ -159,7 +159,7 @@ class Codec:
 
     def thaw(self, frozen: Frozen) -> Any:
         """The objects of a value, made anew."""
-        thawing = _Thawing(self)
+        thawing = _Decoding(self)
         made = thawing.of(frozen)
         thawing.finish()
         return made
@@ -293,11 +293,11 @@ class _Freezing:
         return self._place(item[0], item[1])
 
     def _place(self, key: Any, item: Any) -> Any:
-        """Where an item of this key stands. Where all nodes are called alike, what is in it decides."""
+        """Rank of an item of this key. Where all nodes are called alike, what is in it decides."""
         return f"{self._sign(key, 1)} {self._sign(item, 1)}" if self._blind else self.of(key)
 
     def _sign(self, value: Any, depth: int) -> str:
-        """What can be told of a value without going far into it."""
+        """Sign of a value: what can be told of it without going far into it."""
         cls = type(value)
         if cls is Node:
             return "n"
@@ -353,7 +353,7 @@ _NO_TUPLE: Frozen = (_TUPLE,)
 _NO_DICT: Frozen = (_DICT,)
 
 
-class _Thawing:
+class _Decoding:
     """One value being turned into objects."""
 
     __slots__ = ("_codec", "_made", "_unfinished")
@@ -364,7 +364,7 @@ class _Thawing:
         self._unfinished: list[tuple[Any, Shape]] = []
 
     def finish(self) -> None:
-        """What follows from the rest."""
+        """Derive what follows from the rest."""
         for made, shape in self._unfinished:
             for name, how in shape.derived:
                 setattr(made, name, how(made))

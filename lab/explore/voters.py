@@ -70,7 +70,7 @@ _STAY = 1
 
 
 class _Half(random.Random):
-    """Chance decides only how long voters wait, and waits are choices here."""
+    """Generator that always draws one half: chance decides only how long voters wait, and waits are choices here."""
 
     def random(self) -> float:
         return 0.5
@@ -82,7 +82,7 @@ CHANCE = _Half()
 
 
 def voter_codec() -> Codec:
-    """What of a voter is its state, and what only says how long it waits."""
+    """Codec of a voter's state; what only says how long it waits is left out."""
     waits: dict[tuple[type, str], Any] = {
         (role, "_election_deadline_ms"): PENDING_MS for role in (Unattached, Prospective, Candidate, Resigned)
     }
@@ -184,7 +184,7 @@ class Voter:
     # What happens to it
 
     def start_process(self, *, proven: bool = True) -> list[Any]:
-        """The process starts on what the disk holds, and syncs that before anything counts on it. `proven`: nothing was
+        """Start a process on what the disk holds, and sync that before anything counts on it. `proven`: nothing was
         there that is gone, as far as others may rely on it."""
         epochs: list[tuple[int, int]] = []
         for batch in self.disk:
@@ -208,8 +208,8 @@ class Voter:
         return self._carry_out()
 
     def crash(self, kept: int) -> list[Any]:
-        """The process ends and starts again; of what was not synced the first `kept` writes are there afterwards. Who
-        was doubted still is: no stop was clean."""
+        """End the process and start another one; of what was not synced the first `kept` writes are there
+        afterwards. Who was doubted still is: no stop was clean."""
         doubted = self._core().node.unproven_until_ms > NOW_MS
         self.disk = _after(self.disk, self.unsynced[:kept])
         self.unsynced = ()
@@ -217,7 +217,7 @@ class Voter:
         return self.start_process(proven=not doubted)
 
     def zeroed(self, lost: int) -> list[Any]:
-        """As `crash`, and the disk does not give back the newest `lost` batches that it had synced.
+        """Crash as `crash` does, and the disk does not give back the newest `lost` batches that it had synced.
 
         Time stands still, so that the end of this log is doubted until it has caught up: the wait of rule A22 is taken
         to be long enough for the others to be there.
@@ -228,21 +228,21 @@ class Voter:
         return self.start_process(proven=False)
 
     def time_out(self) -> list[Any]:
-        """The timer of its role runs out."""
+        """Let the timer of its role run out."""
         core = self._core()
         setattr(core.role, TIMERS[core.role.kind], NOW_MS)
         core.tick(NOW_MS)
         return self._carry_out()
 
     def append(self, value: int) -> list[Any]:
-        """A leader appends a client's record."""
+        """Append a client's record, as the leader."""
         core = self._core()
         end = core.log.end_offset
         core.append(Batch(end, end + 1, core.epoch, bytes([value])), NOW_MS)
         return self._carry_out()
 
     def synced(self) -> list[Any]:
-        """The sync under way ends; another begins if more was written meanwhile."""
+        """End the sync under way; another begins if more was written meanwhile."""
         core = self._core()
         covered, self.unsynced = self.unsynced[: self.syncing], self.unsynced[self.syncing :]
         self.disk = _after(self.disk, covered)
@@ -251,24 +251,24 @@ class Voter:
         return self._carry_out()
 
     def asked(self, token: Any, request: Request) -> list[Any]:
-        """A peer's request arrives."""
+        """Take a peer's request."""
         self._core().step(RequestReceived(token, request), NOW_MS)
         return self._carry_out()
 
     def answered(self, target: NodeId, request: Request, response: Response, *, current: bool) -> list[Any]:
-        """A peer's answer arrives; `current`: in the stay in a role that asked for it."""
+        """Take a peer's answer; `current`: in the stay in a role that asked for it."""
         self._awaits(target, request, current)
         self._core().step(ResponseReceived(_CALL_AT_HAND, response), NOW_MS)
         return self._carry_out()
 
     def failed(self, target: NodeId, request: Request, *, broken: bool) -> list[Any]:
-        """A call of its present role came to nothing."""
+        """Fail a call of its present role."""
         self._awaits(target, request, current=True)
         self._core().step(RequestFailed(_CALL_AT_HAND, broken), NOW_MS)
         return self._carry_out()
 
     def take_snapshot(self) -> list[Any]:
-        """It writes a snapshot of everything committed, and deletes the log below it."""
+        """Write a snapshot of everything committed, and delete the log below it."""
         core = self._core()
         offset = core.high_watermark
         snapshot = OffsetAndEpoch(offset, core.log.epoch_before(offset))
@@ -287,7 +287,7 @@ class Voter:
         return self.core
 
     def _durable_end(self) -> int:
-        """How far the disk agrees with the log as it is."""
+        """End up to which the disk agrees with the log as it is."""
         end = self.start.offset
         for held, written in zip(self.disk, self.log, strict=False):
             if held != written:
@@ -298,7 +298,7 @@ class Voter:
     # What the core orders
 
     def _carry_out(self) -> list[Any]:
-        """Everything that the core wants done, in its order; requests and answers are left for the network."""
+        """Carry out what the core wants done, in its order; requests and answers are left for the network."""
         core = self._core()
         sent: list[Any] = []
         while not (ready := core.ready()).empty:
@@ -342,7 +342,7 @@ class Voter:
 
 
 def _plain(batch: Batch) -> Batch:
-    """Who voted for the leader makes no two logs differ."""
+    """Batch without who voted for the leader, which makes no two logs differ."""
     if not isinstance(batch.data, LeaderChange):
         return batch
     return Batch(batch.base_offset, batch.next_offset, batch.epoch, LeaderChange(batch.data.leader_id, (), ()))

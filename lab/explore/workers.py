@@ -18,7 +18,7 @@ _FORK = multiprocessing.get_context("fork")
 _STATES, _STEPS, _STOP, _KB = range(4)
 _FIELDS = 4
 _LOOK_S = 0.2
-"""How often progress is looked at."""
+"""Seconds between two looks at the progress."""
 
 
 def explore(model: Model, limits: Limits, *, jobs: int = 1, on_level: Any = None) -> Found:
@@ -27,14 +27,14 @@ def explore(model: Model, limits: Limits, *, jobs: int = 1, on_level: Any = None
     if jobs == 1:
         return search(model, limits, on_level)
     with tempfile.TemporaryDirectory(prefix="strandline-explore-") as spool:
-        crew = _Crew(model, jobs, Path(spool))
+        crew = _WorkerPool(model, jobs, Path(spool))
         try:
             return crew.search(limits, on_level)
         finally:
             crew.dismiss()
 
 
-class _Crew:
+class _WorkerPool:
     """The processes, and what they have counted: (states, steps, stop, KB) each."""
 
     def __init__(self, model: Model, jobs: int, spool: Path) -> None:

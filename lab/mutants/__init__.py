@@ -107,7 +107,7 @@ MUTANTS: dict[str, Mutant] = {
     )
     for mutant in table
 }
-"""By name, in the order of the rules."""
+"""Mutants by name, in the order of the rules."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Mutants of what is believed of one file's word (rule B31)."""
+"""Mutants of rule B31: what one damaged checkpoint says is not believed without its copy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "lost-promises-are-no-doubt",
         "B31: where neither a checkpoint nor its copy can be read its logs count as cut",
-        dropped("promises.in_doubt"),
+        dropped("checkpoints.in_doubt"),
         f"{_COPY}::test_neither_can_be_read",
     ),
     one_change(

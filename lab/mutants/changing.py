@@ -1,4 +1,4 @@
-"""Makes the changes of a mutant in the tree of the function that holds its place.
+"""Changes of a mutant, made in the tree of the function that holds its place.
 
 Shapes are compared, not text: neither line ends, brackets nor quotes count. Where no expression of the marked statement
 is spelled like the one that a mutant names, the one of the same shape that shares most names with it is meant: a name
@@ -83,7 +83,7 @@ def _statements(code: str, old: ast.stmt) -> list[ast.stmt]:
 
 
 def _stand_at(new: ast.AST, old: ast.AST) -> None:
-    """A traceback shows the line of what was there."""
+    """Give the new code the line of the old, for tracebacks."""
     for node in ast.walk(new):
         if isinstance(node, ast.expr | ast.stmt | ast.ExceptHandler | ast.arg | ast.keyword):
             ast.copy_location(node, old)
@@ -154,7 +154,7 @@ def _expressions(parent: ast.AST, field: str, held: object) -> Iterator[tuple[as
 
 
 def _fits(pattern: object, node: object, names: dict[str, str]) -> bool:
-    """The shapes are equal, and each name of the one is always the same name of the other."""
+    """True if the shapes are equal, and each name of the one is always the same name of the other."""
     if isinstance(pattern, list) and isinstance(node, list):
         return len(pattern) == len(node) and all(map(lambda a, b: _fits(a, b, names), pattern, node))
     if not isinstance(pattern, ast.AST) or type(pattern) is not type(node):

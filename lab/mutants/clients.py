@@ -203,6 +203,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_BACKGROUND}::test_a_delayed_commit_sets_no_newer_one_back",
     ),
     one_change(
+        "what-an-unanswered-commit-replaced-counts",
+        "C7: of a commit without an answer nobody knows whether it was made",
+        removed(),
+        f"{_BACKGROUND}::test_a_commit_without_an_answer_may_have_been_made",
+    ),
+    one_change(
         "half-a-first-note-is-refused",
         "schedule 84: a copy whose first round was noted by half begins anew",
         part("1", "0"),

@@ -69,7 +69,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "expired-segments-are-not-synced",
         "schedule 76: a segment that left the log is synced with what follows it",
-        instead("log.unsynced.drop(segment.file)\nif True:\n    segment.close()"),
+        instead("self.unsynced.drop(segment.file)\nif True:\n    segment.close()"),
         "tests/log/test_power_cut.py::test_76_expired_segments_are_synced_until_the_log_start_is_durable",
     ),
     one_change(

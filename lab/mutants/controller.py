@@ -233,7 +233,7 @@ BROKERS: tuple[Mutant, ...] = (
         "any-clean-mark-proves-the-directory",
         "B13: a clean mark of an earlier registration is of the past",
         part(
-            "life_of_epoch(existing.broker_epoch) in request.lives",
+            "incarnation_of_epoch(existing.broker_epoch) in request.lives",
             "any((life.int < 1 << 64 for life in request.lives))",
         ),
         "tests/controller/machine/test_log_verdict.py::test_a_life_that_left_its_broker_epoch_alone",

@@ -89,7 +89,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "an-older-copy-of-one-directory-counts",
         "B12: a directory that has not seen the last process that used it is an older copy",
-        part("known.incarnation not in log_dir.lives.ids", "False"),
+        part("known.incarnation not in log_dir.incarnations.ids", "False"),
         f"{_LOG}::test_an_older_copy_of_one_directory_is_lacking",
     ),
     one_change(

@@ -245,7 +245,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "offsets-move-before-producers",
         "C2: truncation rolls state back before offsets move (KAFKA-12153)",
-        instead("log.move_end(new_end)\n..."),
+        instead("self.move_end(new_end)\n..."),
         f"{_SNAPSHOTS}::test_state_is_rolled_back_before_offsets_move",
     ),
     one_change(

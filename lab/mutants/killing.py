@@ -1,4 +1,4 @@
-"""Holds mutants against what is to kill them: each in a forked child, so that none meets another."""
+"""Runs the tests that are to kill each mutant: each in a forked child, so that none meets another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 _FORK = multiprocessing.get_context("fork")
 _PRELOADED = ("strandline.cluster.node.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
-"""Imported once, before the children fork."""
+"""Modules imported once, before the children fork."""
 
 _TEST_S = 60
 """A test that hangs without a rule has noticed it; there is no need to wait for its usual limit."""
@@ -32,7 +32,7 @@ _TEST_S = 60
 
 @dataclass
 class Verdict:
-    """How one mutant ended."""
+    """Result of one mutant."""
 
     name: str
     rule: str
@@ -42,11 +42,11 @@ class Verdict:
     """The killers that held, or that could not be run: each is a hole in the tests."""
     seconds: float = 0.0
     details: str = ""
-    """What was printed, where something survived."""
+    """Output of the tests, where something survived."""
 
     @property
     def killed(self) -> bool:
-        """Every killer that the mutant names has noticed it."""
+        """True if every killer that the mutant names has noticed it."""
         return bool(self.killed_by) and not self.survived
 
 
@@ -154,7 +154,7 @@ def _child(connection: Connection, mutant: Mutant) -> None:
 
 
 def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
-    """Which of the tests fail in a pytest of this process, with the mutant applied (if any); and what it printed."""
+    """Tests that fail in a pytest of this process, with the mutant applied (if any); and what it printed."""
     import pytest
 
     failed = dict.fromkeys(tests, False)
@@ -187,7 +187,7 @@ def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[Any, None, None]:
-    """Everything that this process and its children print goes into a file."""
+    """Send everything that this process and its children print into a file."""
     import tempfile
 
     with tempfile.TemporaryFile("w+", errors="replace") as sink:

@@ -37,7 +37,7 @@ class Changed:
 
     @property
     def qualified_name(self) -> str:
-        """Its name below its module, as `Partition.append`."""
+        """Name of the function below its module, as `Partition.append`."""
         return ".".join([*(scope.name for scope in self.scopes), self.function.name])
 
 

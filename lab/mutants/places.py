@@ -114,7 +114,7 @@ class Source:
         return self._by_line[line]
 
     def _marked_line(self, number: int) -> int:
-        """That one or, where it holds a comment alone, the next of code."""
+        """Number of that line or, where it holds a comment alone, of the next line of code."""
         while number < len(self._lines) and self._lines[number - 1].lstrip()[:1] in ("", "#"):
             number += 1
         return number

@@ -296,7 +296,7 @@ LOG: tuple[Mutant, ...] = (
     one_change(
         "missing-directory-is-silent",
         "schedule 48: a directory that the checkpoints name is missed",
-        part("(tp for tp in self._promises.proven() if tp not in examined)", "(tp for tp in ())"),
+        part("(tp for tp in self._checkpoints.proven() if tp not in examined)", "(tp for tp in ())"),
         f"{_FINDINGS}::test_a_missing_directory_is_lacking",
     ),
     one_change(

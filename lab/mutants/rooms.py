@@ -6,7 +6,7 @@ from lab.mutants.mutant import Mutant, dropped, instead, never, one_change, part
 
 _MACHINE = "tests/controller/machine/test_full_disks.py"
 _SCHEDULES = "tests/schedules/recovery/test_full_disks.py"
-_ROOM = "tests/log/test_room.py"
+_ROOM = "tests/log/test_free_space.py"
 
 BROKER: tuple[Mutant, ...] = (
     one_change(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, always, dropped, never, one_change, part, removed, value
 
 _ROT = "tests/log/test_rot.py"
-_SURVEY = "tests/log/test_survey.py"
+_SCRUB = "tests/log/test_scrub.py"
 _SCHEDULES = "tests/schedules/recovery/test_rot.py"
 _HEALING = "tests/replica/test_healing.py"
 _MACHINE = "tests/controller/machine/test_rotten_replicas.py"
@@ -21,19 +21,19 @@ TABLE: tuple[Mutant, ...] = (
         "deleted-epochs-are-rot",
         "B19: of batches wholly below the log start no epoch is known",
         never(),
-        f"{_SURVEY}::test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten",
+        f"{_SCRUB}::test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten",
     ),
     one_change(
         "holes-of-former-segments-are-filled",
         "B19: what comes late for a segment that left the log is not written",
         part("segment not in log.segments", "False"),
-        f"{_SURVEY}::test_a_segment_that_left_the_log_is_not_written",
+        f"{_SCRUB}::test_a_segment_that_left_the_log_is_not_written",
     ),
     one_change(
         "what-stands-in-a-hole-is-a-batch",
         "B19: an entry of an index that lies in a hole leads behind it",
         part("hole.position <= position < hole.end", "False"),
-        f"{_SURVEY}::test_whatever_rots_is_healed",
+        f"{_SCRUB}::test_whatever_rots_is_healed",
     ),
     one_change(
         "base-offsets-are-believed",
@@ -72,20 +72,20 @@ TABLE: tuple[Mutant, ...] = (
             "intact_end(batches, hole.offset, log.epochs, log.log_start_offset, hole.next_offset)",
             "(hole.end - hole.position, hole.next_offset)",
         ),
-        f"{_SURVEY}::test_what_does_not_fit_is_refused",
+        f"{_SCRUB}::test_what_does_not_fit_is_refused",
     ),
     one_change(
         "a-cut-goes-on-behind-the-hole",
         "B8: a cut where a hole begins takes it along",
         value("None"),
-        f"{_SURVEY}::test_a_cut_takes_the_hole_along",
+        f"{_SCRUB}::test_a_cut_takes_the_hole_along",
     ),
     one_change(
         "a-cut-takes-what-rotted-before-it",
         "schedule 88: a log is not cut inside of what has rotted",
         never(),
-        f"{_SURVEY}::test_no_cut_lands_inside_of_a_hole",
-        f"{_SURVEY}::test_no_cut_goes_by_a_header_that_has_rotted",
+        f"{_SCRUB}::test_no_cut_lands_inside_of_a_hole",
+        f"{_SCRUB}::test_no_cut_goes_by_a_header_that_has_rotted",
     ),
     one_change(
         "what-rotted-before-a-cut-stays",
@@ -128,7 +128,7 @@ TABLE: tuple[Mutant, ...] = (
         "holes-outlive-their-records",
         "B19: what was deleted is missed no more",
         always(),
-        f"{_SURVEY}::test_a_cut_takes_the_hole_along",
+        f"{_SCRUB}::test_a_cut_takes_the_hole_along",
     ),
     one_change(
         "rot-is-not-reported",
@@ -162,7 +162,7 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_where_all_have_rotted_the_first_that_is_healed_leads",
     ),
     one_change(
-        "rot-is-not-surveyed",
+        "rot-is-not-scrubbed",
         "schedule 80: what a read met is looked into",
         never(),
         f"{_SCHEDULES}::test_80_a_leaders_log_rots[holds-combined]",

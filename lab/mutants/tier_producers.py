@@ -13,8 +13,14 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "producers-of-deleted-records-are-forgotten",
         "schedule 86: the snapshot at the log start is believed after a power cut",
-        part("max(self.last_life.recovery_point, self.last_life.log_start_offset)", "self.last_life.recovery_point"),
+        part("max(self.last_life.recovery_point, log_start_offset)", "self.last_life.recovery_point"),
         f"{_SNAPSHOTS}::test_86_retention_takes_the_records_of_a_producer_and_the_power_fails",
+    ),
+    one_change(
+        "an-older-log-start-forgets-producers",
+        "schedule 86: the snapshot where the first segment begins is believed, whatever the checkpoints say",
+        part("self.segments[0].base_offset", "0"),
+        f"{_SNAPSHOTS}::test_86_an_older_log_start_and_the_producers_of_deleted_records",
     ),
     one_change(
         "recovered-segments-have-no-snapshots",
@@ -31,7 +37,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "snapshots-go-before-the-log-start-is-durable",
         "schedule 89: a snapshot stays as long as its segment",
-        instead("...\nlog.snapshots.delete_below(log.bases[0])"),
+        instead("...\nself.snapshots.delete_below(self.bases[0])"),
         f"{_SNAPSHOTS}::test_89_the_log_start_was_raised_and_a_start_does_not_know_it",
         f"{_SNAPSHOTS}::test_a_snapshot_leaves_the_disk_with_its_segment",
     ),
@@ -56,14 +62,14 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "whole-cuts-forget-what-lies-before",
         "B24: a log that begins inside of a batch knows who wrote what lies before that",
-        part("truncation.begin_earlier", "truncation.cut_whole"),
+        part("self._begin_earlier", "self._cut_whole"),
         f"{_SNAPSHOTS}::test_a_log_that_begins_inside_a_batch_keeps_what_it_was_told",
         _MOVES,
     ),
     one_change(
         "new-replicas-know-nobody",
         "B24: a replica that begins behind the tier learns there who wrote it",
-        part("lacks_producers(plog)", "False"),
+        part("plog.lacks_producers()", "False"),
         f"{_BEGINNINGS}::test_a_new_replica_knows_who_wrote_what_it_never_had",
         f"{_BEGINNINGS}::test_it_waits_for_the_store_out_of_sync_and_alone",
     ),
@@ -107,7 +113,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "told-of-what-was-cut",
         "B24: what is told of another beginning is not taken",
-        part("log.log_start_offset != offset", "False"),
+        part("self.log_start_offset != offset", "False"),
         f"{_SNAPSHOTS}::test_what_is_told_of_another_beginning_is_not_taken",
     ),
     one_change(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.proto.quotas import QuotaKey
-from strandline.spark.options import OPTIONS
-from strandline.spark.sink_options import SINK_OPTIONS
+from strandline.proto.settings import Settings
+from strandline.spark.options import SourceOptions
+from strandline.spark.sink_options import SinkOptions
 
 
 def settings_table() -> str:
@@ -63,14 +62,17 @@ def quotas_table() -> str:
 
 def source_options_table() -> str:
     """The options of the Spark source."""
-    return _options(OPTIONS)
+    return _options(SourceOptions)
 
 
 def sink_options_table() -> str:
     """The options of the Spark sink."""
-    return _options(SINK_OPTIONS)
+    return _options(SinkOptions)
 
 
-def _options(sentences: Mapping[str, str]) -> str:
-    rows = "".join(f"| `{name}` | {sentence} |\n" for name, sentence in sentences.items())
-    return f"| option | meaning |\n|---|---|\n{rows}"
+def _options(table: type[Settings]) -> str:
+    rows = "".join(
+        f"| `{row.name}` | {f'`{row.default}`' if row.default else ''} | {row.allowed} | {row.documentation} |\n"
+        for row in table.rows.values()
+    )
+    return f"| option | default | allowed | meaning |\n|---|---|---|---|\n{rows}"

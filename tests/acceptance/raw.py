@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from strandline.log.batch import CRC_START, HEADER_SIZE
-from strandline.log.records import Record, build_batch
+from strandline.log.batch import CRC_START, HEADER_SIZE, Record, build_batch
 
 
 def exchange(address: str, api_key: int, version: int, body: bytes, timeout_s: float = 10.0) -> bytes:

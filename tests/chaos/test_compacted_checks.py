@@ -8,7 +8,7 @@ import pytest
 
 from strandline.chaos.checkers.batches import StoredRecord
 from strandline.chaos.checkers.compacted import CompactedRecords, compare_compacted, tombstones_go
-from strandline.chaos.checkers.handled import Ledger
+from strandline.chaos.checkers.handled import HandledRecords
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.log.config import LogConfig
 
@@ -73,9 +73,9 @@ def test_which_topics_lose_tombstones_within_a_run() -> None:
     assert tombstones_go(LogConfig(delete_retention_ms=1_000))
 
 
-def ledger(*acked: tuple[int, str]) -> Ledger:
+def ledger(*acked: tuple[int, str]) -> HandledRecords:
     """These were acknowledged."""
-    made = Ledger()
+    made = HandledRecords()
     for offset, value in acked:
         made.ack(TOPIC, 0, offset, value)
     return made

@@ -16,8 +16,8 @@ from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
+from strandline.log.batch import Record, build_batch
 from strandline.log.disk import DiskError
-from strandline.log.records import Record, build_batch
 from strandline.proto.ids import NodeId, TopicIdPartition
 from strandline.replica.partition import Partition
 

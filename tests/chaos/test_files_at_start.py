@@ -12,7 +12,7 @@ import pytest
 
 from strandline.chaos.cluster import DATA
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, copy_of
-from strandline.log.whereabouts import FILE_NAME
+from strandline.log.log_dirs import FILE_NAME
 from strandline.proto.marks import counts
 from strandline.replica.states import Role
 from tests.schedules.recovery.ruin import CHECKPOINT_MS, Ruin

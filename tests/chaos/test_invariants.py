@@ -37,7 +37,7 @@ from strandline.chaos.sim.world import World
 from strandline.controller.quorum.api import CommittedBatch
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.log.records import Record, build_batch
+from strandline.log.batch import Record, build_batch
 from strandline.proto.ids import NodeId
 
 VIEW = QuorumView(

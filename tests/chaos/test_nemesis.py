@@ -34,8 +34,8 @@ from strandline.chaos.sim.object_store import SimStore, SimStorePort, StoreConfi
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.batch import Record, build_batch
 from strandline.log.disk import DiskError, write_file_durably
-from strandline.log.records import Record, build_batch
 from strandline.proto.errors import StoreError
 
 NAMES = ("n1", "n2", "n3")

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from lab.mutants import without
-from strandline.chaos.checkers.handled import Ledger, check_copied
+from strandline.chaos.checkers.handled import HandledRecords, check_copied
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.nemesis.kinds import DESTRUCTIVE
 from strandline.chaos.runner import run_seeds
@@ -32,9 +32,9 @@ CATCHERS = {
 """Seeds that caught each break when this was written; tried first. As the code changes others do: they follow."""
 
 
-def ledger() -> Ledger:
+def ledger() -> HandledRecords:
     """Five jobs acknowledged, three of them handled; j7 is poison."""
-    one = Ledger(is_poison)
+    one = HandledRecords(is_poison)
     for offset, value in enumerate(("j1", "j2", "j7", "j4", "j5")):
         one.ack(NEW, 0, offset, value)
     one.handled.update(("j1", "j2", "j4"))

@@ -15,8 +15,8 @@ from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
+from strandline.log.batch import Record, build_batch
 from strandline.log.compression import Codec
-from strandline.log.records import Record, build_batch
 
 VALUES = (b"a", None, b"", b"x" * 300)
 

@@ -27,9 +27,9 @@ from strandline.chaos.sim.object_store import SimObject, StoreConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.chaos.tiered import SEGMENT_GETS, TIERED_SHARE, segments_to_read, tier_read_ms
+from strandline.log.batch import Record, build_batch
 from strandline.log.checkpoints import encode_partition_metadata
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch
 from strandline.proto.ids import TopicIdPartition
 from strandline.proto.tier import EpochStart, Tier, TieredSegment
 from tests.log.helpers import TOPIC_ID, TP, fill, open_test_log

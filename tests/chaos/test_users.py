@@ -11,10 +11,10 @@ from lab.mutants import without
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.users import (
+    ConsumedRecord,
+    ConsumerPosition,
     Content,
-    Shown,
-    Stand,
-    UserLedger,
+    UserRecords,
     check_answered,
     check_memory,
     place_of_key,
@@ -35,21 +35,21 @@ CATCHERS: dict[str, tuple[int, ...]] = {
 """Seeds that caught each break when this was written; tried first. As the code changes others do: they follow."""
 
 
-def ledger() -> UserLedger:
+def ledger() -> UserRecords:
     """Five records of one partition, acknowledged, and what they hold."""
-    one = UserLedger()
+    one = UserRecords()
     for offset in range(5):
         one.contents[f"u{offset}"] = Content(b"k", (("h", None),), 1_000 + offset)
         one.ack(WHERE, offset, f"u{offset}")
     return one
 
 
-def record(offset: int, where: Partition = WHERE, **changes: object) -> Shown:
-    return Shown(where, offset, 1_000 + offset, b"k", f"u{offset}", (("h", None),))._replace(**changes)
+def record(offset: int, where: Partition = WHERE, **changes: object) -> ConsumedRecord:
+    return ConsumedRecord(where, offset, 1_000 + offset, b"k", f"u{offset}", (("h", None),))._replace(**changes)
 
 
-def stand() -> Stand:
-    one = Stand("reader", ledger())
+def stand() -> ConsumerPosition:
+    one = ConsumerPosition("reader", ledger())
     one.seek(WHERE, 0)
     return one
 
@@ -112,7 +112,7 @@ def test_the_end_lies_behind_what_was_acknowledged() -> None:
 
 def test_a_lookup_by_time_finds_the_first_record() -> None:
     one = ledger()
-    reader = Stand("reader", one)
+    reader = ConsumerPosition("reader", one)
     reader.seek_time(WHERE, 1_002)
     reader.given([record(2)])
     one.check_lookups([record(offset) for offset in range(5)])
@@ -129,7 +129,7 @@ def test_what_is_committed_is_done() -> None:
     one.check_committed(WHERE, 2)
     with pytest.raises(InvariantViolated, match="CommittedUndone"):
         one.check_committed(WHERE, 3)
-    member = Stand("buyer", one)
+    member = ConsumerPosition("buyer", one)
     member.begins = one.check_committed
     member.hold([WHERE])
     member.given([record(2)])

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from strandline.chaos.checkers.history import History, Partition, Send, Status
-from strandline.chaos.workload import LANES, Lane, Workload, WorkloadOptions
+from strandline.chaos.workload import LANES, ProducerKind, Workload, WorkloadOptions
 from strandline.client.errors import ClientTimeout
 from strandline.client.types import Ack
 from strandline.proto.error_codes import ErrorCode
@@ -21,7 +21,7 @@ LEADER = next(lane for lane in LANES if lane.name == "leader")
 FAIL, INFO, OK = Status.FAIL, Status.INFO, Status.OK
 
 
-def settled(lane: Lane, outcome: Ack | BaseException) -> tuple[Send, Workload]:
+def settled(lane: ProducerKind, outcome: Ack | BaseException) -> tuple[Send, Workload]:
     options = WorkloadOptions.draw(random.Random(1))
     workload = Workload("n1:9092", options, History(), lambda: 7.0)
     send = Send("p", WHERE, "v", acks=lane.acks)
@@ -54,7 +54,7 @@ def settled(lane: Lane, outcome: Ack | BaseException) -> tuple[Send, Workload]:
         (IDEMPOTENT, KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), INFO),
     ],
 )
-def test_fail_is_what_certainly_did_not_take_place(lane: Lane, error: BaseException, label: Status) -> None:
+def test_fail_is_what_certainly_did_not_take_place(lane: ProducerKind, error: BaseException, label: Status) -> None:
     """NOT_ENOUGH_REPLICAS of a single attempt is a fail; AFTER_APPEND, timeouts, broken connections, and any answer
     after a retry are info."""
     send, workload = settled(lane, error)

@@ -16,7 +16,7 @@ from tests.ports import free_port
 
 from strandline.cli.lazy import LazyGroup
 from strandline.cli.main import COMMANDS, main
-from strandline.log.records import Record, build_batch
+from strandline.log.batch import Record, build_batch
 
 VOTERS = "1@127.0.0.1:19092"
 

@@ -16,8 +16,7 @@ from strandline.cli.main import main
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.log.log_dir import read_meta_properties
-from strandline.log.real_disk import RealDisk
-from strandline.log.real_lock import RealLock
+from strandline.log.real_disk import RealDisk, RealLock
 from strandline.proto.errors import DirectoryInUse
 
 

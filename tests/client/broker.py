@@ -17,11 +17,10 @@ from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.log.batch import iter_batches
+from strandline.log.batch import Record, decode_records, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicPartition

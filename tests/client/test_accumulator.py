@@ -11,7 +11,7 @@ from strandline.client.errors import ClosedError
 from strandline.client.lanes import Lanes
 from strandline.client.producer_batch import ThreadFutures
 from strandline.client.sender import Accumulator, PartitionQueue
-from strandline.log.records import decode_records
+from strandline.log.batch import decode_records
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 

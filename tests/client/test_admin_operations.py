@@ -86,12 +86,14 @@ def test_every_column_of_every_operation(name: str, operation: Operation) -> Non
     assert re.match(r"(?s)[A-Z].+\.", asynchronous.__doc__)
     assert name in ADMIN, "a sample for the tests of limits, and of what is asked"
     assert operation.api in SUPPORTED
-    assert operation.api in {*ACCESS, *OPEN}
+    assert operation.api in ACCESS or operation.api in OPEN
     answers, requests = kinds(operation.api, "response"), kinds(operation.api, "request")
     assert answers
     lists, keys = (text.split(".") if text else [] for text in (operation.each, operation.key))
     assert len(keys) in (0, len(lists))
-    for answer in answers:
+    with_items = [answer for answer in answers if not lists or lists[0] in names_in(answer)]
+    assert with_items
+    for answer in with_items:
         struct = answer
         for number, part in enumerate(lists):
             struct = parts_of(struct, part)

@@ -106,6 +106,43 @@ def test_a_delayed_commit_sets_no_newer_one_back() -> None:
     simulate(main)
 
 
+def test_a_commit_without_an_answer_may_have_been_made() -> None:
+    """All is committed, the caller goes back, and the coordinator's answer to that is lost. He reads to the end again:
+    what was committed before is to be committed once more."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        await fill(env, "t", 10, 1)
+        async with member(env, auto_commit_interval_ms=100) as consumer:
+            consumer.subscribe("t")
+            await polled(consumer, 10)
+            await consumer.commit()
+            assert consumer._group is not None
+            coordinator, lost = consumer._group.commits._coordinator, asyncio.Event()
+            commits = coordinator.commit
+
+            async def answer_is_lost(*arguments: Any) -> None:
+                await commits(*arguments)
+                lost.set()
+                await asyncio.sleep(3600)
+
+            coordinator.commit = answer_is_lost  # type: ignore[method-assign]
+            consumer.seek(WHERE, 5)
+            async with asyncio.timeout(10):
+                await lost.wait()
+            coordinator.commit = commits  # type: ignore[method-assign]
+            found = (await consumer.committed())[WHERE]
+            assert found is not None
+            assert found.offset == 5
+            await polled(consumer, 5)
+            await poll_for(consumer, 5)
+            found = (await consumer.committed())[WHERE]
+            assert found is not None
+            assert found.offset == 10
+
+    simulate(main)
+
+
 async def poll_for(consumer: Consumer, duration_s: float) -> None:
     until_s = asyncio.get_running_loop().time() + duration_s
     while asyncio.get_running_loop().time() < until_s:

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from strandline.client import lanes as in_use
 from strandline.client import lanes_python
-from strandline.log.batch import finish_batch, parse_header, verify_crc
+from strandline.log.batch import RecordBatchBuilder, decode_records, finish_batch, parse_header, verify_crc
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder, decode_records
 
 try:
     from strandline.client import _lanes as compiled

@@ -26,7 +26,7 @@ from strandline.client.errors import ClientTimeout
 from strandline.client.range_reader import AsyncRangeReader, RangeReader
 from strandline.client.types import ConfigChange, ConfigResource, ScramChange
 from strandline.cluster.node.dev import DevCluster
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition as Place

@@ -26,9 +26,8 @@ from strandline.client.loop_thread import Gate
 from strandline.client.producer_batch import RecordFuture
 from strandline.client.types import Ack
 from strandline.cluster.node.dev import DevCluster
-from strandline.log.batch import finish_batch
+from strandline.log.batch import decode_records, finish_batch
 from strandline.log.compression import Codec
-from strandline.log.records import decode_records
 from strandline.proto.ids import TopicPartition
 from tests.client.conftest import eventually
 

@@ -10,7 +10,7 @@ from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Producer
 from strandline.client.batch_sender import BatchSender
 from strandline.client.types import Ack
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition

@@ -24,8 +24,8 @@ CORPUS_FILES_MAX = 60
 
 def seeds(name: str) -> list[bytes]:
     """Valid inputs to begin with."""
+    from strandline.log.batch import Record, build_batch
     from strandline.log.compression import Codec, compress
-    from strandline.log.records import Record, build_batch
     from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION, answer, request
     from tests.hostile.tls_target import client_hello
 

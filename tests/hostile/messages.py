@@ -12,7 +12,7 @@ from uuid import UUID
 
 from strandline.client.network import SUPPORTED
 from strandline.cluster.broker.table import APIS
-from strandline.log.records import Record, build_batch
+from strandline.log.batch import Record, build_batch
 from strandline.proto.kafka import schema as walker
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import uvarint

@@ -98,8 +98,8 @@ def _step(rng: random.Random) -> tuple[str, Any]:
 def attack(path: str, offsets_path: str) -> int:
     """How many inputs were tried; both codecs and both maps agreed on each."""
     from strandline.log import records_python
+    from strandline.log.batch import Record
     from strandline.log.offset_map import PythonOffsetMap
-    from strandline.log.records import Record
 
     compiled = loaded(path)
     makers = (loaded(offsets_path).OffsetMap, PythonOffsetMap)

@@ -22,14 +22,19 @@ from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.quorum.state_file import _decode as decode_quorum_state
 from strandline.log import checkpoints, records_python
-from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.batch import (
+    Record,
+    check_client_batches,
+    check_replicated_batches,
+    decode_records,
+    iter_batches,
+    verify_crc,
+)
 from strandline.log.compression import Codec, decompress
 from strandline.log.config import LogConfig
-from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
-from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
-from strandline.log.validation import check_client_batches, check_replicated_batches
+from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.kafka import (
@@ -168,12 +173,12 @@ def _batches(data: bytes) -> None:
 
 def _records(data: bytes) -> None:
     """Both codecs, and they agree."""
-    from strandline.log import records
+    from strandline.log import batch
 
     count, body = _pick(list(range(5)), data)
     arguments = (body, count, 100, 5, None, Record, (None,) * 5, (0, 1, 2, 3, 4))
-    assert _outcome(records.decode, *arguments) == _outcome(records_python.decode, *arguments)
-    assert _outcome(records.check, body, count) == _outcome(records_python.check, body, count)
+    assert _outcome(batch.decode, *arguments) == _outcome(records_python.decode, *arguments)
+    assert _outcome(batch.check, body, count) == _outcome(records_python.check, body, count)
 
 
 def _outcome(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -13,9 +13,8 @@ import zstandard
 from crc32c import crc32c
 
 from strandline.cluster.node.dev import DevCluster
-from strandline.log.batch import assemble_batch
+from strandline.log.batch import Record, assemble_batch, build_batch
 from strandline.log.compression import Codec, compress, decompress
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.fields import read_uvarint, uvarint

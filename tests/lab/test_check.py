@@ -26,28 +26,36 @@ def reached(*changed: str) -> set[str]:
     ("changed", "noticed_by", "not_by"),
     [
         # Imports, over several modules.
-        ("src/strandline/lake/commits.py", "tests/lake/test_commits.py", "tests/log/test_room.py"),
+        ("src/strandline/lake/commits.py", "tests/lake/test_commits.py", "tests/log/test_free_space.py"),
         ("src/strandline/log/segment.py", "tests/replica/test_manager.py", "tests/proto/test_scram.py"),
         # A node is started as a program, and imports its parts late.
         (
             "src/strandline/controller/raft/leader.py",
             "tests/acceptance/test_producer_guarantees.py",
-            "tests/log/test_room.py",
+            "tests/log/test_free_space.py",
         ),
         # A command is imported when it is typed.
-        ("src/strandline/cli/tier.py", "tests/cli/test_commands.py", "tests/log/test_room.py"),
+        ("src/strandline/cli/tier.py", "tests/cli/test_commands.py", "tests/log/test_free_space.py"),
         # A client of live chaos is a program whose name is put together.
-        ("src/strandline/chaos/live/clients/__init__.py", "tests/chaos/live/test_run.py", "tests/log/test_room.py"),
+        (
+            "src/strandline/chaos/live/clients/__init__.py",
+            "tests/chaos/live/test_run.py",
+            "tests/log/test_free_space.py",
+        ),
         # C is compiled into a module, directly or as a header.
         ("src/strandline/log/_batches.h", "tests/log/test_records.py", "tests/proto/test_scram.py"),
         # What tests read is named by them.
-        ("tests/golden/messages/strandline.proto", "tests/golden/test_golden_messages.py", "tests/log/test_room.py"),
+        (
+            "tests/golden/messages/strandline.proto",
+            "tests/golden/test_golden_messages.py",
+            "tests/log/test_free_space.py",
+        ),
         # A fixture, for those who use it.
-        ("tests/lake/conftest.py", "tests/lake/test_commits.py", "tests/log/test_room.py"),
+        ("tests/lake/conftest.py", "tests/lake/test_commits.py", "tests/log/test_free_space.py"),
         # A test is its own witness.
-        ("tests/log/test_room.py", "tests/log/test_room.py", "tests/log/test_records.py"),
+        ("tests/log/test_free_space.py", "tests/log/test_free_space.py", "tests/log/test_records.py"),
         # Whatever is changed in the package may hold the place of a mutant.
-        ("src/strandline/lake/commits.py", "tests/lab/test_mutants.py", "tests/log/test_room.py"),
+        ("src/strandline/lake/commits.py", "tests/lab/test_mutants.py", "tests/log/test_free_space.py"),
     ],
 )
 def test_a_change_selects_what_can_notice_it(changed: str, noticed_by: str, not_by: str) -> None:
@@ -62,7 +70,7 @@ def test_what_every_test_depends_on_selects_all() -> None:
     """The settings of the project, and what all tests share."""
     everything = reached("pyproject.toml")
     assert everything == reached("tests/conftest.py", "docs/index.md")
-    assert {"tests/log/test_room.py", "tests/lab/test_check.py"} <= everything
+    assert {"tests/log/test_free_space.py", "tests/lab/test_check.py"} <= everything
 
 
 def test_made_up_files(tmp_path: Path) -> None:

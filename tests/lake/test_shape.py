@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.log.batch import parse_header
+from strandline.log.batch import RecordBatchBuilder, decode_columns, parse_header
 from strandline.log.columns import RecordColumns
-from strandline.log.records import RecordBatchBuilder, decode_columns
 from strandline.proto.errors import ConfigError
 from strandline.tools.lake.protobuf import protobuf_values
 from strandline.tools.lake.schemas import avro_values, json_values

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.log.sync_thread import FILES_MAX
+from strandline.log.real_sync import FILES_MAX
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)

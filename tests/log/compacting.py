@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from strandline.log.batch import BatchHeader, iter_batches
+from strandline.log.batch import BatchHeader, Record, build_batch, iter_batches
 from strandline.log.compaction import Compacted, Compaction
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
 from strandline.log.retention import Cleanable
 from strandline.proto.believed import Now
 from tests.log.helpers import all_records

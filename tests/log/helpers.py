@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from strandline.log.batch import Record, build_batch, decode_records
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.real_disk import RealDisk
-from strandline.log.real_file import RealFile
-from strandline.log.records import Record, build_batch, decode_records
+from strandline.log.real_disk import RealDisk, RealFile
 from strandline.log.recovery import open_log
 from strandline.proto.ids import TopicPartition
 

@@ -10,6 +10,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from strandline.log.batch import (
     HEADER_SIZE,
     BatchHeader,
+    Record,
+    build_batch,
+    decode_records,
     iter_batches,
     parse_header,
     patch_base_offset_and_epoch,
@@ -17,7 +20,6 @@ from strandline.log.batch import (
     verify_crc,
 )
 from strandline.log.compression import Codec
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import records

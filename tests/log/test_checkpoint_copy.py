@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy
 from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, OFFSET_CHECKPOINTS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
+from strandline.log.offset_checkpoints import CHECKPOINT_COPY, decode_copy, encode_copy
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Offset, TopicPartition
 from tests.log.helpers import TOPIC_ID, TP, FailingDisk, all_records, fill

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.checkpoint_writer import CheckpointWriter
 from strandline.log.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -19,7 +18,7 @@ from strandline.log.checkpoints import (
     decode_offsets,
 )
 from strandline.log.disk import DiskError, DiskFull, File
-from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.log_dir import CheckpointWriter, LogDir, format_log_dir
 from strandline.log.syncer import Syncer
 from strandline.proto.ids import NodeId, Offset, TopicPartition
 from tests.log.helpers import TOPIC_ID, FailingDisk, ManualClock, client_batch
@@ -243,7 +242,7 @@ def test_a_log_start_raised_anew_after_a_cut_is_not_durable_yet(site: Site) -> N
 def test_a_full_disk_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told before it has gone; who waits meanwhile is answered REQUEST_TIMED_OUT by the deadline. The broker
     hears that its disk is full."""
-    monkeypatch.setattr("strandline.log.checkpoint_writer.RETRY_S", 0.01)
+    monkeypatch.setattr("strandline.log.log_dir.RETRY_S", 0.01)
 
     async def scenario() -> None:
         for error in (DiskFull(28, "No space left on device", "x"), DiskError(5, "Input/output error", "x")):

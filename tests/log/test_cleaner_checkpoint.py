@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.log.checkpoint_copy import CHECKPOINT_COPY, decode_copy, encode_copy
 from strandline.log.checkpoints import CLEANER_OFFSETS, Cleaned, decode_cleaned, encode_cleaned, encode_offsets
 from strandline.log.log_dir import LogDir
+from strandline.log.offset_checkpoints import CHECKPOINT_COPY, decode_copy, encode_copy
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Offset, TopicPartition

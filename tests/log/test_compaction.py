@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from strandline.log import compaction
+from strandline.log.batch import Record, build_batch
 from strandline.log.compression import Codec
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.offset_map import new_offset_map
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.records import Record, build_batch
 from strandline.log.swap import LogChanged
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError

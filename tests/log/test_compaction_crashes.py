@@ -11,12 +11,12 @@ import pytest
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.batch import Record
 from strandline.log.compaction import Compaction
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.records import Record
 from strandline.log.recovery import open_log
 from strandline.log.swap import LogChanged
 from strandline.proto.believed import Now

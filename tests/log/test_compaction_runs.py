@@ -14,11 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.log import compaction
-from strandline.log.batch import LOG_APPEND_TIME, TIMESTAMP_TYPE_BIT, assemble_batch, gap_batch, parse_header
+from strandline.log.batch import (
+    LOG_APPEND_TIME,
+    TIMESTAMP_TYPE_BIT,
+    Record,
+    assemble_batch,
+    build_batch,
+    gap_batch,
+    parse_header,
+)
 from strandline.log.compression import Codec
 from strandline.log.offset_map import PythonOffsetMap, new_offset_map
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
 from tests.log.compacting import COMPACTED, NOW_MS, assert_no_hole, compact, table
 from tests.log.helpers import FailingDisk, open_test_log
 from tests.log.test_offset_map import BOTH, SECRET, Make, batches, both, encoded, needs_compiled

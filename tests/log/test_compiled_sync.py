@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 
 from strandline.log.disk import DiskError
-from strandline.log.real_disk import RealDisk
-from strandline.log.real_file import RealFile
-from strandline.log.real_sync import SYNC_MANY
-from strandline.log.sync_thread import FILES_MAX, CompiledSync
+from strandline.log.real_disk import RealDisk, RealFile
+from strandline.log.real_sync import FILES_MAX, SYNC_MANY, CompiledSync
 from tests.log import beneath
 
 pytestmark = pytest.mark.skipif(not FILES_MAX, reason="there was no compiler at the installation")

@@ -15,7 +15,7 @@ from strandline.chaos.sim.ports import Ports
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, copy_of, encode_checked, encode_offsets
 from strandline.log.config import LogConfig
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
-from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives, life_of_epoch
+from strandline.log.incarnations import INCARNATIONS, INCARNATIONS_MAX, Incarnations, incarnation_of_epoch
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -469,14 +469,14 @@ def test_a_copy_of_the_directory_does_not_know_later_lives(disk: FailingDisk, tm
 
 def test_lives_are_bounded(disk: FailingDisk, tmp_path: Path) -> None:
     """A node that never reaches a controller is started again and again: the first, which was registered, stays."""
-    lives = Lives(disk, str(tmp_path))
-    for number in range(LIVES_MAX + 20):
-        lives._ids = (*lives._ids, UUID(int=number)) if number < LIVES_MAX else lives._ids
-    for number in range(LIVES_MAX, LIVES_MAX + 3):
+    lives = Incarnations(disk, str(tmp_path))
+    for number in range(INCARNATIONS_MAX + 20):
+        lives._ids = (*lives._ids, UUID(int=number)) if number < INCARNATIONS_MAX else lives._ids
+    for number in range(INCARNATIONS_MAX, INCARNATIONS_MAX + 3):
         lives.begin(UUID(int=number))
-    assert len(lives.ids) == LIVES_MAX
-    assert (lives.ids[0], lives.ids[-1]) == (UUID(int=0), UUID(int=LIVES_MAX + 2))
-    assert Lives(disk, str(tmp_path)).ids == lives.ids
+    assert len(lives.ids) == INCARNATIONS_MAX
+    assert (lives.ids[0], lives.ids[-1]) == (UUID(int=0), UUID(int=INCARNATIONS_MAX + 2))
+    assert Incarnations(disk, str(tmp_path)).ids == lives.ids
 
 
 @pytest.mark.parametrize("damage", ["flip", "zeros", "cut", "older", "missing"])
@@ -520,7 +520,7 @@ def test_lives_on_a_full_disk(disk: FailingDisk, tmp_path: Path) -> None:
     assert [line["log_level"] for line in said] == ["warning"]
     log_dir.registered(UUID(int=2))
     disk.bytes_left = None
-    assert Lives(disk, path).ids == (UUID(int=1),)
+    assert Incarnations(disk, path).ids == (UUID(int=1),)
 
 
 def test_lives_that_cannot_be_read(disk: FailingDisk, tmp_path: Path) -> None:
@@ -542,10 +542,10 @@ def test_a_stop_in_good_order_stands_for_a_life_that_left_no_id(disk: FailingDis
     log_dir = written(disk, path)
     log_dir.close(7)
     log_dir = opened(disk, path)
-    assert log_dir.begin_life(UUID(int=100)) == (life_of_epoch(7), UUID(int=100))
+    assert log_dir.begin_life(UUID(int=100)) == (incarnation_of_epoch(7), UUID(int=100))
     killed(log_dir)
     log_dir = opened(disk, path)
-    assert log_dir.begin_life(UUID(int=101)) == (life_of_epoch(7), UUID(int=100), UUID(int=101))
+    assert log_dir.begin_life(UUID(int=101)) == (incarnation_of_epoch(7), UUID(int=100), UUID(int=101))
     log_dir.registered(UUID(int=101))
     killed(log_dir)
     assert opened(disk, path).begin_life(UUID(int=102)) == (UUID(int=101), UUID(int=102))
@@ -558,7 +558,7 @@ def test_a_stop_of_an_earlier_build_between_two_of_this_one(disk: FailingDisk, t
     log_dir.begin_life(UUID(int=100))
     log_dir.registered(UUID(int=100))
     log_dir.close(9)
-    assert opened(disk, path).begin_life(UUID(int=101)) == (life_of_epoch(9), UUID(int=100), UUID(int=101))
+    assert opened(disk, path).begin_life(UUID(int=101)) == (incarnation_of_epoch(9), UUID(int=100), UUID(int=101))
 
 
 def test_a_node_that_was_no_broker_proves_nothing_by_its_mark(disk: FailingDisk, tmp_path: Path) -> None:
@@ -590,5 +590,5 @@ def test_struck_anywhere_a_start_proves_the_stop_before_it(how: str) -> None:
             return ended
 
         struck += not machine.play(scenario)
-        assert life_of_epoch(7) in told[-1], operation
+        assert incarnation_of_epoch(7) in told[-1], operation
     assert struck > 20

@@ -12,7 +12,7 @@ from strandline.log.checkpoints import RECOVERY_POINTS, decode_offsets
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.promises import LastLife
+from strandline.log.offset_checkpoints import LastLife
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NodeId

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=60)
 

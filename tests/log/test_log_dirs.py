@@ -14,9 +14,8 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import DiskFull
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.log_dirs import LogDirs
+from strandline.log.log_dirs import FILE_NAME, LogDirs
 from strandline.log.real_disk import RealDisk
-from strandline.log.whereabouts import FILE_NAME
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, NoSpaceLeft
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
@@ -231,7 +230,7 @@ def test_a_process_that_never_registered_makes_no_older_copy(tmp_path: Path) -> 
         node.start(registered=False).close(None)
     dirs = node.start()
     assert node.conditions == {A: INTACT}
-    assert len(dirs.dirs[1].lives.ids) == 1
+    assert len(dirs.dirs[1].incarnations.ids) == 1
 
 
 def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import pytest
 
 from strandline.client.fetcher import whole_batches
-from strandline.log.batch import assemble_batch, check_content, gap_batch
+from strandline.log.batch import assemble_batch, check_content, check_replicated_batches, gap_batch
 from strandline.log.config import BATCH_BYTES_MAX, INT64_MAX
 from strandline.log.dump import DumpedBatch, Problem, dump_file
 from strandline.log.real_disk import RealDisk
 from strandline.log.scan import ScannedBatch, find_batch_after, scan_batches
-from strandline.log.validation import check_replicated_batches
-from strandline.log.verify.segment_scan import SegmentScan
+from strandline.log.verify.partition_scan import SegmentScan
 from strandline.proto.errors import KafkaError
 
 FIRST, OFFSET, EPOCH = 5, 8, 2

@@ -10,11 +10,10 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from strandline.log.batch import iter_batches, parse_header, verify_crc
+from strandline.log.batch import build_batch, decode_records, iter_batches, parse_header, verify_crc
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.records import build_batch, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId

@@ -17,15 +17,13 @@ import pytest
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.log.checkpoint_writer import CheckpointWriter
+from strandline.log.batch import Record, build_batch, decode_records
 from strandline.log.config import LogConfig
 from strandline.log.findings import LogCondition
-from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.log_dir import CheckpointWriter, LogDir, format_log_dir
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.log.producer_state import ProducerStates
-from strandline.log.records import Record, build_batch, decode_records
+from strandline.log.producer_state import ProducerStates, replay
 from strandline.log.recovery import open_log
-from strandline.log.snapshots import replay
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicPartition
@@ -192,7 +190,7 @@ class Lives:
         offset: int = log.log_start_offset
         while offset < log.log_end_offset:
             try:
-                read = log._reader._read(offset, 500, log.log_end_offset, ANY_SIZE, lambda f, s, p: f.pread(s, p))
+                read = log._read(offset, 500, log.log_end_offset, ANY_SIZE, lambda f, s, p: f.pread(s, p))
             except KafkaError as error:
                 raise AssertionError(f"{tp}: {error}") from error
             for record in decode_all(read.data):

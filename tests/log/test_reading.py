@@ -17,9 +17,8 @@ from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.log_state import IndexCache
-from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.reader import LogRead
+from strandline.log.offset_checkpoints import LastLife
+from strandline.log.partition_log import ANY_SIZE, LogRead, PartitionLog
 from strandline.log.real_disk import RealDisk, RealFile
 from strandline.log.recovery import open_log
 from strandline.log.segment import pread_blocking

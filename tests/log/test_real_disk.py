@@ -398,7 +398,7 @@ def test_many_are_synced_by_their_file_system(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from strandline.log.real_disk import RealDisk
-from strandline.log.real_file import RealFile
+from strandline.log.real_disk import RealFile
 lock = RealDisk().lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

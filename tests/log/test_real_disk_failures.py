@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.log.disk import DiskError, DiskFull, DiskPoisoned
-from strandline.log.real_disk import RealDisk
-from strandline.log.real_file import RealFile
+from strandline.log.real_disk import RealDisk, RealFile
 from strandline.log.real_sync import SYNC_MANY
 from tests.log import beneath
 from tests.log.helpers import FailingDisk, failing_call, group_sync

@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.batch import TIMESTAMP_TYPE_BIT, iter_batches, parse_header, verify_crc
+from strandline.log.batch import (
+    TIMESTAMP_TYPE_BIT,
+    Record,
+    build_batch,
+    decode_records,
+    iter_batches,
+    parse_header,
+    verify_crc,
+)
 from strandline.log.compression import Codec, compress, decompress
 from strandline.log.config import LOG_APPEND_TIME, LogConfig, StoredCodec
 from strandline.log.partition_log import PartitionLog
 from strandline.log.recompression import cost_ms, is_slow_to_pack, packed_ahead
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import FailingDisk, open_test_log

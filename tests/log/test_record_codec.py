@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.log import records as in_use
+from strandline.log import batch as in_use
 from strandline.log import records_python
+from strandline.log.batch import Record
 from strandline.log.columns import RecordColumns
-from strandline.log.records import Record
 from strandline.log.records_python import encode_varint
 
 try:

@@ -11,9 +11,16 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.log.batch import HEADER_SIZE, parse_header, verify_crc
+from strandline.log.batch import (
+    HEADER_SIZE,
+    Record,
+    RecordBatchBuilder,
+    build_batch,
+    decode_records,
+    parse_header,
+    verify_crc,
+)
 from strandline.log.compression import Codec
-from strandline.log.records import Record, RecordBatchBuilder, build_batch, decode_records
 from strandline.log.records_python import decode_varint, encode_varint
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.log.batch import iter_batches
+from strandline.log.batch import build_batch, iter_batches
 from strandline.log.config import LogConfig
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import build_batch
 from strandline.proto.errors import CorruptLogError
 from tests.log.helpers import NO_STEPS, FailingDisk, all_records, client_batch, fill, open_test_log, records
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 from strandline.chaos.sim.ports import Ports
 from strandline.cli.main import main
 from strandline.log.batch import parse_header
-from strandline.log.checkpoint_copy import CHECKPOINT_COPY
 from strandline.log.checkpoints import RECOVERY_POINTS, encode_checked, encode_offsets
 from strandline.log.findings import FINDINGS, LogCondition
-from strandline.log.lives import Boots
+from strandline.log.incarnations import Boots
 from strandline.log.log_dir import LogDir
+from strandline.log.offset_checkpoints import CHECKPOINT_COPY
 from strandline.log.real_disk import RealDisk
 from strandline.log.verify.flaws import AtStart, Flaw, Kind
 from strandline.log.verify.repair import Repair

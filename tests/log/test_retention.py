@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
 from strandline.log.retention import (
     CLOCK_FILE,
     Expired,

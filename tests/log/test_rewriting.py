@@ -15,7 +15,7 @@ from strandline.chaos.sim.ports import Ports
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 from strandline.log.config import LogConfig
 from strandline.log.disk import LOCK_FILE, DiskError, DiskFull, File
-from strandline.log.lives import Boots
+from strandline.log.incarnations import Boots
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import AWAY, ContentAgain, Rewriting, restore_names

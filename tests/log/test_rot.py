@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.log import records as in_use
+from strandline.log import batch as in_use
 from strandline.log import records_python
 from strandline.log.batch import HEADER_SIZE, iter_batches
 from strandline.log.config import LogConfig

@@ -13,17 +13,15 @@ import pytest
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.batch import parse_header, patch_base_offset_and_epoch
-from strandline.log.beginning import begin_with, lacks_producers
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskFull
 from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.producer_state import ProducerStates
-from strandline.log.promises import LastLife
-from strandline.log.real_file import RealFile
+from strandline.log.producer_state import ProducerStates, Snapshots
+from strandline.log.real_disk import RealFile
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting
-from strandline.log.snapshots import Snapshots
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import StorageError
 from strandline.proto.ids import NodeId
@@ -206,6 +204,16 @@ def test_86_retention_takes_the_records_of_a_producer_and_the_power_fails(disk: 
     opened.close_files()
 
 
+def test_86_an_older_log_start_and_the_producers_of_deleted_records(disk: FailingDisk, tmp_path: Path) -> None:
+    """An older copy of both checkpoints came back (seed 18001919): where the first segment begins the log start was
+    durable once, and the snapshot there still tells of what was committed before."""
+    log = with_its_only_batch_deleted(disk, tmp_path)
+    log.close_files()
+    opened = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=0, log_start_offset=0))
+    assert once(opened)
+    opened.close_files()
+
+
 def test_86_a_log_start_that_was_durable_before_the_snapshot_there(disk: FailingDisk, tmp_path: Path) -> None:
     """The names of a new segment and its snapshot survive a power cut, and the snapshot's content does not: what is
     still on the disk below the log start tells of it."""
@@ -353,7 +361,7 @@ def told(producer_id: int) -> ProducerStates:
 
 def begins_behind_them(disk: FailingDisk, directory: Path) -> PartitionLog:
     log = open_test_log(disk, directory)
-    assert not lacks_producers(log)
+    assert not log.lacks_producers()
     log.truncate_fully_and_start_at(4)
     return log
 
@@ -361,14 +369,14 @@ def begins_behind_them(disk: FailingDisk, directory: Path) -> PartitionLog:
 def test_a_log_that_begins_behind_records_is_told_who_wrote_them(disk: FailingDisk, tmp_path: Path) -> None:
     """Rule B24: before its first record, and once."""
     log = begins_behind_them(disk, tmp_path)
-    assert lacks_producers(log)
-    assert asyncio.run(begin_with(log, 4, told(9)))
-    assert not lacks_producers(log)
-    assert not asyncio.run(begin_with(log, 4, told(8)))
+    assert log.lacks_producers()
+    assert asyncio.run(log.begin_with(4, told(9)))
+    assert not log.lacks_producers()
+    assert not asyncio.run(log.begin_with(4, told(8)))
     log.close()
     for last_life in (LastLife(clean=True, log_start_offset=4), LastLife(log_start_offset=4)):
         log = open_test_log(disk, tmp_path, last_life=last_life)
-        assert not lacks_producers(log)
+        assert not log.lacks_producers()
         assert [entry.producer_id for entry in log.producers.entries()] == [9]
         log.close_files()
 
@@ -377,10 +385,10 @@ def test_a_log_that_begins_behind_records_is_told_who_wrote_them(disk: FailingDi
 def test_what_is_told_of_another_beginning_is_not_taken(disk: FailingDisk, tmp_path: Path, offset: int) -> None:
     """The log was cut meanwhile."""
     log = begins_behind_them(disk, tmp_path)
-    assert not asyncio.run(begin_with(log, offset, told(9)))
-    assert lacks_producers(log)
+    assert not asyncio.run(log.begin_with(offset, told(9)))
+    assert log.lacks_producers()
     log.close()
-    assert lacks_producers(open_test_log(disk, tmp_path, last_life=LastLife(clean=True, log_start_offset=4)))
+    assert open_test_log(disk, tmp_path, last_life=LastLife(clean=True, log_start_offset=4)).lacks_producers()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -390,7 +398,7 @@ def test_what_a_log_is_told_is_durable_before_its_first_record(seed: int) -> Non
         ports.disk.sync_dir("/")
         log.sync_now()
         log.truncate_fully_and_start_at(4)
-        assert await begin_with(log, 4, told(9))
+        assert await log.begin_with(4, told(9))
         disk = world.machines["n1"].disk
         disk.crash()
         assert disk.files()[f"/t-0/{4:020d}.snapshot"] == told(9).encode_snapshot()
@@ -401,7 +409,7 @@ def test_what_a_log_is_told_is_durable_before_its_first_record(seed: int) -> Non
 def test_a_log_that_begins_inside_a_batch_keeps_what_it_was_told(disk: FailingDisk, tmp_path: Path) -> None:
     """The leader's log start lies inside of a batch, which comes whole: rule B24 holds for what lies before that."""
     log = begins_behind_them(disk, tmp_path)
-    assert asyncio.run(begin_with(log, 4, told(9)))
+    assert asyncio.run(log.begin_with(4, told(9)))
     of_another = client_batch(3, producer_id=8, producer_epoch=0, sequence=0)
     patch_base_offset_and_epoch(of_another, 0, 3, 0)
     log.append_as_follower(of_another)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from strandline.log.batch import build_batch
 from strandline.log.config import LogConfig
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.records import build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import FailingDisk, all_records, client_batch, fill, open_test_log, records

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from strandline.log.disk import DiskError, File
+from strandline.log.log_state import Unsynced
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
-from strandline.log.unsynced import Unsynced
 from tests.log.helpers import FailingDisk, fill
 from tests.log.test_syncer import Scene, run
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.log.config import LogConfig
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
 from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

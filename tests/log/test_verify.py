@@ -10,10 +10,10 @@ import pytest
 from crc32c import crc32c
 
 from strandline.log.batch import parse_header
-from strandline.log.checkpoint_copy import CHECKPOINT_COPY
 from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir
+from strandline.log.offset_checkpoints import CHECKPOINT_COPY
 from strandline.log.real_disk import RealDisk
 from strandline.log.verify.flaws import AtStart, Kind
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError

@@ -1,4 +1,4 @@
-"""The deadline wheel: never early, late by its granularity at most, one timer for all."""
+"""Deadlines: never early, late by its granularity at most, one timer for all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_expires_at_its_time_and_not_before() -> None:
         log: list[tuple[str, float]] = []
         deadlines = Deadlines(LoopClock(), 10.0)
         for name, delay_ms in (("c", 75.0), ("a", 5.0), ("b", 30.0), ("a2", 6.0)):
-            deadlines.add(delay_ms, Item(log, name))
+            deadlines.add(delay_ms, Item(log, name).expire)
         await asyncio.sleep(1)
         assert [name for name, _ in log] == ["a", "a2", "b", "c"]
         for (_, at_ms), due_ms in zip(log, (5, 6, 30, 75), strict=True):
@@ -66,9 +66,9 @@ def test_a_cancelled_ticket_never_expires() -> None:
             def expire(self) -> None:
                 second.cancel()
 
-        deadlines.add(5, Canceller())
-        second = deadlines.add(5, Item(log, "second"))
-        first = deadlines.add(50, Item(log, "first"))
+        deadlines.add(5, Canceller().expire)
+        second = deadlines.add(5, Item(log, "second").expire)
+        first = deadlines.add(50, Item(log, "first").expire)
         first.cancel()
         first.cancel()
         await asyncio.sleep(1)
@@ -86,7 +86,7 @@ def test_thousands_of_ended_requests_cost_no_wakeups() -> None:
         assert isinstance(loop, SimLoop)
         log: list[tuple[str, float]] = []
         for _ in range(5000):
-            deadlines.add(30_000, Item(log, "late")).cancel()
+            deadlines.add(30_000, Item(log, "late").expire).cancel()
         before = loop.events
         await asyncio.sleep(60)
         assert loop.events - before < 20
@@ -101,7 +101,7 @@ def test_close_forgets_everything() -> None:
     async def main() -> None:
         log: list[tuple[str, float]] = []
         deadlines = Deadlines(LoopClock(), 10.0)
-        deadlines.add(5, Item(log, "late"))
+        deadlines.add(5, Item(log, "late").expire)
         deadlines.close()
         await asyncio.sleep(1)
         assert log == []

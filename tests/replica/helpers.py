@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch
 from strandline.proto.believed import BelievedClock
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome

@@ -18,12 +18,11 @@ from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import WorldConfig
-from strandline.log.batch import iter_batches
+from strandline.log.batch import decode_records, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import decode_records
 from strandline.log.retention import believed_clock
 from strandline.log.tier.reading import TierReader
 from strandline.proto.error_codes import ErrorCode

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.checkpoints import CLEANER_OFFSETS
 from strandline.log.config import LogConfig
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import counts, reset
@@ -222,7 +222,7 @@ def test_a_rotten_log_is_left_alone() -> None:
 
 
 def test_a_log_that_rotted_is_healed_and_then_compacted() -> None:
-    """Compaction is a reader, too: what it meets is surveyed, written over with the leader's batches, and tried again.
+    """Compaction is a reader, too: what it meets is scrubbed, written over with the leader's batches, and tried again.
     (The leader's disk has no room, so that its log still has the records.)
     """
 

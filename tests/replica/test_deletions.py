@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from strandline.log.checkpoint_copy import CHECKPOINT_COPY
 from strandline.log.checkpoints import LOG_STARTS, decode_offsets
+from strandline.log.offset_checkpoints import CHECKPOINT_COPY
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.replica.partition import PendingDeletion

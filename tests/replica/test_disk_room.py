@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.log.disk import DiskError
+from strandline.log.free_space import HOLD_MS
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.room import HOLD_MS
 from strandline.proto.ids import NodeId
 from strandline.replica.disk_health import DiskRoom
 from tests.log.helpers import TOPIC_ID, FailingDisk, ManualClock

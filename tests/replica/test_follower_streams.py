@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError, File
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
 from strandline.replica import frames

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from strandline.log.batch import iter_batches
+from strandline.log.batch import Record, build_batch, iter_batches
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch
 from strandline.proto.marks import counts

@@ -281,7 +281,7 @@ def test_what_is_not_made_after_all_lies_nowhere(tmp_path: Path, monkeypatch: py
             states = [partition_state(topic_id=ID, replicas=(1,), partition=number) for number in range(20)]
             cluster.controller.publish(states)
             await until(lambda: len(broker.replicas.hosted()) >= 3, "some are made")
-            noted = broker.log_dirs._whereabouts.replicas
+            noted = broker.log_dirs._places.replicas
             made = {state.topic_partition for state in states if broker.replicas.partition(state.topic_partition)}
             assert noted.keys() - made
             cluster.controller.publish([], [state.topic_id_partition for state in states])

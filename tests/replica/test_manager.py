@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.log.batch import iter_batches
-from strandline.log.records import decode_records
+from strandline.log.batch import decode_records, iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, PartitionEpoch, TopicIdPartition, TopicPartition
 from strandline.replica.partition import Append

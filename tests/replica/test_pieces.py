@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from strandline.log.batch import Record, build_batch
 from strandline.log.config import BATCH_BYTES_MAX
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.replica import frames

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.log import real_disk
 from strandline.log.disk import DiskPoisoned
-from strandline.log.sync_thread import CompiledSync
+from strandline.log.real_sync import CompiledSync
 from strandline.proto.error_codes import ErrorCode
 from tests.replica.helpers import TP, batch, running
 

@@ -11,8 +11,7 @@ import random
 import pytest
 
 from strandline.chaos.sim.seeds import split
-from strandline.log.batch import iter_batches
-from strandline.log.records import decode_records
+from strandline.log.batch import decode_records, iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, TopicPartition
 from strandline.proto.marks import counts

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.checkpoint_writer import TEMPORARY
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
 from strandline.log.disk import DiskFull
-from strandline.log.real_file import RealFile
+from strandline.log.log_dir import TEMPORARY
+from strandline.log.real_disk import RealFile
 from tests.replica.helpers import TP, Broker, batch, running, until
 
 

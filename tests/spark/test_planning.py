@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strandline.client.types import EpochEnd
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
-from strandline.spark.options import OPTIONS, SourceOptions, parse_options
+from strandline.spark.options import SourceOptions, parse_options
 from strandline.spark.planner import DataLossError, LogEnd, OffsetRange, TopicShape, plan, split
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -226,10 +226,6 @@ def test_bootstrap_and_one_strategy_are_required() -> None:
         parse_options({"kafka.bootstrap.servers": "x:1"})
     with pytest.raises(ConfigError, match="exactly one"):
         options(subscribe="a", assign='{"a": [0]}')
-
-
-def test_every_option_has_a_sentence() -> None:
-    assert all(sentence.endswith(".") for sentence in OPTIONS.values())
 
 
 sizes = st.lists(st.integers(1, 10_000), min_size=1, max_size=6)

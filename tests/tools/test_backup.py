@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from strandline.cli.main import main
 from strandline.client.batch_sender import MadeRecords
 from strandline.client.range_reader import RangeReader, RawBatch
-from strandline.log.batch import TRANSACTIONAL_BIT, parse_header, verify_crc
+from strandline.log.batch import TRANSACTIONAL_BIT, Record, build_batch, decode_records, parse_header, verify_crc
 from strandline.log.compression import Codec
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.tools.backup.files import (
     MANIFEST,
     BackupDamaged,

@@ -19,7 +19,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.tools.copy import plan, target
 from strandline.tools.copy.engine import Engine
 from strandline.tools.copy.errors import CopyTakenOver, SourceCut
-from strandline.tools.copy.target import Wish
+from strandline.tools.copy.target import TargetSpec
 
 RECORDS = 400
 SOURCES, TARGETS = 3, 4
@@ -40,7 +40,7 @@ def copier(env: Env, count: int) -> UserProcess:
     async def main() -> Any:
         engine = Engine(
             env.bootstrap, "orders", "orders2",
-            group=GROUP, wish=Wish(partitions=TARGETS), transform=None, follow=False, accept_deleted=False,
+            group=GROUP, wish=TargetSpec(partitions=TARGETS), transform=None, follow=False, accept_deleted=False,
             settings={"request_timeout_ms": 3000}, on_progress=lambda _done, _all: None,
         )  # fmt: skip
         await engine.run()

@@ -22,7 +22,7 @@ from strandline.spark.source import StrandlineDataSource
 def who(rows: Iterator[Any]) -> Iterator[tuple[str, str, str, int]]:
     """Runs in a task: its executor's directory, its package and codec, and how many rows it has."""
     import strandline
-    from strandline.log.records import COMPILED
+    from strandline.log.batch import COMPILED
 
     codec = "compiled" if COMPILED else "python"
     yield os.getcwd(), str(strandline.__file__), codec, sum(1 for _ in rows)

@@ -28,7 +28,7 @@ BUMPING_SETTINGS: dict[str, Any] = {"delivery_timeout_ms": 600_000}
 
 
 class BumpingSequencer(Sequencer):
-    """See above."""
+    """Sequencer of a producer that bumps its epoch, as the head of this module says."""
 
     def __init__(
         self,
@@ -42,12 +42,13 @@ class BumpingSequencer(Sequencer):
         self._accumulator = accumulator
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """As our own, but that the first batch of a producer id does not travel alone."""
+        """Decide as our own sequencer does, but that the first batch of a producer id does not travel alone."""
         queue.known = True
         return super().may_send(queue)
 
     def resolve(self, queue: PartitionQueue, batch: ProducerBatch, *, written: bool) -> None:
-        """As our own, but that an ack holds for the batches before it that wait for another attempt."""
+        """Settle as our own sequencer does, but that an ack holds for the batches before it that wait for another
+        attempt."""
         if written and batch in queue.numbered:
             for earlier in queue.numbered[: queue.numbered.index(batch)]:
                 if earlier in queue.waiting:

@@ -187,7 +187,7 @@ def _until(seeds: Iterable[int], minutes: float | None) -> Iterator[int]:
 
 
 class _Report:
-    """What is shown: a progress bar on standard error, failures in full, a summary."""
+    """Output of a run: a progress bar on standard error, failures in full, a summary."""
 
     def __init__(self, output: str, timeline: bool, case: Case) -> None:
         self.failed: list[int] = []
@@ -215,7 +215,7 @@ class _Report:
                 yield outcome
 
     def may_explain(self) -> bool:
-        """The first failures of a run are explained; who has hundreds replays the one that he wants."""
+        """True while few failures were explained: only the first ones of a run are."""
         return not self._json and len(self.failed) <= _EXPLAINED_MAX
 
     def _replay(self, seed: int) -> str:

@@ -39,7 +39,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.quorum.state_file import PROMISE
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, copy_of, read_clean_shutdown
 from strandline.log.disk import Disk, DiskFull
-from strandline.log.lives import INCARNATIONS
+from strandline.log.incarnations import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
 from strandline.proto.ids import Endpoint, NodeId
@@ -52,7 +52,7 @@ INTERNAL_PORT = 19092
 DATA = "/data"
 CLUSTER_ID = "simulated"
 NEXT_ID = "simulated-again"
-"""Of the cluster that takes the place of one that was lost."""
+"""Cluster id of the cluster that takes the place of one that was lost."""
 _IDS_OF_A_CLUSTER = 1_000_000
 """Directory ids."""
 
@@ -120,13 +120,14 @@ class SimCluster:
         self._levels = split_seed(world.seed, "levels")
         self._older = older
         self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
-        """In which order a start finds `log.dirs`."""
+        """Order in which a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
         self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
         self._looked: dict[Partition, tuple[Any, ...]] = {}
-        """What the cheap checks saw of each replica under `_looked_under`: the same again needs no second look."""
+        """State of each replica that the cheap checks saw under `_looked_under`: the same again needs no second
+        look."""
         self._looked_under: MetadataImage | None = None
         self._settings = dict(settings)
         self._users = tuple(users)
@@ -135,7 +136,7 @@ class SimCluster:
         self._is_lost = False
         """Nothing starts."""
         self._wiped_before: dict[str, int] = {}
-        """How often a machine's disk was replaced up to the birth of this cluster."""
+        """Number of times that a machine's disk was replaced up to the birth of this cluster."""
         self._begin(CLUSTER_ID)
         for name in self.names:
             world.add_machine(name, mounted=self._paths[1:])
@@ -173,7 +174,7 @@ class SimCluster:
 
     @property
     def bootstrap(self) -> str:
-        """For clients."""
+        """Bootstrap list for clients."""
         return ",".join(f"{name}:{CLIENT_PORT}" for name in self.brokers)
 
     def config(self, name: str) -> NodeConfig:
@@ -212,13 +213,14 @@ class SimCluster:
             self.world.loop.call_at_us(0, self.world.kill, name)
 
     async def _stop_failed(self, process: Process) -> None:
-        """As `run_node` does: what it holds is given back, and then the process ends, whatever its parts wait for."""
+        """Stop as `run_node` does: what it holds is given back, and then the process ends, whatever its parts wait
+        for."""
         live = next((one for one in self.ever if one.process is process), None)
         if live is not None:
             await asyncio.wait([self.world.loop.create_task(live.node.stop())], timeout=FAILED_STOP_S)
 
     def _may_stop_itself(self, name: str, process: Process, error: Exception) -> bool:
-        """A node must not fall, save over a disk that failed; and before it has come up, over one that is full."""
+        """True if a node may stop itself: over a disk that failed; and before it has come up, over one that is full."""
         if name in self.may_fall:
             return True
         came_up = any(one.process is process for one in self.ever)
@@ -262,13 +264,14 @@ class SimCluster:
 
     @staticmethod
     def _is_formatted(disk: Disk, directory: str = DATA) -> bool:
-        """A start that was cut short may have left the name away; the next one brings it back."""
+        """True if the directory is formatted. A start that was cut short may have left the name away; the next one
+        brings it back."""
         path = f"{directory}/{META_PROPERTIES}"
         return disk.exists(path) or disk.exists(path + AWAY)
 
     def _format(self, name: str, config: NodeConfig, ports: Ports) -> None:
-        """As `strandline format` does, the directory ids being written down for every voter; a new disk gets an id of
-        its own, which no voter set knows."""
+        """Format as `strandline format` does, with the directory ids written down for every voter; a new disk gets
+        an id of its own, which no voter set knows."""
         wipes = self.world.machines[name].disk.wipes - self._wiped_before.get(name, 0)
         first = 0 if self.cluster_id == CLUSTER_ID else _IDS_OF_A_CLUSTER
         voters = tuple(
@@ -314,7 +317,7 @@ class SimCluster:
     # --- looking ---
 
     def place(self, node: int, name: str) -> tuple[SimDisk, str]:
-        """Where a node's replica of the partition called `name` lies, or would: its disk and its directory."""
+        """Disk and directory of a node's replica of the partition called `name`, or where it would lie."""
         machine = self.world.machines[f"n{node}"]
         live = self.live.get(f"n{node}")
         if live is not None and live.process.alive:
@@ -418,7 +421,7 @@ class SimCluster:
         return machine.disk if partition.log is None else machine.disk_of(partition.log.directory)
 
     def _inspect_copies(self, image: MetadataImage) -> None:
-        """Who may be elected has everything, and so has somebody's disk."""
+        """Check that whoever may be elected has everything, and so has somebody's disk."""
         living = {live.number: live for live in self.nodes()}
         brokers = [int(name[1:]) for name in self.brokers]
         for key, known in self.partition_checks.partitions.items():
@@ -448,12 +451,13 @@ class SimCluster:
                 self.copies.check_in_doubt(known, (*elr, *state.last_known_elr), ends, others)
 
     def _has_lost_tail(self, node: int, partition: str) -> bool:
-        """Its disk once did not give back what it had synced: in no ISR it is compared with the others (rule B30)."""
+        """True if the node's disk once did not give back what it had synced: in no ISR the replica is compared with
+        the others (rule B30: nothing proves where its log ends)."""
         disk, directory = self.place(node, partition)
         return directory in disk.tails_lost
 
     def _places_of(self, partition: str) -> dict[str, tuple[SimDisk, str]]:
-        """Where the brokers, dead or alive, have their replicas of a partition, or would."""
+        """Disks and directories where the brokers, dead or alive, have their replicas of a partition, or would."""
         return {name: self.place(int(name[1:]), partition) for name in self.brokers}
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
@@ -470,7 +474,7 @@ class SimCluster:
         return {str(log.topic_partition): tombstones_go(log.config) for log in logs if log.config.compacted}
 
     def counted(self) -> dict[str, int]:
-        """How often the run reached what it is to test."""
+        """Counts of how often the run reached what it is to test."""
         counters = [live.node.broker.replicas.counters for live in self.ever if live.node.broker is not None]
         epochs = (epoch for known in self.partition_checks.partitions.values() for epoch in known.leaders)
         return {
@@ -497,29 +501,29 @@ class SimCluster:
         return [] if image is None else self.tiers.leaks(image)
 
     def check_leaks(self) -> None:
-        """At the end. Raises InvariantViolated (NothingLeaks)."""
+        """Check for leaks, at the end of a run. Raises InvariantViolated (NothingLeaks)."""
         image = self.newest_image()
         if image is not None:
             self.tiers.check_at_the_end(image)
 
     def tiered_batches(self) -> dict[str, list[tuple[StoredBatch, bytes]]]:
-        """What of partitions is in the object store, by the names of their directories."""
+        """Batches of partitions in the object store, by the names of their directories."""
         image = self.newest_image()
         return {} if image is None else self.tiers.batches(image)
 
     # --- waiting ---
 
     async def wait_ready(self, timeout_ms: float) -> None:
-        """Until every node does its work. Raises InvariantViolated (Progress)."""
+        """Wait until every node does its work. Raises InvariantViolated (Progress)."""
         await self.wait_for("every node is unfenced", timeout_ms, lambda: self._all(lambda live: live.node.ready))
 
     async def wait_in_sync(self, timeout_ms: float) -> None:
-        """Until every replica of every partition is in its ISR. Raises InvariantViolated (Progress)."""
+        """Wait until every replica of every partition is in its ISR. Raises InvariantViolated (Progress)."""
 
         await self.wait_for("every replica is in its ISR", timeout_ms, self.in_sync)
 
     def in_sync(self) -> bool:
-        """Every replica of every partition is in its ISR."""
+        """True if every replica of every partition is in its ISR."""
         image = self.newest_image()
         return image is not None and all(
             len(partition.isr) == len(partition.replicas)
@@ -547,7 +551,7 @@ class SimCluster:
         )
 
     def elect_uncleanly(self, partitions: frozenset[tuple[str, int]]) -> None:
-        """As `strandline topic elect --unclean` does."""
+        """Elect as `strandline topic elect --unclean` does."""
         refs = tuple(api.PartitionRef(topic, number) for topic, number in sorted(partitions))
         request = api.ElectLeadersRequest(api.ElectionKind.UNCLEAN, refs)
         for live in self.nodes():
@@ -557,11 +561,11 @@ class SimCluster:
                 live.process.context.copy().run(self.world.loop.create_task, work)
 
     def all_vote(self) -> bool:
-        """Every controller has its vote, beyond doubt."""
+        """True if every controller has its vote, beyond doubt."""
         return all_vote(self.quorums(), self.controllers)
 
     def quorums(self) -> dict[str, Quorum]:
-        """By machine, those whose processes live."""
+        """Quorums by machine, of those whose processes live."""
         return {f"n{live.number}": live.node.quorum for live in self.nodes()}
 
     def _all(self, holds: Callable[[Live], bool]) -> bool:

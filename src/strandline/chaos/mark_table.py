@@ -1,4 +1,5 @@
-"""How often a run of many seeds reached each coverage mark, and what its faults did: `strandline sim --marks`."""
+"""Counts of how often a run of many seeds reached each coverage mark, and what its faults did: `strandline sim
+--marks`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class CountTable:
         self._runs = 0
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """What one seed reached."""
+        """Add the counts of one seed."""
         self._runs += 1
         for name, times in counts.items():
             self._seeds[name] += 1
@@ -46,7 +47,7 @@ class CountTable:
 
 
 def tables() -> dict[str, CountTable]:
-    """By the key of a seed's figures: the marks, the faults that struck, and what they did."""
+    """Tables by the key of a seed's figures: the marks, the faults that struck, and what they did."""
     from strandline.chaos.nemesis.kinds import FAULTS
     from strandline.chaos.sim.effects import EFFECTS
 

@@ -13,7 +13,7 @@ from strandline.proto.marks import mark
 from strandline.replica.manager import ReplicaManager
 
 MEAN_MS = 1_500.0
-"""Between two requests."""
+"""Milliseconds between two requests, on average."""
 
 
 class Moves:
@@ -26,7 +26,7 @@ class Moves:
         self._note = note
 
     async def work(self) -> None:
-        """For as long as the run lasts."""
+        """Ask for moves for as long as the run lasts."""
         while True:
             await self._world.sleep_ms(self._rng.expovariate(1 / MEAN_MS))
             nodes = [live for live in self._cluster.nodes() if live.node.broker is not None]

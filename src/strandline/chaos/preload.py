@@ -1,4 +1,4 @@
-"""What the first messages of a run would import and build: done once, in the process whose forks run the seeds."""
+"""Imports and caches of the first messages of a run: done once, in the process whose forks run the seeds."""
 
 from __future__ import annotations
 

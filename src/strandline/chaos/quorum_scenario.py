@@ -39,10 +39,11 @@ from strandline.proto.ids import Endpoint, NodeId
 PORT = 19092
 CLUSTER = "simulated"
 PROGRESS_MS = 20_000
-"""After healing, a commit must come within so much virtual time."""
+"""Milliseconds of virtual time after healing within which a commit must come."""
 
 CATCH_UP_MS = 60_000
-"""After healing, a controller that lost its log must have fetched everything, and have its vote, within so much."""
+"""Milliseconds after healing within which a controller that lost its log must have fetched everything, and have its
+vote."""
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Member:
     applied: tuple[int, int] = (0, 0)
     leading: LeaderAndEpoch = field(default=LeaderAndEpoch(None, 0))
     appended: dict[int, list[bytes]] = field(default_factory=dict)
-    """By this incarnation, not yet seen committed: base offset -> records."""
+    """Records appended by this incarnation, not yet seen committed, by base offset."""
 
     async def main(self) -> None:
         ports = self.ports
@@ -171,7 +172,7 @@ class Member:
 
     @property
     def leads(self) -> bool:
-        """It believes so."""
+        """True if the member believes that it leads."""
         return self.leading.leader_id == self.node
 
     # --- QuorumListener ---
@@ -265,7 +266,7 @@ class QuorumRun:
         return f"n{max(leaders)[1]}" if leaders else None
 
     def _living(self) -> dict[str, tuple[Member, Process]]:
-        """By machine, members whose processes live."""
+        """Members whose processes live, by machine."""
         found = {}
         for member in self.members.values():
             process = self.world.process(f"n{member.node}")
@@ -277,7 +278,8 @@ class QuorumRun:
         return {name: member.quorum for name, (member, _) in self._living().items()}
 
     def _whole(self) -> bool:
-        """Every controller has its vote, beyond doubt, and everything that any of them knows to be committed."""
+        """True if every controller has its vote, beyond doubt, and everything that any of them knows to be
+        committed."""
         quorums = self._quorums()
         committed = max((quorum.high_watermark for quorum in quorums.values()), default=0)
         names = self.nemesis.names[:3]
@@ -388,8 +390,8 @@ class QuorumRun:
 
 
 def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
-    """What the checks see of a live quorum; None before it has started, once it has stopped, and while its disk has no
-    room for its vote: what it could not make durable counts for nobody."""
+    """View of a live quorum for the checks; None before it has started, once it has stopped, and while its disk has
+    no room for its vote: what it could not make durable counts for nobody."""
     driver = quorum._driver
     if driver is None or driver.stopped or driver._held_back is not None:
         return None

@@ -31,22 +31,23 @@ from strandline.proto.tier import Tier
 from strandline.tools.tier_restore import MEANWHILE, choose
 
 RESTORED_SHARE = 0.4
-"""Of the seeds with tiered topics, but those with services or users: the whole cluster is lost and restored."""
+"""Share of the seeds with tiered topics, but those with services or users: the whole cluster is lost and restored.
+"""
 
 QUIET_MS = 10_000
-"""After the loss: whatever an old node had sent has come to its end."""
+"""Milliseconds after the loss: whatever an old node had sent has come to its end."""
 
 _RETRY_S = 0.2
 
 
 @dataclass
 class RestoredOptions:
-    """How it is lost."""
+    """Drawn options of the loss and the restore."""
 
     after: float
     """Share of the time of faults."""
     newcomers: bool
-    """Other producers come beside those that go on."""
+    """True: other producers come beside those that go on."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> RestoredOptions:
@@ -54,8 +55,8 @@ class RestoredOptions:
 
 
 class Restorer:
-    """Does what `strandline tier restore` does, once for each topic, and again until it is done. A topic of which the
-    store has nothing is created empty."""
+    """Simulated operator that does what `strandline tier restore` does, once for each topic, and again until it is
+    done. A topic of which the store has nothing is created empty."""
 
     def __init__(self, bootstrap: str, store: SimStore, workload: WorkloadOptions) -> None:
         self.done = False
@@ -96,13 +97,13 @@ def _told(done: int, total: int) -> None:
 
 
 def tiers_of(image: MetadataImage) -> dict[Partition, Tier]:
-    """What a cluster's metadata name of each partition."""
+    """Tiers that a cluster's metadata name, by partition."""
     names = {topic_id: topic.name for topic_id, topic in image.topic_by_id.items()}
     return {Partition(names[where.topic_id], where.partition): tier for where, tier in image.tiers.items()}
 
 
 class Restoration:
-    """What of a history counts once a cluster was lost and restored, topic by topic."""
+    """Parts of a history that count once a cluster was lost and restored, topic by topic."""
 
     def __init__(self, history: History, lost: MetadataImage) -> None:
         """`history` when the last word of the old cluster has come; `lost`: its last metadata."""

@@ -35,7 +35,7 @@ class Run(Protocol):
 
 @dataclass
 class Outcome:
-    """How one seed ended."""
+    """Result of one seed."""
 
     seed: int
     ok: bool

@@ -53,13 +53,15 @@ USERS_MACHINE = "users"
 
 READY_MS = 30_000
 PROGRESS_MS = 60_000
-"""After healing, so much virtual time for: every node unfenced, acks again, every replica in sync, everything read."""
+"""Milliseconds of virtual time after healing for: every node unfenced, acks again, every replica in sync, everything
+read."""
 
 _ACKS = 10
-"""Under acks=all: so many, and one in every partition, show that writing works."""
+"""Acks under acks=all that, with one in every partition, show that writing works."""
 
 LASTING_SHARE = 0.25
-"""Of the seeds: once all is whole, one machine is broken and stays so, and the others must acknowledge without it."""
+"""Share of the seeds in which, once all is whole, one machine is broken and stays so, and the others must
+acknowledge without it."""
 
 
 class ScenarioRun:
@@ -157,7 +159,7 @@ class ScenarioRun:
             self._inspect_rights()
 
     def _inspect_rights(self) -> None:
-        """Of what is committed, and of the clients whose rights stay. Raises InvariantViolated."""
+        """Check the rights that are committed, and those of clients that stay. Raises InvariantViolated."""
         image = self.cluster.newest_image()
         if self.secured is not None and image is not None:
             self.secured.check_image("the newest", image)
@@ -299,7 +301,8 @@ class ScenarioRun:
             await self._do_without_one(rng)
 
     async def _acks_again(self) -> None:
-        """In every partition under acks=all: what is answered by one broker, or by none, proves nothing."""
+        """Wait for acks in every partition under acks=all: what is answered by one broker, or by none, proves
+        nothing."""
         workload = self.workload
         before = workload.acked.copy()
 
@@ -349,7 +352,7 @@ class ScenarioRun:
         self.cluster.inspect()
 
     def _reading_ms(self) -> float:
-        """So much virtual time for a client to read all topics, as they are now."""
+        """Milliseconds of virtual time for a client to read all topics, as they are now."""
         if self.options.tiered is None:
             return PROGRESS_MS
         leaders = [

@@ -1,4 +1,5 @@
-"""What a seed of the cluster scenario draws: its world, its faults, what its clients do, the settings of its nodes."""
+"""Options that a seed of the cluster scenario draws: its world, its faults, what its clients do, the settings of its
+nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ FURIOUS_MS = 8_000
 """Longest storm of faults every few milliseconds: a hundred restarts teach no more than fifty."""
 
 SEESAW_SHARE = 0.02
-"""Of the seeds: two brokers lead in turn and never hear each other (`SEESAW`). No other fault is injected there."""
+"""Share of the seeds in which two brokers lead in turn and never hear each other (`SEESAW`). No other fault is
+injected there."""
 
 SEESAW: dict[str, Any] = {
     "split_layout": True,
@@ -46,12 +48,12 @@ SEESAW: dict[str, Any] = {
     },
     "node": {"broker.session.timeout.ms": "3000", "replica.lag.time.max.ms": "10000", "flush.policy": "ack"},
 }
-"""What those seeds have in common: each leader gets a tail of its own, so who comes back last finds that its log leaves
-the leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
+"""Options of those seeds: each leader gets a tail of its own, so who comes back last finds that its log leaves the
+leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
 
 
 DATED_SHARE = 0.25
-"""Of the seeds: clocks are set by days."""
+"""Share of the seeds in which clocks are set by days."""
 
 DATED: dict[str, Any] = {
     "node": {
@@ -61,29 +63,29 @@ DATED: dict[str, Any] = {
     },
     "workload": {"topic_configs": {"retention.ms": "604800000"}},
 }
-"""What those seeds have in common: a week is kept of everything, so a clock that is wrong by more shows. Runs take
-seconds, so nothing else makes a record a week old."""
+"""Options of those seeds: a week is kept of everything, so a clock that is wrong by more shows. Runs take seconds,
+so nothing else makes a record a week old."""
 
 DIRECTORIES_SHARE = 0.3
-"""Of the seeds: nodes have two or three log directories, on disks of their own."""
+"""Share of the seeds in which nodes have two or three log directories, on disks of their own."""
 
 RESTING_SHARE = 0.5
-"""Of the seeds with services: one topic rests, and a consumer stands at its end."""
+"""Share of the seeds with services in which one topic rests, and a consumer stands at its end."""
 DAMAGED_FILES_SHARE = 0.25
-"""Of the seeds: files beside the logs are damaged on any machine, several in one run. Not where one machine's copy may
-be the only one: a node that cannot tell what it has leads only after others."""
+"""Share of the seeds in which files beside the logs are damaged on any machine, several in one run. Not where one
+machine's copy may be the only one: a node that cannot tell what it has leads only after others."""
 
 LEVELS_SHARE = 0.2
 """Of the seeds: nodes of two builds are mixed, as in a rolling upgrade, at the level of the older one."""
 
 SERVICES_SHARE = 0.2
-"""Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
+"""Share of the seeds in which services run beside the plain clients (`chaos.services`), which do less there."""
 
 BESIDE_SERVICES: dict[str, Any] = {
     "workload": {"topics": {"alpha": 1}, "lanes": [0], "many": 60, "consumers": 1, "rewinds_max": 0},
     "node": NODE,
 }
-"""What those seeds have in common: a seed is to cost what any other does."""
+"""Options of those seeds: a seed is to cost what any other does."""
 
 
 @dataclass
@@ -226,7 +228,7 @@ class ScenarioOptions:
         return drawn
 
     def _draw_directories(self, rng: random.Random) -> None:
-        """How many, and which faults of one of them there are besides."""
+        """Draw the number of directories, and which faults of one of them there are besides."""
         if rng.random() >= DIRECTORIES_SHARE:
             return
         self.directories = rng.choice((2, 3))

@@ -1,4 +1,5 @@
-"""What a seed draws for tiered storage (KIP-405): the object store, and how soon segments go there and leave the disks.
+"""Options that a seed draws for tiered storage (KIP-405): the object store, and how soon segments go there and leave
+the disks.
 
 Everything is sooner than anybody would have it: a segment is closed after a few batches, copied within a second, and
 gone from the disks soon after, so that whoever starts at the beginning reads from the store.
@@ -16,22 +17,23 @@ from strandline.chaos.workload import WorkloadOptions
 from strandline.replica.partition import Partition
 
 TIERED_SHARE = 0.25
-"""Of the seeds: topics are tiered."""
+"""Share of the seeds in which topics are tiered."""
 
 SERVICES_BESIDE = 0.4
-"""Of the seeds of the scenario `tiered`, at least: services, which delete topics and records of them."""
+"""Share of the seeds of the scenario `tiered`, at least, with services, which delete topics and records of them."""
 
 GRACE_MS = 60_000
 """The shortest that brokers take. Copies take less than half of it: timeouts are shorter by far."""
 
 LEAVES_DISKS_MS = 6_000
-"""So soon, without faults, closed segments are in the store and most are on no disk any more."""
+"""Milliseconds after which, without faults, closed segments are in the store and most are on no disk any more."""
 
 SEGMENT_GETS = 3
-"""That a reader awaits at each segment, one behind the other: two of the sidecar, one of the log."""
+"""Requests that a reader awaits at each segment, one behind the other: two of the sidecar, one of the log."""
 
 _FETCH_MS = 100
-"""For a segment, beside the store: a fetch that was answered before there was anything, and the next one."""
+"""Milliseconds for a segment, beside the store: a fetch that was answered before there was anything, and the next
+one."""
 
 _REAPER_MS = 2_000
 _SEGMENTS = {"segment.bytes": ("4096", "20000"), "segment.ms": ("500", "2000", "604800000")}
@@ -81,7 +83,7 @@ class TieredOptions:
         )
 
     def changes(self, kinds: tuple[str, ...]) -> dict[str, Any]:
-        """Of the options of a seed; `kinds`: the faults that it drew."""
+        """Changes of the options of a seed; `kinds`: the faults that it drew."""
         return {
             "node": self.node,
             "workload": {"topic_configs": self.topics, "rewinds_max": 12, "rewinds_share": 0.02},
@@ -100,8 +102,8 @@ def tier_read_ms(store: StoreConfig, segments: int) -> float:
 
 
 def segments_to_read(partition: Partition) -> int:
-    """That a client may have to read from the store until it is at the end: those that are there, and those that may
-    leave the disk before it comes to them."""
+    """Segments that a client may have to read from the store until it is at the end: those that are there, and those
+    that may leave the disk before it comes to them."""
     log, tier = partition.log, partition.state.tier
     closed = [] if log is None else log.bases[1:]
     return len(tier.segments) + sum(end > tier.end_offset for end in closed)

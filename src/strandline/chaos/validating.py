@@ -14,10 +14,10 @@ from strandline.client.types import EpochEnd
 
 
 class ValidatingLookups(Lookups):
-    """See above."""
+    """Look-ups of a client that validates, as the head of this module says."""
 
     def judge(self, state: PartitionState, end: EpochEnd) -> None:
-        """As our own, but that an end that is not known is no end."""
+        """Judge as our own client does, but that an end that is not known is no end."""
         if end.end_offset >= 0 and end.leader_epoch >= 0:
             super().judge(state, end)
             return

@@ -23,19 +23,20 @@ from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ports import Clock, Rng
 
 READS: dict[str, Any] = {"auto_offset_reset": "earliest", "check_crcs": False}
-"""From the beginning, and as most clients read: brokers check what they serve, so nothing that rotted is polled."""
+"""Settings of consumers: from the beginning, and as most clients read: brokers check what they serve, so nothing
+that rotted is polled."""
 
 
 class Ports(Protocol):
-    """What the clients need of the world; sockets come from the event loop."""
+    """Ports that the clients need of the world; sockets come from the event loop."""
 
     @property
     def clock(self) -> Clock:
-        """Their clocks."""
+        """Clocks of the clients."""
 
     @property
     def rng(self) -> Rng:
-        """Their chance."""
+        """Random generator of the clients."""
 
 
 _SLOW_GAP_MS = 60.0
@@ -52,7 +53,7 @@ _NOTHING_WRITTEN = frozenset(
 
 
 @dataclass
-class Lane:
+class ProducerKind:
     """A kind of producer."""
 
     name: str
@@ -63,18 +64,18 @@ class Lane:
 
 
 LANES = (
-    Lane("idempotent", {}),
-    Lane("idempotent", {}),
-    Lane("once", {"enable_idempotence": False, "retries": 0}, single_attempt=True),
-    Lane("leader", {"acks": "1", "retries": 0}, acks=1, single_attempt=True),
-    Lane("blind", {"acks": "0"}, acks=0),
-    Lane("bumping", BUMPING_SETTINGS, kind=BumpingProducer),
+    ProducerKind("idempotent", {}),
+    ProducerKind("idempotent", {}),
+    ProducerKind("once", {"enable_idempotence": False, "retries": 0}, single_attempt=True),
+    ProducerKind("leader", {"acks": "1", "retries": 0}, acks=1, single_attempt=True),
+    ProducerKind("blind", {"acks": "0"}, acks=0),
+    ProducerKind("bumping", BUMPING_SETTINGS, kind=BumpingProducer),
 )
 
 
 @dataclass
 class WorkloadOptions:
-    """What the clients do. Times in milliseconds."""
+    """Options of the clients. Times in milliseconds."""
 
     topics: dict[str, int]
     """name -> partitions."""
@@ -90,9 +91,9 @@ class WorkloadOptions:
     many: int = 2_000
     """Values after which producers send one by one: the schedules are what counts, not the volume."""
     rewinds_max: int = 2
-    """How often one consumer starts over."""
+    """Number of times that one consumer starts over."""
     rewinds_share: float = 0.003
-    """Of its polls, until then."""
+    """Share of its polls after which it does, until then."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> WorkloadOptions:
@@ -130,7 +131,7 @@ class Workload:
     history: History
     now_ms: Callable[[], float]
     prefix: str = ""
-    """What this process's values begin with, where several processes write into one history."""
+    """Beginning of this process's values, where several processes write into one history."""
     login: dict[str, Any] = field(default_factory=dict)
     """Settings of all clients: as whom they log in."""
     topics_exist: bool = False
@@ -138,7 +139,7 @@ class Workload:
     acked: Counter[Partition] = field(default_factory=Counter)
     """Sends acknowledged under acks=all so far, by partition."""
     errors: dict[str, int] = field(default_factory=dict)
-    """What went wrong in clients' eyes, counted: for the figures of a run."""
+    """Errors that clients saw, counted: for the figures of a run."""
     idle: int = 0
     """Producers that have flushed and ended."""
     era: int = 0
@@ -188,7 +189,7 @@ class Workload:
 
     # --- producing ---
 
-    async def _produce(self, ports: Ports, lane: Lane, name: str) -> None:
+    async def _produce(self, ports: Ports, lane: ProducerKind, name: str) -> None:
         settings = self.options.producer | lane.settings | self.login
         producer = lane.kind(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = self.partitions
@@ -206,7 +207,9 @@ class Workload:
             self._failed(error)
         self.idle += 1
 
-    async def _send(self, producer: Producer, lane: Lane, name: str, where: Partition, rng: random.Random) -> None:
+    async def _send(
+        self, producer: Producer, lane: ProducerKind, name: str, where: Partition, rng: random.Random
+    ) -> None:
         self._values += 1
         value = f"{self.prefix}{self._values}".ljust(rng.randint(1, self.options.value_bytes_max), ".")
         send = self.history.send(Send(name, where, value, acks=lane.acks, group=self._groups, invoked_ms=self.now_ms()))
@@ -220,7 +223,7 @@ class Workload:
             return
         future.add_done_callback(partial(self._settled, send, lane))
 
-    def _settled(self, send: Send, lane: Lane, future: asyncio.Future[Ack]) -> None:
+    def _settled(self, send: Send, lane: ProducerKind, future: asyncio.Future[Ack]) -> None:
         send.completed_ms = self.now_ms()
         error = future.exception()
         if error is None:

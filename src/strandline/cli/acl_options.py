@@ -48,7 +48,7 @@ def _together(command: F, *options: Callable[[F], F]) -> F:
 
 
 def resource_options(command: F) -> F:
-    """Which resources: ``--topic`` and so on, ``--cluster``, ``--resource-pattern-type``."""
+    """Add the options that name resources: ``--topic`` and so on, ``--cluster``, ``--resource-pattern-type``."""
     named = [
         click.option(
             option, name, multiple=True, metavar="NAME",
@@ -66,7 +66,7 @@ def resource_options(command: F) -> F:
 
 
 def who_options(command: F) -> F:
-    """Who, from where, what: Kafka's ``--allow-principal`` and so on."""
+    """Add the options that name principals, hosts and operations: Kafka's ``--allow-principal`` and so on."""
 
     def many(option: str, name: str, sentence: str) -> Callable[[F], F]:
         return click.option(option, name, multiple=True, help=sentence)
@@ -106,7 +106,8 @@ def _resources(options: Mapping[str, Any]) -> Iterator[tuple[ResourceKind, str]]
 
 
 def filters_of(options: Mapping[str, Any]) -> list[AclFilter]:
-    """Which entries are meant: those of the resources named (all without), for the principals named (all without)."""
+    """Filters for the entries meant: those of the resources named (none named: all), for the principals named (none
+    named: all)."""
     pattern = _pattern(options, PatternType.LITERAL)
     principals: list[str | None] = [principal_of(one) for one in options.get("principals", ())]
     principals = principals or [None]

@@ -27,7 +27,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.printable import printable
 
 POLL_S = 0.2
-"""How soon Ctrl-C is noticed, and a line that has come to a file."""
+"""Seconds until Ctrl-C, or a new line of a file, is noticed."""
 
 DENIED, DONE, FAILED = "denied", "done", "failed"
 
@@ -36,7 +36,7 @@ GAP = "dropped"
 
 
 class Outcome(click.ParamType[str]):
-    """What became of a request."""
+    """Result of a request, as an option: success, denied, or the name of an error."""
 
     name = "result"
 
@@ -52,7 +52,7 @@ class Outcome(click.ParamType[str]):
 
 @click.group()
 def audit() -> None:
-    """Who logged in, was denied, or changed something."""
+    """Show who logged in, was denied, or changed something."""
 
 
 @audit.command("tail")
@@ -152,7 +152,7 @@ def _source(path: str | None, where: dict[str, Any]) -> Iterator[Source]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which lines are asked for; empty: all."""
+    """Conditions on the lines to show; an empty one admits every line."""
 
     principals: frozenset[str]
     actions: frozenset[str]

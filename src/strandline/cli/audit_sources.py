@@ -1,4 +1,4 @@
-"""Where `strandline audit tail` reads: the files of one node, through their rotation, or the topic `__audit`."""
+"""Sources of `strandline audit tail`: the files of one node, through their rotation, or the topic `__audit`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LINE_BYTES_MAX = 1024 * 1024
 """A longer line is none of an audit: its names are bounded. No more of it is kept."""
 
 FILES_MAX = 1_000
-"""As `audit.log.files` at most."""
+"""Files read at most, as `audit.log.files` allows at most."""
 
 ATTEMPTS = 10
-"""At opening a file of a rotation that goes on meanwhile."""
+"""Attempts to open a file while a rotation goes on."""
 
 LOOK_MS = 5_000.0
-"""How often is looked whether the topic has more partitions by now."""
+"""Milliseconds between two checks for new partitions of the topic."""
 
 
 class Raw(NamedTuple):
@@ -53,7 +53,7 @@ class Raw(NamedTuple):
 
 
 Fits = Callable[[Raw], bool]
-"""A line is one of those asked for."""
+"""True if a line is one of those asked for."""
 
 
 class Source(Protocol):
@@ -67,7 +67,7 @@ class Source(Protocol):
         """The newest lines that fit, `count` at most, the oldest of them first."""
 
     def begin_at_end(self) -> None:
-        """Before the first `poll`."""
+        """Begin at the end of what is there; call before the first `poll`."""
 
     def poll(self, wait_s: float) -> list[Raw]:
         """Lines that have come since: at once if there are some, else after `wait_s` at most."""
@@ -95,7 +95,7 @@ class AuditFiles:
         self._file.close()
 
     def newest(self, count: int, fits: Fits) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.newest`."""
         found: deque[Raw] = deque()
         end = self._end
         file, name, older = self._file, self._path, True
@@ -118,7 +118,7 @@ class AuditFiles:
         return list(found)
 
     def begin_at_end(self) -> None:
-        """See `Source`."""
+        """Implement `Source.begin_at_end`."""
         self._file.seek(self._end)
 
     def begin_at_start(self) -> None:
@@ -126,7 +126,7 @@ class AuditFiles:
         self._file.seek(0)
 
     def poll(self, wait_s: float) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.poll`."""
         lines = self._read_on()
         if not lines:
             lines = self._move_on()
@@ -135,7 +135,7 @@ class AuditFiles:
         return lines
 
     def _read_on(self) -> list[Raw]:
-        """What was written to this file since."""
+        """Lines written to this file since the last read."""
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
             self._say("it was cut by something else: read anew from its beginning")
             self._file.seek(0)
@@ -146,7 +146,7 @@ class AuditFiles:
         return [Raw(self._path, piece) for piece in pieces if piece]
 
     def _move_on(self) -> list[Raw]:
-        """To the file that was begun after this one, once there is nothing to come in this one."""
+        """Go on to the file that was begun after this one, once this one has no more to come."""
         place = self._place_of(self._file)
         if place == 0:
             return []
@@ -216,7 +216,7 @@ class AuditPair:
 
     @property
     def unfinished(self) -> str:
-        """See `Source`."""
+        """Implement `Source.unfinished`."""
         return "\n".join(one.unfinished for one in self._files if one.unfinished)
 
     def close(self) -> None:
@@ -225,17 +225,17 @@ class AuditPair:
             one.close()
 
     def newest(self, count: int, fits: Fits) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.newest`."""
         found = [one.newest(count, fits) for one in self._files]
         return _by_time(found)[-count:] if count else []
 
     def begin_at_end(self) -> None:
-        """See `Source`."""
+        """Implement `Source.begin_at_end`."""
         for one in self._files:
             one.begin_at_end()
 
     def poll(self, wait_s: float) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.poll`."""
         self._look()
         found = [one.poll(0) for one in self._files]
         if not any(found):
@@ -264,7 +264,7 @@ def _by_time(found: list[list[Raw]]) -> list[Raw]:
 
 
 def _after_last_newline(file: BinaryIO, size: int) -> int:
-    """How many bytes of a file come after its last line."""
+    """Bytes of a file behind its last line end."""
     start = size
     while start > 0:
         end, start = start, max(0, start - BLOCK_BYTES)
@@ -311,8 +311,8 @@ class AuditRecords:
         self._looked_ms = self._clock.monotonic_ms()
 
     def newest(self, count: int, fits: Fits) -> list[Raw]:
-        """See `Source`: by the time of the lines. Windows of the partitions are read, each older and larger, until
-        there are enough."""
+        """Implement `Source.newest`, by the time of the lines. Windows of the partitions are read, each older and
+        larger, until there are enough."""
         starts = self._consumer.beginning_offsets(self._partitions)
         found: dict[TopicPartition, list[Raw]] = {one: [] for one in self._partitions}
         low, size = dict(self._ends), max(count, 100)
@@ -343,13 +343,13 @@ class AuditRecords:
         return found
 
     def begin_at_end(self) -> None:
-        """See `Source`."""
+        """Implement `Source.begin_at_end`."""
         self._consumer.assign(self._partitions)
         for one, end in self._ends.items():
             self._consumer.seek(one, end)
 
     def poll(self, wait_s: float) -> list[Raw]:
-        """See `Source`."""
+        """Implement `Source.poll`."""
         if self._clock.monotonic_ms() - self._looked_ms >= LOOK_MS:
             self._looked_ms = self._clock.monotonic_ms()
             self._read_new_partitions()

@@ -1,4 +1,4 @@
-"""What the commands share: where the cluster is, how answers are shown, and how an error reads.
+"""Parts that the commands share: where the cluster is, how answers are shown, and how an error reads.
 
 Exit codes: 0 done, 1 the cluster refused or failed, 2 the command line is wrong, 3 no broker answers, 130 interrupted.
 """
@@ -48,7 +48,7 @@ WIDE_GAP, NARROW_GAP = 3, 2
 
 
 PROGRESS_MS = 2_000
-"""How often a line says how far a long command is, where no terminal shows a bar."""
+"""Milliseconds between two lines of progress where no terminal shows a bar."""
 
 
 class CommandFailed(click.ClickException):
@@ -98,7 +98,7 @@ class Moment(click.ParamType[int]):
 
 @dataclass(frozen=True)
 class Target:
-    """Where a command goes: the bootstrap list and the ``-X`` settings."""
+    """Cluster that a command goes to: the bootstrap list and the ``-X`` settings."""
 
     bootstrap: str
     settings: Mapping[str, str] = field(repr=False)
@@ -276,7 +276,7 @@ def plain_errors(target: Target | None = None) -> Iterator[None]:
 
 
 _RIGHTS = ". Why it is so: strandline acl explain; to allow it, as one who may: strandline acl add"
-"""Where a right is missing."""
+"""Advice where a right is missing."""
 
 
 def _is_denied(error: StrandlineError) -> bool:
@@ -287,7 +287,7 @@ def _is_denied(error: StrandlineError) -> bool:
 
 
 def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:
-    """What to do when no broker answers."""
+    """Advice when no broker answers."""
     context = click.get_current_context(silent=True)
     profile = context.meta.get(_PROFILE) if context is not None else None
     by = f" (profile {profile})" if profile else ""

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from strandline.client.consumer import Consumer
 
 POLL_S = 0.2
-"""How soon Ctrl-C is noticed where nothing comes."""
+"""Seconds until Ctrl-C is noticed where no record comes."""
 
 COMMIT_MS = 1_000
-"""How often a member of a group commits what it has printed."""
+"""Milliseconds between two commits of what a member of a group has printed."""
 
 
 @click.command()
@@ -150,7 +150,8 @@ def _seek(
 
 
 def _before(consumer: Consumer, ends: dict[TopicPartition, int], until_ms: int) -> dict[TopicPartition, int]:
-    """Where each partition has its first record that is not older; its end where it has none."""
+    """Offset in each partition of the first record that is not older than `until_ms`; the partition's end where there
+    is none."""
     found = consumer.offsets_for_times(dict.fromkeys(ends, until_ms))
     return {place: end if (at := found[place]) is None else min(end, at.offset) for place, end in ends.items()}
 
@@ -165,21 +166,21 @@ class _Printing:
         self._out = sys.stdout.buffer
 
     def take(self, record: ConsumerRecord) -> None:
-        """Print it, if it fits."""
+        """Print the record, if it fits."""
         if self._wanted.fits(record):
             self._out.write(self._show(record))
             self.count += 1
 
     def flush(self) -> None:
-        """What was printed is to be seen."""
+        """Flush standard output, so that every printed record can be seen."""
         self._out.flush()
 
     def room(self, most: int | None) -> int:
-        """How many records may be asked for: no more than are to be printed, where each is."""
+        """Records to ask for: no more than are still to be printed, where every one read is printed."""
         return 500 if most is None or self._wanted.asks else min(most - self.count, 500)
 
     def words(self, read: int) -> str:
-        """How many were printed, of how many that were read."""
+        """Records printed, of those read, as words."""
         printed = plural(self.count, "record")
         return f"{printed} of {read:,}" if self._wanted.asks else printed
 
@@ -232,7 +233,7 @@ def _print_as_member(consumer: Consumer, topic: str, exit_at_end: bool, most: in
 
 
 class _Printed:
-    """How far each partition is printed and not yet committed."""
+    """Offsets printed and not yet committed, by partition."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.offsets: dict[TopicPartition, int] = {}
@@ -254,7 +255,7 @@ class _Printed:
         self._committed_ms = self._clock.monotonic_ms()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are committed, or another member's."""
+        """Drop partitions that are committed, or now belong to another member."""
         for place in partitions:
             self.offsets.pop(place, None)
 

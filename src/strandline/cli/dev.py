@@ -164,7 +164,7 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
 
 
 def _tell_how_to_connect(bootstrap: str, properties: Path, super_users: tuple[str, ...]) -> None:
-    """To a secure cluster: with our commands, with kcat, with Kafka's tools, with curl."""
+    """Print how to connect to a secure cluster: with our commands, with kcat, with Kafka's tools, with curl."""
     ca, pem = properties.with_name("ca.pem"), properties.with_name("client-dev.pem")
     by_kcat = properties.with_name(KCAT_FILE)
     logs_in = "SASL_SSL" in properties.read_text()

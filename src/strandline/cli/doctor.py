@@ -187,7 +187,7 @@ _MARKS = {
     SLOW: ("!", "costs:      "),
     UNCHECKED: ("?", "not known:  "),
 }
-"""Of each kind of finding: the mark before it, and what stands before its consequence."""
+"""Mark before each kind of finding, and the words before its consequence."""
 
 
 def _show(findings: list[Finding], nothing: str) -> None:

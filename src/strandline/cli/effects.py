@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def without_effect(admin: Admin, resource: ConfigResource, values: Mapping[str, str]) -> dict[str, str]:
-    """Those of the settings that do nothing yet, and why: the broker's documentation of its settings says so (an Apache
-    Kafka's says it of none).
+    """Settings among `values` that have no effect yet, each with the reason: the broker's documentation of its settings
+    says so (an Apache Kafka's says it of none).
 
     A dry run is about a topic that is not there; every topic's settings have the same documentation, so another one is
     asked for.
@@ -35,7 +35,7 @@ def without_effect(admin: Admin, resource: ConfigResource, values: Mapping[str, 
 
 
 def values_set(changes: Sequence[ConfigChange]) -> dict[str, str]:
-    """What the changes set, by name."""
+    """Values that the changes set, by name."""
     return {change.name: change.value for change in changes if change.operation == "set" and change.value is not None}
 
 

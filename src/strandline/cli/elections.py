@@ -77,7 +77,7 @@ def elect(
 
 
 def _is_shown(one: Election) -> bool:
-    """A partition that has the leader it should have is not shown."""
+    """False for a partition that has the leader it should have: it is not shown."""
     return one.error is not ErrorCode.ELECTION_NOT_NEEDED
 
 

@@ -156,7 +156,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
 
 
 def lag_words(committed: int | None, start: int | None, end: int | None) -> str:
-    """How far a group is behind in one partition, in words."""
+    """Lag of a group in one partition, in words."""
     if end is None or start is None:
         return "! no leader: unknown"
     if committed is None:
@@ -169,7 +169,7 @@ def lag_words(committed: int | None, start: int | None, end: int | None) -> str:
 
 
 def expired_unread(committed: int | None, start: int | None) -> int | None:
-    """How many offsets lie between what a group has committed and where the log begins by now; None: not known."""
+    """Offsets between what a group has committed and where the log begins by now; None: not known."""
     return None if committed is None or start is None else max(start - committed, 0)
 
 
@@ -229,7 +229,7 @@ def _document(
 
 
 def _bounds(admin: Admin, wanted: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where the logs begin and end; partitions without a leader, or deleted, are left out."""
+    """Start and end offsets of the logs; partitions without a leader, or deleted, are left out."""
     topics = set(admin.list_topics(include_internal=True))
     led = [
         TopicPartition(one.name, part.partition)

@@ -45,7 +45,7 @@ def http_option(command: F) -> F:
 
 
 def ask(node: str, path: str, cacert: str | None, body: bytes | None = None) -> bytes:
-    """What the page at `path` of a node's listener answers.
+    """Answer of the page at `path` of a node's listener.
 
     Raises:
         click.ClickException: nobody answers there, or something else than a node does.
@@ -69,7 +69,7 @@ def ask(node: str, path: str, cacert: str | None, body: bytes | None = None) -> 
 
 
 def ask_json(node: str, path: str, cacert: str | None, body: bytes | None = None) -> dict[str, Any]:
-    """As `ask`, for a page in JSON."""
+    """Answer of `ask`, parsed, for a page in JSON."""
     try:
         answer = read_json(ask(node, path, cacert, body))
     except ValueError:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from strandline.tools.lake.shape import Shape
 
 NAMESPACE = "strandline"
-"""Of Iceberg tables whose name nobody has given."""
+"""Namespace of Iceberg tables that were named without one."""
 
 READING: dict[str, Any] = {"isolation_level": "read_committed", "max_partition_fetch_bytes": 8 << 20}
 """Committed records alone; an answer of the size that writing Parquet makes worth while."""
@@ -353,7 +353,7 @@ def _sink(
 
 
 def _ends(target: Target, state: State) -> tuple[dict[tuple[str, int], int], str | None]:
-    """Where the topics end, for those that are the lake's; and why that is not known."""
+    """End offsets of the topics that are the lake's, and the reason where they are not known."""
     found: dict[tuple[str, int], int] = {}
     try:
         with admin_for(target) as admin:

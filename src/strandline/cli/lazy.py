@@ -13,7 +13,7 @@ from strandline.proto.extras import extra_of
 from strandline.proto.printable import printable_lines
 
 ENTRY_POINTS = "strandline.commands"
-"""Where packages above this one, and other people's, add commands: name = module:click_command."""
+"""Entry points by which packages above this one, and other people's, add commands: name = module:click_command."""
 
 
 INTERRUPTED = 130
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         return None if plugin is None else _load(plugin)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does it; Ctrl-C ends the program without a word, as a shell expects it of what SIGINT ended.
+        """Run the command as click does; Ctrl-C ends the program without a word, as a shell expects of SIGINT.
 
         An error may have words of others in it: they are made printable here, for every command. A library that is not
         installed is told with the extra that brings it.
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a hint at the name that was perhaps meant."""
+        """Find the command as click does, with a hint at the name that was perhaps meant."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -14,9 +14,9 @@ from strandline.cli.move import move
 from strandline.cli.repair import repair
 from strandline.cli.screen import echo
 from strandline.cli.verify import verify
+from strandline.log.batch import Record
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
-from strandline.log.records import Record
 
 
 @click.group()

@@ -25,7 +25,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 
 INTERVAL_S = 1.0
-"""Between two looks at how far it is."""
+"""Seconds between two checks of the progress."""
 
 _WORDS = {
     ErrorCode.LOG_DIR_NOT_FOUND: "the broker has no such directory in log.dirs, or it is offline",
@@ -74,7 +74,7 @@ def move(
 
 
 def _preview(admin: Admin, broker: int, tp: TopicPartition, path: str, output: str) -> None:
-    """Raises CommandFailed for a move that the broker would refuse."""
+    """Preview of the move. Raises CommandFailed for a move that the broker would refuse."""
     dirs = _dirs(admin, broker)
     target = next((one for one in dirs if one.path == path and one.error is None), None)
     if target is None:
@@ -110,7 +110,7 @@ def _named(one: LogDirDescription) -> str:
 
 
 def _there(admin: Admin, broker: int, tp: TopicPartition, path: str) -> bool:
-    """Raises CommandFailed where it neither is there nor on its way."""
+    """True if the replica is there. Raises CommandFailed where it neither is there nor on its way."""
     dirs = _dirs(admin, broker)
     if any(tp in one.moving and one.path == path for one in dirs):
         return False

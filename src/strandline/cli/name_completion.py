@@ -1,4 +1,4 @@
-"""What a shell completes: names of topics and groups, asked of the cluster that the command line names.
+"""Completion in shells: names of topics and groups, asked of the cluster that the command line names.
 
 Nothing is said and nothing raised here: who presses TAB where no broker answers gets no names, within a second or two.
 """
@@ -38,7 +38,7 @@ def group_names(context: click.Context, parameter: click.Parameter, incomplete: 
 
 
 def resource_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """What `strandline config ... KIND` may be about: topics, or the numbers of brokers."""
+    """Resources that `strandline config ... KIND` may be about: topics, or the numbers of brokers."""
     if context.params.get("kind") != "broker":
         return topic_names(context, parameter, incomplete)
 

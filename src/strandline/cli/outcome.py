@@ -1,4 +1,4 @@
-"""What a job that checks itself shows at its end: `strandline demo`, `strandline spark run`."""
+"""The result that a job which checks itself shows at its end: `strandline demo`, `strandline spark run`."""
 
 from __future__ import annotations
 

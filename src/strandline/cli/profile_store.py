@@ -16,7 +16,7 @@ from strandline.proto.errors import ConfigError
 BOOTSTRAP = "bootstrap.servers"
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-"""Where `strandline dev` is."""
+"""Address of `strandline dev`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUFFIX = ".properties"
@@ -31,7 +31,7 @@ class Profiles:
     """The profiles of one user of this machine."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        """In $XDG_CONFIG_HOME/strandline, or ~/.config/strandline."""
+        """Open the profiles in $XDG_CONFIG_HOME/strandline, or ~/.config/strandline."""
         config = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME") or Path.home()) / ".config")
         self._home = Path(config) / "strandline"
 
@@ -54,13 +54,13 @@ class Profiles:
             return None
 
     def use(self, name: str | None) -> None:
-        """From now on commands go by this one, or by none. Raises ConfigError."""
+        """Make commands go by this profile from now on, or by none (None). Raises ConfigError."""
         if name is not None:
             self.load(name)
         self._write(self._home / "profile", f"{name or ''}\n")
 
     def load(self, name: str) -> dict[str, str]:
-        """Its settings. Raises ConfigError."""
+        """Settings of a profile. Raises ConfigError."""
         from strandline.cluster.node.config_values import parse_properties
 
         path = self.path(name)

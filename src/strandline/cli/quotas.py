@@ -183,7 +183,7 @@ def _change(
 
 
 def _shown(entity: QuotaEntity) -> tuple[str, ...]:
-    """How a table shows user, client.id and ip."""
+    """User, client.id and ip, as a table shows them."""
     return tuple("" if name is None else name or "(default)" for name in entity)
 
 

@@ -1,4 +1,4 @@
-"""Which records `strandline consume` prints: by key, value and headers, as text or as a pattern."""
+"""The filter of `strandline consume`: records are printed by key, value and headers, as text or as a pattern."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def filter_options(command: F) -> F:
 
 @dataclass(frozen=True)
 class RecordFilter:
-    """What a record has to be like. Key, value and headers must fit, each; what is not asked for fits.
+    """Conditions on a record. Key, value and headers must fit, each; what is not asked for fits.
 
     A pattern sees bytes that are no UTF-8 as lone surrogates, which only such a pattern would find.
     """
@@ -87,7 +87,7 @@ class RecordFilter:
 
     @property
     def asks(self) -> bool:
-        """Something is asked for."""
+        """True if something is asked for."""
         return self != RecordFilter()
 
     def fits(self, record: ConsumerRecord) -> bool:

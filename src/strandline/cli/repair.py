@@ -67,7 +67,7 @@ def repair(directory: str, *, yes: bool, dry_run: bool, output: str) -> None:
 
 
 def _rehearse(path: str) -> tuple[Plan, list[Change]]:
-    """What is to be done, and what each file becomes by it: the repair itself, over a disk that changes nothing."""
+    """Plan of the repair, and each file before and after: the repair itself, over a disk that changes nothing."""
     from strandline.log.overlay import OverlayDisk
     from strandline.log.verify.repair import Repair, plan
 

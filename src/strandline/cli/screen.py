@@ -1,4 +1,4 @@
-"""Where commands write: the one place through which text reaches a terminal, made printable (rule A29)."""
+"""Output of commands: the one place through which text reaches a terminal, made printable (rule A29)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.proto.printable import printable_lines
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None) -> None:
-    """A line, or several. Names in it may be anybody's."""
+    """Print a line, or several, made printable: names in it may be anybody's. Names in it may be anybody's."""
     click.echo(printable_lines(str(text)), err=err, nl=nl, file=file)  # rule A29/lines-as-they-come
 
 
@@ -20,10 +20,10 @@ def say(text: object, **style: Any) -> None:
 
 
 def draw(text: str) -> None:
-    """What this program has drawn itself, colours and all: whoever draws makes each piece printable."""
+    """Print text that this program has drawn itself, colours and all; the caller has made each piece printable."""
     click.echo(text, nl=False)
 
 
 def confirm(question: str, **options: Any) -> bool:
-    """Ask; the question may name what others named."""
+    """Ask a question, made printable, for it may name what others named."""
     return click.confirm(printable_lines(question), **options)

@@ -144,7 +144,7 @@ def _sums(segments: list[StoredSegment]) -> tuple[object, ...]:
 
 
 def _document(found: Inspected) -> dict[str, Any]:
-    """For programs. Positions, offsets and times are null where none is meant."""
+    """JSON document for programs. Positions, offsets and times are null where none is meant."""
     return {
         "partitions": [
             {

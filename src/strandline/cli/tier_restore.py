@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from strandline.tools.tier_restore import Wanted
 
 REQUEST_MS = 300_000
-"""For the creation: the broker reads every sidecar before it answers."""
+"""Timeout of the creation, in milliseconds: the broker reads every sidecar before it answers."""
 
 SERVED_S = 60.0
-"""So long the new leaders may take to begin."""
+"""Seconds that the new leaders may take to begin."""
 
 
 def store_settings(_context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -135,7 +135,7 @@ def restore(
 
 
 class _Stores:
-    """Where objects are taken from, and where they go."""
+    """Stores that objects are taken from, and put into."""
 
     def __init__(
         self,

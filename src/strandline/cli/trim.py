@@ -103,7 +103,7 @@ def _goals(
     before: int | None,
     groups: tuple[str, ...],
 ) -> dict[TopicPartition, int]:
-    """Where each log is to begin; a partition that must stay as it is has none."""
+    """New start offset of each log; a partition that must stay as it is has none."""
     if before_offset is not None:
         return dict.fromkeys(wanted, before_offset)
     if before is not None:

@@ -65,7 +65,7 @@ def verified(directory: str) -> Verified:
 
 
 def look_through(path: str) -> Verified:
-    """As `verified`, for a caller that has the lock and keeps recovery quiet."""
+    """Verify as `verified` does, for a caller that has the lock and keeps recovery quiet."""
     from strandline.cluster.node.inspection import QuorumInspection
     from strandline.log.overlay import OverlayDisk
     from strandline.log.verify.directory import Verification
@@ -79,7 +79,7 @@ def look_through(path: str) -> Verified:
 def read_lock(path: str) -> Iterator[None]:
     """No process writes to the directory meanwhile. Raises DirectoryInUse, DiskError."""
     from strandline.log.disk import LOCK_FILE
-    from strandline.log.real_lock import RealLock
+    from strandline.log.real_disk import RealLock
 
     lock = RealLock.take_to_read(path)
     try:
@@ -94,7 +94,7 @@ def read_lock(path: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What recovery says in a node's log is said by the findings here."""
+    """Silence recovery's lines in the log, for the findings say the same."""
     import structlog
 
     before = structlog.get_config()
@@ -106,7 +106,7 @@ def quiet() -> Iterator[None]:
 
 
 def document(found: Verified) -> dict[str, Any]:
-    """For programs. Positions and offsets are null where none is meant."""
+    """JSON document for programs. Positions and offsets are null where none is meant."""
     return {
         "directory": found.path,
         "cluster_id": None if found.meta is None else found.meta.cluster_id,
@@ -132,11 +132,11 @@ _LABELS = {
     "ignore": "is left",
     "believe": "BELIEVED",
 }
-"""What becomes of a flaw at the next start, for people."""
+"""Effect of the next start on a flaw, in words."""
 
 
 def place_of(flaw: Flaw) -> str:
-    """Where in the file, in brackets."""
+    """Place of a flaw in its file, in brackets."""
     places = [
         f"byte {flaw.position:,}" if flaw.position >= 0 else "",
         f"offset {flaw.offset}" if flaw.offset >= 0 else "",
@@ -147,7 +147,7 @@ def place_of(flaw: Flaw) -> str:
 
 
 def show(found: Verified) -> None:
-    """For people."""
+    """Print the findings for people."""
     for flaw in found.flaws:
         echo(f"! {flaw.file}{place_of(flaw)}: {flaw.found}")
         echo(f"    {_LABELS[flaw.at_start]}: {flaw.does}")

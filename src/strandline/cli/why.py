@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _KEY_SHOWN = 200
 
 ANSWER_MS = 10_000
-"""How long a batch is asked for: a leader that has a damaged one may be about to be replaced."""
+"""Milliseconds to ask for a batch: a leader that has a damaged one may be about to be replaced."""
 
 
 @click.command()

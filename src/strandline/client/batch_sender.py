@@ -14,8 +14,7 @@ from strandline.client.producer_batch import Answer, LoopResults, ProducerBatch
 from strandline.client.sender import PartitionQueue, Sequencer
 from strandline.client.session import Session
 from strandline.client.types import Ack
-from strandline.log.batch import Buffer, parse_header, with_producer
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import Buffer, RecordBatchBuilder, parse_header, with_producer
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition

@@ -34,9 +34,17 @@ from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, EpochEnd, NodeInfo
-from strandline.log.batch import HEADER_SIZE, BatchHeader, BatchJudge, CutOff, check_content
+from strandline.log.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    BatchJudge,
+    CutOff,
+    check_content,
+    decode_columns,
+    decode_records,
+    decode_records_as,
+)
 from strandline.log.columns import RecordColumns
-from strandline.log.records import decode_columns, decode_records, decode_records_as
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition

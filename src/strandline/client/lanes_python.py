@@ -14,8 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from strandline.log.batch import HEADER_SIZE
-from strandline.log.records import RECORD_OVERHEAD_BYTES
+from strandline.log.batch import HEADER_SIZE, RECORD_OVERHEAD_BYTES
 from strandline.log.records_python import append
 
 _INT32_MAX = 2**31 - 1

@@ -19,9 +19,8 @@ from strandline.client.lanes import Memory, OpenBatch, RecordSlot
 from strandline.client.loop_thread import Gate, SteppedOut, end_where_forked, interrupted, refused
 from strandline.client.tasks import log
 from strandline.client.types import Ack
-from strandline.log.batch import finish_batch, with_producer
+from strandline.log.batch import RecordBatchBuilder, decode_records, finish_batch, with_producer
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.ids import TopicPartition
 
 SEQUENCE_MASK = 0x7FFFFFFF

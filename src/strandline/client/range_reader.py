@@ -27,9 +27,8 @@ from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
 from strandline.client.unclosed import watch
-from strandline.log.batch import BatchHeader, check_content
+from strandline.log.batch import BatchHeader, check_content, decode_columns
 from strandline.log.columns import RecordColumns
-from strandline.log.records import decode_columns
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition

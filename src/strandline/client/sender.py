@@ -40,8 +40,8 @@ from strandline.client.producer_batch import (
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import Header, NodeInfo
+from strandline.log.batch import RECORD_OVERHEAD_BYTES, RecordBatchBuilder
 from strandline.log.compression import Codec
-from strandline.log.records import RECORD_OVERHEAD_BYTES, RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import TopicPartition

@@ -1,4 +1,4 @@
-/* A thread that syncs files and never takes the interpreter's lock: the twin of sync_thread.py for small groups.
+/* A thread that syncs files and never takes the interpreter's lock: the twin of real_sync.SyncThread for small groups.
  *
  * The event loop gives it one group at a time (`begin`) and is told of the end by a descriptor that becomes readable
  * (`fileno`), or in `begin` itself where it waits a moment for it. A call that never returns keeps this thread, and

@@ -1,25 +1,43 @@
-"""Record batches v2: Kafka's unit of writing, sending and storing. Only the 61-byte header is looked at here.
-
-`BatchJudge` says whether bytes are the whole valid batch that must stand at a place: recovery, `log dump`,
-`log verify`, followers, compaction, backups and consumers ask it, each with bounds of its own.
+"""Record batches v2, Kafka's unit of writing, sending and storing, and the records inside.
 
 A batch is never encoded anew on its way: base offset and leader epoch stand outside the CRC, so a leader sets both in
 the receive buffer and writes that to disk as it is (KIP-98 for the format; rule P1).
+
+`BatchJudge` says whether bytes are the whole valid batch that must stand at a place: recovery, `log dump`,
+`log verify`, followers, compaction, backups and consumers ask it, each with bounds of its own. `check_client_batches`
+adds what only a producer's batch must hold.
+
+Records are encoded by a compiled codec (`_records.c`) where the installation could build it, else by its twin in Python
+(`records_python.py`), which is about ten times slower and means the same.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypedDict, TypeVar, Unpack
 
 from crc32c import crc32c
 
-from strandline.log.compression import Codec, compress
-from strandline.log.config import BATCH_BYTES_MAX, INT64_MAX
+from strandline.log.compression import MAX_DECOMPRESSED_BYTES, Codec, compress, decompress
+from strandline.log.config import BATCH_BYTES_MAX, INT64_MAX, LogConfig
+from strandline.log.records_python import INT64, decode_varint, encode_varint
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
+try:
+    from strandline.log._records import append, check, columns, decode
+
+    COMPILED = True
+except ImportError:  # there was no compiler at the installation
+    from strandline.log.records_python import append, check, columns, decode
+
+    COMPILED = False
+"""Whether the compiled codec is in use."""
+
+T = TypeVar("T", bound=tuple[object, ...])
+
+Headers = Sequence[tuple[str, bytes | None]]
 Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -40,6 +58,9 @@ DELETE_HORIZON_BIT = 0x40
 """Set by compaction alone: the base timestamp says when the batch's tombstones may go (KIP-534)."""
 
 NO_TIMESTAMP = -1
+
+RECORD_OVERHEAD_BYTES = 21
+"""The most that one record adds beside key, value and headers: five varints, attributes and the header count."""
 
 CRC_START = 21
 """The CRC covers a batch from its attributes to its end."""
@@ -386,3 +407,335 @@ def _headed(batch: bytearray, *fields: int, base_offset: int = 0, leader_epoch: 
     HEADER.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD, leader_epoch, MAGIC, 0, *fields)
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return batch
+
+
+class Record(NamedTuple):
+    """One record as a reader sees it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class BatchFields(TypedDict, total=False):
+    """Fields of a new batch that its records do not decide: see `assemble_batch` for the defaults."""
+
+    base_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+    control: bool
+    timestamp_type: int
+
+
+class RecordBatchBuilder:
+    """Collects records into one batch. `size_bytes` is the size of that batch before compression, header included."""
+
+    __slots__ = ("_base_timestamp", "_codec", "_max_timestamp", "_records", "count", "size_bytes")
+
+    def __init__(self, codec: Codec = Codec.NONE) -> None:
+        self._codec = codec
+        self._records = bytearray()
+        self._base_timestamp = 0
+        self._max_timestamp = -1
+        self.count = 0
+        self.size_bytes = HEADER_SIZE
+
+    def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """Add one record after the others."""
+        count = self.count
+        if count == 0:
+            self._base_timestamp = timestamp_ms
+        self._max_timestamp = max(self._max_timestamp, timestamp_ms)
+        self.size_bytes += append(self._records, timestamp_ms - self._base_timestamp, count, key, value, headers)
+        self.count = count + 1
+
+    def build(self, **fields: Unpack[BatchFields]) -> bytearray:
+        """The whole batch. Raises ValueError when nothing was appended."""
+        if not self.count:
+            raise ValueError("a batch holds at least one record")
+        return assemble_batch(
+            self._records,
+            count=self.count,
+            last_offset_delta=self.count - 1,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            codec=self._codec,
+            **fields,
+        )
+
+
+def encode_records(records: Iterable[Record], *, base_offset: int, base_timestamp: int) -> bytearray:
+    """The body of a batch that holds these records, at their own offsets: there may be gaps between them."""
+    body = bytearray()
+    for offset, timestamp_ms, key, value, headers in records:
+        append(body, timestamp_ms - base_timestamp, offset - base_offset, key, value, headers)
+    return body
+
+
+_PLAIN = (None,) * 5
+_IN_ORDER = (0, 1, 2, 3, 4)
+
+
+def build_batch(records: Iterable[Record], *, codec: Codec = Codec.NONE, **fields: Unpack[BatchFields]) -> bytearray:
+    """A batch of `records` in their order; their own offsets are not looked at (they become base_offset + 0, 1, 2...).
+
+    Raises ValueError when there is no record.
+    """
+    builder = RecordBatchBuilder(codec)
+    for record in records:
+        builder.append(record.timestamp_ms, record.key, record.value, record.headers)
+    return builder.build(**fields)
+
+
+def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+    """Every record of this one whole batch. The CRC is not checked (`verify_crc` does that).
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE or INVALID_RECORD for records that do not parse or a count that is not theirs;
+            MESSAGE_TOO_LARGE for data that unpack to more than `max_bytes`; UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    return decode_records_as(Record, _PLAIN, _IN_ORDER, parse_header(batch), batch, max_bytes)
+
+
+def decode_records_as(
+    kind: type[T],
+    template: tuple[object, ...],
+    slots: tuple[int, ...],
+    header: BatchHeader,
+    batch: Buffer,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> list[T]:
+    """The records as instances of a named tuple of one's own: `template` holds its items, and at `slots` stand offset,
+    timestamp, key, value and headers of each record. Raises as `decode_records`.
+    """
+    data = unpacked(header, batch, max_bytes)
+    fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
+    try:
+        records, position = decode(
+            data, header.count, header.base_offset, header.base_timestamp, fixed_timestamp, kind, template, slots
+        )
+    except ValueError as error:
+        raise unreadable(header, error) from error
+    if position != len(data):
+        raise left_over(len(data) - position)
+    return records
+
+
+def decode_columns(
+    arrays: tuple[bytearray, ...],
+    header: BatchHeader,
+    batch: Buffer,
+    low: int,
+    high: int,
+    *,
+    with_headers: bool,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> int:
+    """Append a batch's records with offsets in [low, high) to columns (`strandline.log.columns`); how many they are.
+
+    Raises as `decode_records`; the columns are then as they were.
+    """
+    data = unpacked(header, batch, max_bytes)
+    fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    try:
+        rows, position = columns(
+            arrays, data, header.count, base_offset, base_timestamp, fixed_timestamp, low, high, with_headers
+        )
+    except ValueError as error:
+        raise unreadable(header, error) from error
+    if position != len(data):
+        raise left_over(len(data) - position)
+    return rows
+
+
+def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:
+    """Whether every reader will be able to read this batch: its records parse, are as many as the header says, and are
+    numbered without gaps, as a producer's are.
+
+    Raises:
+        KafkaError: INVALID_RECORD; MESSAGE_TOO_LARGE when the records unpack to more than `max_bytes`.
+    """
+    try:
+        data = unpacked(header, batch, max_bytes)
+    except KafkaError as error:
+        if error.code is ErrorCode.CORRUPT_MESSAGE:  # the CRC held: sending it again cannot help
+            raise KafkaError(ErrorCode.INVALID_RECORD, error.message) from error
+        raise
+    try:
+        position = check(data, header.count)
+    except ValueError as error:
+        raise unreadable(header, error) from error
+    if position != len(data):
+        raise left_over(len(data) - position)
+
+
+def unpacked(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes | memoryview:
+    """The records of a batch, out of their codec. Raises KafkaError as `decompress`."""
+    packed = memoryview(batch)[HEADER_SIZE : header.size]
+    codec = header.codec
+    return decompress(codec, packed, max_bytes) if codec else packed
+
+
+def shift_timestamps(records: Buffer, count: int, by_ms: int) -> bytearray:
+    """The records of a batch whose base timestamp becomes later by so much: at their times, as they were.
+
+    Raises:
+        ValueError: they do not parse.
+        OverflowError: a record's time is too far from the new base timestamp.
+    """
+    data = bytes(records)
+    decode(data, count, 0, 0, None, Record, _PLAIN, _IN_ORDER)
+    shifted, position = bytearray(), 0
+    for _ in range(count):
+        size, start = decode_varint(data, position)
+        position = start + size
+        delta, behind = decode_varint(data, start + 1)
+        if delta - by_ms not in INT64:
+            raise OverflowError(f"a time that is {delta - by_ms} ms from its batch's")
+        body = data[start : start + 1] + encode_varint(delta - by_ms) + data[behind:position]
+        shifted += encode_varint(len(body))
+        shifted += body
+    return shifted
+
+
+def unreadable(header: BatchHeader, error: Exception) -> KafkaError:
+    """The error for records that do not parse, by what the codec says."""
+    return KafkaError(ErrorCode.INVALID_RECORD, f"a record does not parse: {error}", base_offset=header.base_offset)
+
+
+def left_over(size: int) -> KafkaError:
+    """The error for bytes that are no record."""
+    return KafkaError(ErrorCode.INVALID_RECORD, "bytes left after the last record", bytes_left=size)
+
+
+def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) -> list[BatchHeader]:
+    """The headers of a client's batches, each found fit to be written at the wall time `now_ms`.
+
+    Raises:
+        KafkaError: MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD,
+            INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT or INVALID_TXN_STATE.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    end = len(batches)
+    earliest_ms, latest_ms = 0, INT64_MAX
+    if not config.log_append_time:  # else the leader sets its own time
+        earliest_ms, latest_ms = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
+    while position < end:
+        header = parse_header(batches, position)
+        size = header[1] + OVERHEAD
+        if size > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch takes {size} bytes, and max.message.bytes of the topic is {config.max_message_bytes}: "
+                "raise that, or send smaller batches or records",
+                size=size,
+                max_message_bytes=config.max_message_bytes,
+            )
+        if size > end - position:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=size, bytes_left=end - position
+            )
+        if header[0] != 0:
+            raise _invalid("a client's batch begins at offset 0: the leader gives the offsets", base_offset=header[0])
+        batch = batches[position : position + size]  # rule E5/fields-before-crc
+        # rule E5/clients-crc-is-believed
+        verify_crc(batch)  # first: a bit that flipped on the way is no field that the client has written
+        _check_fields(header)
+        # By the first record and the newest; a record without a time (-1) always passes.
+        if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
+            raise _invalid_timestamp(header, config, now_ms)
+        check_records(header, batch, config.unpacked_bytes_max)
+        if config.compacted:  # rule B20/records-without-a-key
+            _check_keys(header, batch, config.unpacked_bytes_max)
+        headers.append(header)
+        position += size
+    if not headers:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no batch to append")
+    if end > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batches take {end} bytes, and segment.bytes of the topic is {config.segment_bytes}: raise that, or "
+            "lower batch.size of the producer",
+            size=end,
+            segment_bytes=config.segment_bytes,
+        )
+    return headers
+
+
+def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> list[BatchHeader]:
+    """The headers of batches that a leader sent: whole, holding their CRC, following on `offset`, of epochs not below
+    `epoch`. Sequences are the leader's business.
+
+    Raises KafkaError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE.
+    """
+    judge = BatchJudge(offset, epoch)
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(batches):
+        header, _ = judge.whole(batches, position)
+        judge.follow(header)
+        headers.append(header)
+        position += header.size
+    if not headers:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
+    return headers
+
+
+def gap_from(batches: memoryview, first: BatchHeader, offset: int) -> memoryview:
+    """A copy of a leader's batches whose first one, a gap around `offset`, begins there. Each replica compacts by
+    itself, so that the leader's gap may begin before the end of a follower's log.
+
+    Raises KafkaError (CORRUPT_MESSAGE) where that batch is not whole.
+    """
+    BatchJudge(first.base_offset).whole(batches)
+    rest = gap_batch(offset, first.last_offset, first.leader_epoch)
+    rest += batches[first.size :]
+    return memoryview(rest)
+
+
+def _invalid_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TIMESTAMP,
+        "the time of a record lies too far from the broker's: message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms say how far it may",
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        now_ms=now_ms,
+        before_max_ms=config.timestamp_before_max_ms,
+        after_max_ms=config.timestamp_after_max_ms,
+    )
+
+
+def _check_fields(header: BatchHeader) -> None:
+    attributes = header[5]
+    if header[12] != header[6] + 1:
+        raise _invalid("count and last offset delta disagree", count=header[12], last_offset_delta=header[6])
+    if attributes & CONTROL_BIT:
+        raise _invalid("clients may not write control batches")
+    if attributes & DELETE_HORIZON_BIT:
+        raise _invalid("clients may not say when tombstones go: compaction does")
+    if attributes & CODEC_MASK > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {attributes & CODEC_MASK} is not known")
+    # Without a producer id, epoch and sequence mean nothing: franz-go and aiokafka leave 0 there.
+    if header[9] >= 0 and (header[10] < 0 or header[11] < 0):
+        raise _invalid("a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11])
+    if attributes & TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served: this producer has begun none here")
+
+
+def _check_keys(header: BatchHeader, batch: memoryview, unpacked_max: int) -> None:
+    """Compaction goes by keys: a record without one would stay for ever, or go at once (KIP-467 for the answer)."""
+    for record in decode_records(batch, unpacked_max):
+        if record.key is None:
+            raise _invalid("a compacted topic takes no record without a key", record=record.offset, count=header.count)
+
+
+def _invalid(message: str, **figures: int) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message, **figures)

@@ -117,6 +117,11 @@ class LogConfig:
     """`producer.id.expiration.ms`: a producer that has not appended for so long is forgotten."""
 
     @property
+    def log_append_time(self) -> bool:
+        """Whether the leader sets the timestamps of records (`message.timestamp.type` is LogAppendTime)."""
+        return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @property
     def unpacked_bytes_max(self) -> int:
         """What the records of one batch may unpack to."""
         return UNPACKED_FACTOR * self.max_message_bytes

@@ -58,6 +58,9 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+METADATA_DIRECTORY = "__cluster_metadata-0"
+"""The quorum's own log lies in the same place and is not the broker's."""
+
 LOCK_FILE = ".lock"
 """The file in a data directory by which its lock is held (Kafka's name for its own). It is never renamed or deleted:
 whoever then made it anew would hold another lock."""

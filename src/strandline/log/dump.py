@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from strandline.log.batch import CRC_START, HEADER_SIZE, BatchHeader, BatchJudge, check_content
+from strandline.log.batch import CRC_START, HEADER_SIZE, BatchHeader, BatchJudge, Record, check_content, decode_records
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -27,11 +27,16 @@ from strandline.log.checkpoints import (
     decode_properties,
 )
 from strandline.log.disk import Disk, File, read_file
-from strandline.log.index import ENTRY_BYTES, TIME_ENTRY_BYTES
 from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
-from strandline.log.records import Record, decode_records
 from strandline.log.scan import find_batch_after, only_zeros
-from strandline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from strandline.log.segment import (
+    ENTRY_BYTES,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_ENTRY_BYTES,
+    TIME_INDEX_SUFFIX,
+)
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
 
 _INDEX_ENTRY = struct.Struct(">II")

@@ -14,13 +14,12 @@ event loop in between:
 
 from __future__ import annotations
 
-from strandline.log.beginning import lacks_producers
 from strandline.log.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.loading import FUTURE, aside_name
 from strandline.log.log_dir import LogDir
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
 from strandline.log.recovery import open_log
 from strandline.proto.ensure import ensure
 from strandline.proto.errors import CorruptLogError, NoSpaceLeft, StorageError
@@ -64,7 +63,7 @@ class FutureLog:
         """Where it begins, and with the producers of what lies before: no batch tells of them (schedule 86)."""
         copy, start = self.log, current.log_start_offset
         copy.truncate_fully_and_start_at(start)
-        if not lacks_producers(current):  # rule B24/moved-logs-forget-deleted-records
+        if not current.lacks_producers():  # rule B24/moved-logs-forget-deleted-records
             copy.producers = current.snapshots.load(current.segments, start, int(self._clock.monotonic_ms()))
             copy.must_sync([], [copy.snapshots.write(start, copy.producers)], [])
 

@@ -10,11 +10,11 @@ import structlog
 
 from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskFull, File, read_file
+from strandline.log.disk import METADATA_DIRECTORY, Disk, DiskFull, File, read_file
 from strandline.log.findings import NOTHING_LEFT, Findings, LogCondition, RecoveryFinding
 from strandline.log.log_state import IndexCache
+from strandline.log.offset_checkpoints import LastLife, OffsetCheckpoints
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife, Promises
 from strandline.log.recovery import ExaminedLog
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.proto.errors import CorruptLogError, StorageError, StrandlineError
@@ -23,9 +23,6 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.log")
-
-METADATA_DIRECTORY = "__cluster_metadata-0"
-"""The quorum's own log lies in the same place and is not the broker's."""
 
 LOGS_IN_ONE_SYNC = 256
 """While they are loaded: what is written again keeps its descriptor until it is synced."""
@@ -89,7 +86,7 @@ class Loading:
         clock: Clock,
         config: LogConfig,
         *,
-        promises: Promises,
+        checkpoints: OffsetCheckpoints,
         cache: IndexCache,
         rewriting: Rewriting | None,
     ) -> None:
@@ -98,7 +95,7 @@ class Loading:
         self._directory = directory
         self._clock = clock
         self._config = config
-        self._promises = promises
+        self._checkpoints = checkpoints
         self._cache = cache
         self._rewriting = rewriting
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -123,7 +120,7 @@ class Loading:
             if self._rewriting is not None and len(examined) % LOGS_IN_ONE_SYNC == 0:
                 self._rewriting.sync()
         # schedule 48/missing-directory-is-silent
-        for tp in self.findings.add_missing(tp for tp in self._promises.proven() if tp not in examined):
+        for tp in self.findings.add_missing(tp for tp in self._checkpoints.proven() if tp not in examined):
             self._tell_lacking(tp, "its directory is missing", 0)
         self.keep_findings()  # schedule 45/cut-before-it-is-noted
         for tp, one in examined.items():
@@ -141,11 +138,11 @@ class Loading:
     def _finish_deletions(self, names: list[str], present: Mapping[TopicPartition, str]) -> None:
         """What an earlier life was told to delete, or set aside as stray: first no checkpoint may miss it any more."""
         aside = {name.rpartition(".")[0] for name in names}
-        for tp in self._promises.proven():
+        for tp in self._checkpoints.proven():
             if tp not in present and aside_stem(tp) in aside:
-                self._promises.forget(tp)
+                self._checkpoints.forget(tp)
         try:
-            self._promises.write_forgotten()
+            self._checkpoints.write_forgotten()
         except DiskFull as error:
             log.warning("deleted partitions are still named by the checkpoints", error=str(error))
         for name in names:
@@ -156,7 +153,7 @@ class Loading:
 
     def examine(self, tp: TopicPartition, path: str, left: LastLife) -> ExaminedLog | None:
         """What a partition's directory holds; None if it cannot be used, or never held anything."""
-        promises = self._promises
+        checkpoints = self._checkpoints
         topic_id: TopicId | None = ZERO_UUID
         restore_names(self._disk, path)
         try:
@@ -173,11 +170,11 @@ class Loading:
                 config=self._config,
                 last_life=replace(
                     left,
-                    recovery_point=promises.recovery_points.get(tp, 0),
-                    high_watermark=promises.high_watermarks.get(tp, 0),
-                    log_start_offset=promises.log_starts.get(tp, 0),
-                    start_claimed=promises.starts_claimed.get(tp, 0),
-                    start_is_known=promises.starts_are_known,
+                    recovery_point=checkpoints.recovery_points.get(tp, 0),
+                    high_watermark=checkpoints.high_watermarks.get(tp, 0),
+                    log_start_offset=checkpoints.log_starts.get(tp, 0),
+                    start_claimed=checkpoints.starts_claimed.get(tp, 0),
+                    start_is_known=checkpoints.starts_are_known,
                 ),
                 rewriting=self._rewriting,
             )
@@ -186,8 +183,9 @@ class Loading:
             return None
         end = Offset(examined.log_end_offset)
         # rule B31/lost-promises-are-no-doubt
-        condition = LogCondition.CUT if examined.is_cut or promises.in_doubt else LogCondition.INTACT
-        if end < promises.durable_end(tp):  # schedule 48/short-log-is-whole, schedule 48/clean-mark-covers-everything
+        condition = LogCondition.CUT if examined.is_cut or checkpoints.in_doubt else LogCondition.INTACT
+        # schedule 48/short-log-is-whole, schedule 48/clean-mark-covers-everything
+        if end < checkpoints.durable_end(tp):
             condition = LogCondition.LACKING
             self._tell_lacking(tp, "it ends too early", end)
         elif examined.is_cut:
@@ -210,7 +208,7 @@ class Loading:
             if self._rewriting is not None:
                 self._rewriting.whole(metadata)  # rule A9/topic-id-not-written-again
             plog.must_sync([], [metadata], [plog.directory, self._directory])
-        plog.cleaned_to = self._promises.cleaned_to(plog)
+        plog.cleaned_to = self._checkpoints.cleaned_to(plog)
         self.logs[tp] = plog
         found = RecoveryFinding(plog.topic_id, plog.log_end_offset, plog.latest_epoch, LogCondition.INTACT)
         self.findings.add(tp, found)
@@ -227,7 +225,7 @@ class Loading:
             return decode_partition_metadata(file, data)
         except CorruptLogError:
             power_was_cut = not left.same_boot and not left.clean
-            if not self._promises.durable_end(tp) and (power_was_cut or not self._holds_data(path)):
+            if not self._checkpoints.durable_end(tp) and (power_was_cut or not self._holds_data(path)):
                 return None
             raise
 
@@ -261,5 +259,5 @@ class Loading:
             partition=str(tp),
             found=what,
             log_end=end,
-            durable_once=self._promises.durable_end(tp),
+            durable_once=self._checkpoints.durable_end(tp),
         )

@@ -16,18 +16,28 @@ from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     LOG_STARTS,
     META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
     PARTITION_METADATA,
     MetaProperties,
     encode_clean_shutdown,
     encode_partition_metadata,
 )
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskError, DiskFull, File, delete_directory, read_file, write_file_durably
+from strandline.log.disk import (
+    METADATA_DIRECTORY,
+    Disk,
+    DiskError,
+    DiskFull,
+    File,
+    delete_directory,
+    read_file,
+    write_file_durably,
+    write_synced,
+)
 from strandline.log.findings import Findings, LogCondition
-from strandline.log.lives import Boots, Lives, take_clean_mark
+from strandline.log.incarnations import Boots, Incarnations, take_clean_mark
 from strandline.log.loading import (
     DELETED,
-    METADATA_DIRECTORY,
     ROTTEN,
     STRAY,
     Loading,
@@ -36,13 +46,14 @@ from strandline.log.loading import (
     sync_logs,
 )
 from strandline.log.log_state import IndexCache
+from strandline.log.offset_checkpoints import OffsetCheckpoints
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import Promises
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, NoSpaceLeft, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, Offset, TopicId, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report, Together, spawn
 
@@ -84,6 +95,14 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
         ) from None
 
 
+RETRY_S = 1.0
+"""After a write of raised log starts that failed (a full disk most likely). Who waits for it waits until its own time
+is over."""
+
+TEMPORARY = ".next.tmp"
+"""Ends the names of files that are not checkpoints yet. Those of a blocking write are others: both may be under way."""
+
+
 class LogDir:
     """All partitions' logs of a node that lie in one directory (`LogDirs` has them all).
 
@@ -108,10 +127,10 @@ class LogDir:
         """What this start found, until the controller has it."""
         self.found: Counter[LogCondition] = Counter()
         """How many logs this start found in which condition."""
-        self.lives: Lives
+        self.incarnations: Incarnations
         self._clock = clock
         self.cache = IndexCache()
-        self._promises: Promises
+        self._checkpoints: OffsetCheckpoints
         self._deletions: dict[asyncio.Task[None], PartitionLog] = {}
         self._taking_out, self._unlinking = asyncio.Lock(), asyncio.Lock()
         self._settled = Together(self._settle)
@@ -136,7 +155,7 @@ class LogDir:
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """As checkpointed: never above what is durable here."""
-        return self._promises.high_watermarks
+        return self._checkpoints.high_watermarks
 
     @classmethod
     def open(
@@ -178,9 +197,9 @@ class LogDir:
         boots = Boots(disk, self.path)
         self.fresh_boot = boots.fresh
         boots.note_used()
-        self.lives = Lives(disk, self.path)
-        self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path, self.lives)
-        self._promises = Promises(disk, self.path)
+        self.incarnations = Incarnations(disk, self.path)
+        self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path, self.incarnations)
+        self._checkpoints = OffsetCheckpoints(disk, self.path)
         clean = self.clean_shutdown_broker_epoch is not None  # rule E5/every-stop-was-clean
         if not clean and not self.fresh_boot:
             self.rewriting = Rewriting(disk)
@@ -189,7 +208,7 @@ class LogDir:
             self.path,
             self._clock,
             self.default_config,
-            promises=self._promises,
+            checkpoints=self._checkpoints,
             cache=self.cache,
             rewriting=self.rewriting,
         )
@@ -202,14 +221,14 @@ class LogDir:
         self.logs, self.offline = loading.logs, loading.offline
         self.write_forgotten()
         for plog in self.logs.values():
-            self._keep_promises(plog)
+            self._watch_cuts(plog)
 
     # ------------------------------------------------------------------ what the controller hears
 
     def begin_life(self, incarnation_id: UUID) -> tuple[UUID, ...]:
-        """A process is about to register: the ids that its registration sends (`Lives.ids`). Raises DiskError."""
-        self.lives.begin(incarnation_id)
-        return self.lives.ids
+        """A process is about to register: its registration sends these ids (`Incarnations.ids`). Raises DiskError."""
+        self.incarnations.begin(incarnation_id)
+        return self.incarnations.ids
 
     def distrust(self) -> None:
         """The directory is an older copy, or comes from elsewhere: its logs prove nothing. Raises DiskError."""
@@ -220,7 +239,7 @@ class LogDir:
     def registered(self, incarnation_id: UUID) -> None:
         """The registration that told of the findings is committed. Raises DiskError."""
         self.findings.committed()
-        self.lives.registered(incarnation_id)
+        self.incarnations.registered(incarnation_id)
 
     # ------------------------------------------------------------------ making and deleting logs
 
@@ -240,8 +259,8 @@ class LogDir:
         directory = f"{self.path}/{tp}"
         metadata: File | None = None
         try:
-            if self._promises.forget(tp):  # rule E5/inherits-checkpoints
-                self._promises.write_forgotten()
+            if self._checkpoints.forget(tp):  # rule E5/inherits-checkpoints
+                self._checkpoints.write_forgotten()
             self.disk.mkdir(directory)
             metadata = self.disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
             metadata.truncate(0)
@@ -263,7 +282,7 @@ class LogDir:
         except DiskError as error:
             raise StorageError(f"{tp} cannot be created: {error}") from error
         log.must_sync([], [metadata], [directory, self.path])  # rule A1/new-partitions-names-not-synced
-        self._keep_promises(log)
+        self._watch_cuts(log)
         self.logs[tp] = log
         return log
 
@@ -272,20 +291,20 @@ class LogDir:
 
         Raises DiskError.
         """
-        if self._promises.forget(log.topic_partition):
-            self._promises.write_forgotten()
-        self._promises.raise_start(log)  # rule B12/a-moved-log-forgets-its-start
+        if self._checkpoints.forget(log.topic_partition):
+            self._checkpoints.write_forgotten()
+        self._checkpoints.raise_start(log)  # rule B12/a-moved-log-forgets-its-start
         log.durable_log_start_offset = log.log_start_offset
-        self._keep_promises(log)
+        self._watch_cuts(log)
         self.logs[log.topic_partition] = log
 
-    def _keep_promises(self, log: PartitionLog) -> None:
-        log.on_cut_below = partial(self._promises.lower, log)
+    def _watch_cuts(self, log: PartitionLog) -> None:
+        log.on_cut_below = partial(self._checkpoints.lower, log)
         log.on_begun_anew = partial(self._begun_anew, log)
 
     def _begun_anew(self, log: PartitionLog) -> None:
         try:
-            self._promises.raise_start(log)  # schedule 48/new-log-start-is-not-written
+            self._checkpoints.raise_start(log)  # schedule 48/new-log-start-is-not-written
         except DiskFull:
             logger.warning("no room to write down a log start; the next checkpoint has it", log=str(log))
 
@@ -326,7 +345,7 @@ class LogDir:
             # schedule 85/segments-outlive-their-topic
             log.removed.clear()  # they go with the directory; by then their names may be those of another topic's
         self.offline.pop(tp, None)
-        self._promises.forget(tp)
+        self._checkpoints.forget(tp)
 
     def set_rotten_aside(self, tp: TopicPartition) -> str:
         """Rename the directory of a damaged log, so that it can be made anew; returns the new name. What was in it may
@@ -351,7 +370,7 @@ class LogDir:
     def write_forgotten(self) -> None:
         """Nothing is missed of the logs that were taken out, after the next start either. Raises DiskError."""
         try:
-            self._promises.write_forgotten()
+            self._checkpoints.write_forgotten()
         except DiskFull:
             pass  # nothing may keep from making room; the next checkpoints are soon enough
 
@@ -377,42 +396,42 @@ class LogDir:
 
     def tell(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """The high watermarks that replicas know now. The next checkpoint has them, as far as they are durable here."""
-        self._promises.tell(high_watermarks)
+        self._checkpoints.tell(high_watermarks)
 
     def gather(self, names: tuple[str, ...]) -> Gathered:
         """What the checkpoints `names` are to say now; for the `CheckpointWriter`."""
         if names == (LOG_STARTS,):
             for log in self.logs.values():
-                self._promises.note_start(log)
+                self._checkpoints.note_start(log)
         else:
             self._note_all()
         starts = self._log_starts() if LOG_STARTS in names else {}
-        return Gathered(self._promises.changes, self._promises.gather(names, self._kept()), starts)
+        return Gathered(self._checkpoints.changes, self._checkpoints.gather(names, self._kept()), starts)
 
     def has_taken_back(self, gathered: Gathered) -> bool:
         """A promise was lowered or forgotten since, or checkpoints were written: it must not replace them."""
-        return self._promises.changes != gathered.changes  # rule B15/an-old-log-start-comes-back
+        return self._checkpoints.changes != gathered.changes  # rule B15/an-old-log-start-comes-back
 
     def replacing(self, gathered: Gathered) -> None:
         """From now on the disk may have what was gathered, or what it had before."""
-        self._promises.replacing(gathered.data)  # schedule 48/what-was-on-the-disk-is-taken-for-what-is
+        self._checkpoints.replacing(gathered.data)  # schedule 48/what-was-on-the-disk-is-taken-for-what-is
 
     def replaced(self, gathered: Gathered) -> None:
         """The disk has what was gathered, and nothing of it was taken back."""
-        self._promises.replaced(gathered.data)
+        self._checkpoints.replaced(gathered.data)
         settle(gathered.starts)
 
     def _write_checkpoints(self) -> None:
         self._note_all()
         starts = self._log_starts()
-        self._promises.write(self._kept())
+        self._checkpoints.write(self._kept())
         settle(starts)
 
     def _note_all(self) -> None:
         """Of logs that are offline, or missing and not yet reported so, what was written before still stands: it proves
         what they held."""
         for tp, log in self.logs.items():
-            self._promises.note(tp, log)
+            self._checkpoints.note(tp, log)
 
     def _kept(self) -> Set[TopicPartition]:
         """What the checkpoints are to name."""
@@ -503,3 +522,95 @@ def settle(starts: Mapping[PartitionLog, Offset]) -> None:
     """These log starts are durable, but for those of logs that were cut meanwhile."""
     for log, start in starts.items():
         log.durable_log_start_offset = max(log.durable_log_start_offset, min(start, log.log_start_offset))
+
+
+log = structlog.get_logger("strandline.log")
+
+
+class CheckpointWriter:
+    """Replaces the offset checkpoints of a directory off the loop: many changes in one write, one write in flight.
+    Calls `on_durable` each time that more log starts are durable.
+
+    A deletion (DeleteRecords) is answered once the new log start is durable on every replica in sync: else a power cut,
+    or a mere kill before the next checkpoint, would bring the records back. So log starts are written as soon as one
+    was raised; recovery points and high watermarks every few seconds, with them.
+
+    Invariant: what was gathered before an offset of the directory was lowered or forgotten never replaces a checkpoint
+    afterwards. Such an offset may be of a log that was cut since, or of one that was deleted and made anew.
+    """
+
+    def __init__(
+        self, log_dir: LogDir, on_durable: Callable[[], None], on_full: Callable[[], None], failed: Report
+    ) -> None:
+        """`on_full` is told of a write that found no room; `failed` of what nobody foresaw, after which nothing would
+        be written any more."""
+        self._log_dir = log_dir
+        self._on_durable = on_durable
+        self._on_full = on_full
+        self._failed = failed
+        self._raised = False
+        self._due = False
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def log_start_raised(self) -> None:
+        """Write the log starts down with the next group. Cheap."""
+        self._raised = True
+        self._begin()
+
+    def write_all(self) -> None:
+        """Write all checkpoints down with the next group. Where that fails, the caller asks again sooner or later."""
+        self._due = True
+        self._begin()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Write nothing more after what is being written; returns the task that ends with it, if any."""
+        self._stopping = True
+        return self._task
+
+    def abandon(self) -> None:
+        """Write nothing more, and wait for nothing: a sync under way may never end."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        if self._task is None and not self._stopping:
+            self._task = spawn(self._run(), self._failed)
+
+    async def _run(self) -> None:
+        try:
+            while (self._raised or self._due) and not self._stopping:
+                raised, self._raised = self._raised, False
+                names = OFFSET_CHECKPOINTS if self._due else (LOG_STARTS,)
+                self._due = False
+                try:
+                    await self._write(names)
+                except DiskError as error:
+                    if isinstance(error, DiskFull):
+                        self._on_full()  # rule B18/checkpoints-without-room-are-silent
+                    log.warning("checkpoints could not be written; trying again", names=names, error=str(error))
+                    self._raised |= raised
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    self._on_durable()
+        finally:
+            self._task = None  # here, not in a callback of the next turn: what is raised in between begins anew
+
+    async def _write(self, names: tuple[str, ...]) -> None:
+        log_dir = self._log_dir
+        disk, path = log_dir.disk, log_dir.path
+        while True:
+            gathered = log_dir.gather(names)
+            await write_synced(disk, {f"{path}/{name}{TEMPORARY}": data for name, data in gathered.data.items()})
+            if log_dir.has_taken_back(gathered):
+                mark("checkpoint-overtaken")
+                continue
+            log_dir.replacing(gathered)
+            for name in gathered.data:
+                disk.rename(f"{path}/{name}{TEMPORARY}", f"{path}/{name}")
+            if gathered.data:
+                await disk.sync([], [path])
+            if not log_dir.has_taken_back(gathered):  # rule B15/a-start-is-durable-that-was-lowered
+                log_dir.replaced(gathered)
+                return

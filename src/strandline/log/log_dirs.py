@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
 
-from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.checkpoints import META_PROPERTIES, decode_id, encode_id, read_twice, write_twice
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull
 from strandline.log.findings import NOTHING_LEFT, LogCondition, RecoveryFinding
@@ -17,7 +19,6 @@ from strandline.log.loading import DELETED, aside_name
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.rewriting import restore_names
-from strandline.log.whereabouts import KnownDirectory, Place, Whereabouts
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, NoSpaceLeft, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
@@ -29,12 +30,142 @@ logger = structlog.get_logger("strandline.log")
 NOT_FORMATTED = "it is not formatted, or its disk is not mounted; `strandline format` formats an empty one"
 
 
+FILE_NAME = "replica-directories"
+
+_ADVICE = (
+    "Restore the file from a backup. Without one: move it and its copy away and restart, with all directories in "
+    "place; the replicas outside of the first directory count as lost until they have caught up."
+)
+
+
+class KnownDirectory(NamedTuple):
+    """A directory that has, or had, replicas.
+
+    Attributes:
+        path: where it was when it was last used.
+        incarnation: of the last process that registered while it used the directory.
+    """
+
+    path: str
+    incarnation: UUID
+
+
+class Place(NamedTuple):
+    """Where a replica lies: by the directory's id, for a new disk on the same path is another directory."""
+
+    topic_id: TopicId
+    directory_id: UUID
+
+
+_NUMBER = "written"
+"""The line that says how many times the file was written."""
+
+_Line = int | tuple[UUID, KnownDirectory] | tuple[TopicPartition, Place]
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What one file says. `number` counts the writes: of two files the one with more is the newer one. A file of an
+    older build has none, and was written after the copy beside it, of which that build knows nothing."""
+
+    number: int = 0
+    directories: dict[UUID, KnownDirectory] = field(default_factory=dict)
+    replicas: dict[TopicPartition, Place] = field(default_factory=dict)
+
+
+class ReplicaDirectories:
+    """Which of a node's directories each replica lies in, written down in the first one, in a file and its copy. The
+    replicas in the first directory are not in it.
+
+    A directory that is missing cannot say what was in it. Without this a replica whose directory is offline would look
+    like one that the node never had: it would be made anew, empty, in another directory. So the place of each replica
+    outside of the first directory is durable before its log is made. What the directory's own checkpoints prove of its
+    logs this proves of the directory: that it is the one that had them, and no older copy of it.
+
+    Invariant: the newer file is never behind where a log was made; it may name replicas that were deleted.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        """Raises CorruptLogError, DiskError."""
+        self._disk = disk
+        self._path = f"{directory}/{FILE_NAME}"
+        self.unwritten = False
+        """Something is noted here and not on the disk."""
+        either = [_noted(entries) for entries in read_twice(disk, self._path, _parse, _ADVICE)]
+        # rule B31/any-of-two-notes-counts
+        newest = max(either, key=lambda noted: noted.number or math.inf, default=_Noted())
+        self._number = max((noted.number for noted in either), default=0)
+        self.directories = newest.directories
+        self.replicas = newest.replicas
+
+    def know(self, directory_id: UUID, known: KnownDirectory) -> None:
+        """Take note of a directory that is used, in memory; `write` has to follow."""
+        self.directories[directory_id] = known
+        self.unwritten = True
+
+    def put(self, tp: TopicPartition, place: Place | None) -> None:
+        """Take note of where a replica lies, in memory; None: in the first directory, or nowhere. `write` has to
+        follow before a log is made there."""
+        if self.replicas.get(tp) != place:
+            self.unwritten = True
+            if place is None:
+                del self.replicas[tp]
+            else:
+                self.replicas[tp] = place
+
+    def write(self) -> None:
+        """Make it durable, blocking; nothing where nothing has changed. Raises DiskError."""
+        if not self.unwritten:
+            return
+        self._number += 1
+        lines = [f"{_NUMBER} {self._number}"]
+        lines += [
+            f"directory {encode_id(key)} {encode_id(known.incarnation)} {known.path}"
+            for key, known in self.directories.items()
+        ]
+        lines += [
+            f"replica {tp.topic} {tp.partition} {encode_id(place.topic_id)} {encode_id(place.directory_id)}"
+            for tp, place in sorted(self.replicas.items())
+        ]
+        write_twice(self._disk, self._path, lines)
+        self.unwritten = False
+
+
+def _noted(lines: list[_Line]) -> _Noted:
+    """What the lines of a file say together."""
+    noted = _Noted()
+    for line in lines:
+        match line:
+            case int():
+                noted.number = line
+            case UUID() as directory_id, KnownDirectory() as known:
+                noted.directories[directory_id] = known
+            case TopicPartition() as tp, Place() as place:
+                noted.replicas[tp] = place
+    return noted
+
+
+def _parse(line: str) -> _Line:
+    """Raises ValueError."""
+    kind, *words = line.split(" ", 4 if line.startswith("replica ") else 3)
+    if kind == "directory":
+        directory_id, incarnation, path = words
+        return decode_id(directory_id), KnownDirectory(path, decode_id(incarnation))
+    if kind == "replica":
+        topic, number, topic_id, directory_id = words
+        return TopicPartition(topic, int(number)), Place(decode_id(topic_id), decode_id(directory_id))
+    if kind == _NUMBER:
+        [number] = words
+        return int(number)
+    raise ValueError(kind)
+
+
 class LogDirs:
     """The directories that could be opened, the first of which the node cannot do without.
 
     Invariants:
-    - a replica has a log in one directory at most: the one that `Whereabouts` names;
-    - a log is made only where `Whereabouts` says durably that it will be;
+    - a replica has a log in one directory at most: the one that `ReplicaDirectories` names;
+    - a log is made only where `ReplicaDirectories` says durably that it will be;
     - no log is made for a replica whose directory is offline.
     """
 
@@ -43,9 +174,9 @@ class LogDirs:
         self.dirs = list(dirs)
         self.first = dirs[0]
         self.unusable = dict(unusable or {})
-        self._whereabouts = Whereabouts(self.first.disk, self.first.path)
+        self._places = ReplicaDirectories(self.first.disk, self.first.path)
         self._by_id = {log_dir.directory_id: log_dir for log_dir in dirs}
-        missing = (known for key, known in self._whereabouts.directories.items() if key not in self._by_id)
+        missing = (known for key, known in self._places.directories.items() if key not in self._by_id)
         self._unexplained = self.unusable.keys() - {known.path for known in missing}
         """Paths that cannot be used, where none of the directories that are missing was: any of them may be there."""
         self._away: dict[TopicPartition, StorageError] = {}
@@ -54,7 +185,7 @@ class LogDirs:
         if len(self._by_id) < len(dirs):
             paths = ", ".join(log_dir.path for log_dir in dirs)
             raise ConfigError("log.dirs", paths, "directories of their own ids: one of these is a copy of another")
-        self._hold_against_whereabouts()
+        self._hold_against_file()
 
     @classmethod
     def open(
@@ -91,12 +222,12 @@ class LogDirs:
 
     # ------------------------------------------------------------------ what this start found
 
-    def _hold_against_whereabouts(self) -> None:
+    def _hold_against_file(self) -> None:
         for log_dir in self.dirs[1:]:
-            known = self._whereabouts.directories.get(log_dir.directory_id)
+            known = self._places.directories.get(log_dir.directory_id)
             strange = known is None and bool(log_dir.logs or log_dir.offline)
             # rule B12/an-older-copy-of-one-directory-counts
-            if strange or (known is not None and known.incarnation not in log_dir.lives.ids):
+            if strange or (known is not None and known.incarnation not in log_dir.incarnations.ids):
                 mark("older-copy-of-one-directory")
                 what = "a log directory is an older copy, or was not this node's; its replicas catch up"
                 logger.error(what, path=log_dir.path)
@@ -104,7 +235,7 @@ class LogDirs:
                     log_dir.distrust()
                 except DiskError as error:
                     self.fail(log_dir, str(error))
-        for tp, place in self._whereabouts.replicas.items():
+        for tp, place in self._places.replicas.items():
             if place.directory_id not in self._by_id:
                 self._note_missing(tp, place)
         held: dict[TopicPartition, list[LogDir]] = {}
@@ -117,7 +248,7 @@ class LogDirs:
     def _note_missing(self, tp: TopicPartition, place: Place) -> None:
         """Its directory is not here. It may come back, if its path is offline, or one that nothing explains: disks get
         other mount points. Else it was replaced or taken away."""
-        known = self._whereabouts.directories.get(place.directory_id)
+        known = self._places.directories.get(place.directory_id)
         named = {known.path} & self.unusable.keys() if known is not None else set()
         where = min(named or self._unexplained, default=None)  # rule B29/disks-are-known-by-their-mount-points
         if where is not None:  # rule B12/what-is-away-is-made-anew
@@ -133,7 +264,7 @@ class LogDirs:
     def _settle(self, tp: TopicPartition, holders: list[LogDir]) -> None:
         """One replica, one log. Which of two counts is written down; a log in a directory that nothing names counts as
         one that lacks what it had, and in place of one that is offline none does."""
-        place = self._whereabouts.replicas.get(tp)
+        place = self._places.replicas.get(tp)
         home = self.first if place is None else self._by_id.get(place.directory_id)
         keep: LogDir | None = home if home in holders else holders[0]  # rule B12/any-of-two-logs-counts
         if tp in self._away:  # rule B12/a-leftover-stands-in-for-what-is-away
@@ -143,7 +274,7 @@ class LogDirs:
             self._lost.pop(tp, None)
             topic_id = keep.logs[tp].topic_id if tp in keep.logs else None
             if topic_id is not None:
-                self._whereabouts.put(tp, self._place(topic_id, keep))
+                self._places.put(tp, self._place(topic_id, keep))
         counts = "none: its directory is offline" if keep is None else keep.path
         for log_dir in (one for one in holders if one is not keep):
             mark("replica-in-two-directories")
@@ -195,11 +326,11 @@ class LogDirs:
         """The registration that told of the findings is committed. Raises DiskError."""
         self.first.registered(incarnation_id)
         self._lost.clear()
-        noted = [log_dir for log_dir in self.usable[1:] if log_dir.lives.noted]
+        noted = [log_dir for log_dir in self.usable[1:] if log_dir.incarnations.noted]
         for log_dir in noted:
-            self._whereabouts.know(log_dir.directory_id, KnownDirectory(log_dir.path, incarnation_id))
+            self._places.know(log_dir.directory_id, KnownDirectory(log_dir.path, incarnation_id))
         try:
-            self._whereabouts.write()
+            self._places.write()
         except DiskFull:
             noted = []  # their longer lists of lives agree with what is written there
         for log_dir in self.usable[1:]:
@@ -269,9 +400,9 @@ class LogDirs:
             best = max(takes, key=lambda log_dir: (rooms[log_dir], -len(log_dir.logs), -self.dirs.index(log_dir)))
             rooms[best] -= best.default_config.segment_bytes
             self._chosen[tp] = best
-            self._whereabouts.put(tp, self._place(topic_id, best))
+            self._places.put(tp, self._place(topic_id, best))
         try:
-            self._whereabouts.write()  # rule B12/places-are-noted-afterwards
+            self._places.write()  # rule B12/places-are-noted-afterwards
         except DiskFull as error:
             raise NoSpaceLeft(f"to note where replicas are, in {self.first.path}") from error
         except DiskError as error:
@@ -280,7 +411,7 @@ class LogDirs:
     def _candidates(self) -> list[LogDir]:
         """Those that take new replicas: with room, or all where none has any. One that the first directory does not
         know yet takes none: its lives are not held against anything."""
-        known = self._whereabouts.directories
+        known = self._places.directories
         usable = [log_dir for log_dir in self.usable if log_dir is self.first or log_dir.directory_id in known]
         # schedule 57/full-directories-get-replicas
         return [log_dir for log_dir in usable if not log_dir.full] or usable
@@ -309,7 +440,7 @@ class LogDirs:
         damage = self.damage_of(tp)
         if damage is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline here: {damage}")
-        if tp not in self._chosen or self._chosen[tp].failed or self._whereabouts.unwritten:
+        if tp not in self._chosen or self._chosen[tp].failed or self._places.unwritten:
             self.choose([(tp, topic_id)])
         log_dir = self._chosen.pop(tp)
         try:
@@ -329,7 +460,7 @@ class LogDirs:
             known = ", ".join(one.path for one in self.usable)
             why = f"it is offline ({self.offline[path]})" if path in self.offline else "it is not in log.dirs"
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path}: {why}; a replica may be moved to {known}")
-        if log_dir is not self.first and log_dir.directory_id not in self._whereabouts.directories:
+        if log_dir is not self.first and log_dir.directory_id not in self._places.directories:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} takes no replicas before the node has registered")
         try:
             is_there = self.dir_of(tp) is not log_dir and log_dir.disk.exists(f"{path}/{tp}")
@@ -354,11 +485,11 @@ class LogDirs:
         if source is None:
             raise ValueError(f"there is no log of {tp} to be replaced")
         target.adopt(log)
-        self._whereabouts.put(tp, self._place(log.topic_id, target))
+        self._places.put(tp, self._place(log.topic_id, target))
         try:
-            self._whereabouts.write()  # rule B12/a-copy-counts-before-it-is-noted
+            self._places.write()  # rule B12/a-copy-counts-before-it-is-noted
         except DiskFull as error:
-            self._whereabouts.put(tp, self._place(log.topic_id, source))
+            self._places.put(tp, self._place(log.topic_id, source))
             del target.logs[tp]
             raise NoSpaceLeft(f"to note where {tp} is, in {self.first.path}") from error
         except DiskError as error:
@@ -382,7 +513,7 @@ class LogDirs:
 
     def forget_unassigned(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
         """Of what is away or lost, that which is not assigned to this node any more."""
-        for tp, place in list(self._whereabouts.replicas.items()):
+        for tp, place in list(self._places.replicas.items()):
             if assigned.get(tp) != place.topic_id and place.directory_id not in self._by_id:
                 self.forget(tp)
 
@@ -390,7 +521,7 @@ class LogDirs:
         """Nothing of it is to lie here; where it was, or was to be made, counts no more."""
         self._away.pop(tp, None)
         self._chosen.pop(tp, None)
-        self._whereabouts.put(tp, None)
+        self._places.put(tp, None)
 
     def set_rotten_aside(self, tp: TopicPartition) -> str:
         """As `LogDir.set_rotten_aside`. Raises DiskError."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.log.disk import DirectoryLock, DiskError, File
-from strandline.log.real_file import pread_all
+from strandline.log.real_disk import pread_all
 from strandline.log.real_sync import as_disk_errors
 
 if TYPE_CHECKING:

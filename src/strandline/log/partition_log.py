@@ -1,41 +1,87 @@
-"""One partition's log: segments, indexes, leader epochs, producer state. No network, no locks; it runs on the loop's
-thread.
+"""One partition's log: segments, indexes, leader epochs, producer state. Appending, reading, cutting.
 
-Reading is in `reader.py`; opening a directory after a stop is `recovery.open_log`.
+No network, no locks; it runs on the loop's thread. What it consists of and how it becomes durable is in `log_state.py`;
+opening a directory after a stop is `recovery.open_log`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from strandline.log import retention, truncation
+from crc32c import crc32c
+
+from strandline.log import retention
 from strandline.log.batch import (
+    CRC_START,
     OVERHEAD,
     BatchHeader,
+    check_client_batches,
+    check_replicated_batches,
+    decode_records,
+    gap_from,
     parse_header,
     patch_base_offset_and_epoch,
     patch_log_append_time,
 )
-from strandline.log.config import LOG_APPEND_TIME
-from strandline.log.disk import DiskError, DiskFull
+from strandline.log.disk import DiskError, DiskFull, write_synced
+from strandline.log.epochs import intact_end, why_not_intact
 from strandline.log.log_state import LogParts, LogState
-from strandline.log.producer_state import ProducerBatch
-from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
+from strandline.log.producer_state import SNAPSHOT_INTERVAL_BYTES, ProducerBatch, ProducerStates
 from strandline.log.recompression import recompressed
 from strandline.log.retention import Cleanable, find_cleanable
 from strandline.log.rot import Rot
-from strandline.log.segment import Segment
-from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
-from strandline.log.validation import check_client_batches, check_replicated_batches, gap_from
+from strandline.log.segment import ColdRead, Pread, Segment, delete_files, pread_blocking, pread_nowait
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft
 from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.marks import mark
 
+T = TypeVar("T")
+
 ANY_SIZE = 1 << 62
-"""Of a batch that is read: however large it is."""
+"""For `one_batch_bytes`: a batch is read however large it is."""
+
+_BEGINNING = "beginning.tmp"
+"""The producer snapshot of a log's start, until it is durable."""
+
+_COLD_ATTEMPTS = 8
+"""Reads off the loop before a read gives in and waits: the cache may be so short that it loses what was just read."""
+
+
+class LogRead(NamedTuple):
+    """Whole batches, as they are on disk. The first may begin before the offset asked for; readers skip its records."""
+
+    data: bytes
+    first_offset: Offset
+    """Base offset of the first batch; the offset asked for when `data` is empty."""
+    next_offset: Offset
+    """Offset after the last batch: where to read on."""
+
+
+class BatchPart(NamedTuple):
+    """Consecutive bytes of one batch, which is too large to be read at once."""
+
+    data: bytes
+    position: int
+    """Where they stand in the batch."""
+    batch_size: int
+    first_offset: Offset
+    """Base offset of the batch."""
+    next_offset: Offset
+    """Offset after the batch."""
+    crc: int
+    """The CRC-32C of the batch up to the end of this part, for the reading of the next one."""
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: Offset
+    timestamp_ms: int
+    leader_epoch: LeaderEpoch
 
 
 class AppendResult(NamedTuple):
@@ -52,7 +98,255 @@ class AppendResult(NamedTuple):
     """The bytes as written; valid as long as the buffer that was passed in, of which they need not be a part."""
 
 
-class PartitionLog(LogState):
+class LogReader(LogState):
+    """The reading half of a `PartitionLog`: by offset, by time, bounded, never waiting for a cold disk on the loop."""
+
+    __slots__ = ()
+
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> LogRead | None:
+        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if it has at
+        most `one_batch_bytes`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to
+        be waited for (then `read_cold`).
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE where the first batch is
+                not the one that was written (rule B19); KAFKA_STORAGE_ERROR when the disk fails.
+        """
+        try:
+            return self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread_nowait)
+        except ColdRead as cold:
+            if cold.lent:
+                cold.file.close()
+            return None
+
+    async def read_cold(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> LogRead:
+        """`read` for bytes that are not in memory; the waiting is done off the loop."""
+        # rule B14/bounds-taken-anew-in-mid-read
+        return await self.cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
+
+    def read_part(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart | None:
+        """At most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on; None
+        where the disk would have to be waited for (then `read_part_cold`). For a batch that is too large to be sent at
+        once. `crc`: of the parts before (`BatchPart.crc`), 0 at the beginning.
+
+        Raises KafkaError as `read`: for a batch that does not hold instead of its last part, so that it is never whole.
+        """
+        try:
+            return self._read_part(offset, position, max_bytes, crc, pread_nowait)
+        except ColdRead as cold:
+            if cold.lent:
+                cold.file.close()
+            return None
+
+    async def read_part_cold(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart:
+        """`read_part` for bytes that are not in memory; the waiting is done off the loop."""
+        return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, crc, pread))
+
+    async def cold(self, read: Callable[[Pread], T]) -> T:
+        """What `read` finds, without waiting for a cold disk on the loop. It is called anew after each wait, for
+        the log may change meanwhile. Raises what it raises, and KafkaError."""
+        for _ in range(_COLD_ATTEMPTS):
+            try:
+                return read(pread_nowait)
+            except ColdRead as cold:
+                await self._warm(cold)
+        return read(pread_blocking)
+
+    async def _warm(self, cold: ColdRead) -> None:
+        try:
+            await self.disk.pread_cold(cold.file, cold.size, cold.position)
+        except FileNotFoundError:
+            pass  # its segment was deleted meanwhile: the next attempt looks for the offset anew
+        except DiskError as error:
+            raise _unreadable(error) from error
+        finally:
+            if cold.lent:
+                cold.file.close()
+
+    def _read(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int, pread: Pread) -> LogRead:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise self.out_of_range(offset)
+        limit = min(limit_offset, self.log_end_offset)
+        if offset >= limit:
+            return LogRead(b"", Offset(offset), Offset(offset))
+        try:
+            return self._read_batches(offset, max_bytes, limit, one_batch_bytes, pread)
+        except (DiskError, FileNotFoundError) as error:
+            raise _unreadable(error) from error
+
+    def _find(self, offset: int, pread: Pread) -> tuple[Segment, int, BatchHeader, int]:
+        """The batch that holds `offset`: its segment, position and header, and the offset after the segment."""
+        i = bisect_right(self.bases, offset) - 1
+        segment = self.segments[i]
+        following: int = self.log_end_offset
+        hole = segment.holes.around(offset) if segment.holes else None
+        if hole is not None:
+            raise self._rotten(segment, hole.position, hole.offset, "a part of the log that has rotted")
+        found = segment.find(offset, pread)
+        if i + 1 < len(self.segments):
+            self.cache.touch(segment)
+            following = self.bases[i + 1]
+        if found is None:
+            raise segment.damaged(segment.size, f"offset {offset} is missing: the segment ends before it")
+        position, header = found
+        return segment, position, header, following
+
+    def _read_part(self, offset: int, position: int, max_bytes: int, crc: int, pread: Pread) -> BatchPart:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise self.out_of_range(offset)
+        if offset == self.log_end_offset:
+            raise ValueError(f"no batch stands at the log end, {offset}")
+        try:
+            segment, start, header, _ = self._find(offset, pread)
+            size = min(max_bytes, header.size - position)
+            data = pread(segment.file, size, start + position)
+            if len(data) != size:
+                raise segment.damaged(start + position + len(data), "the file is shorter than the log")
+        except DiskError as error:
+            raise _unreadable(error) from error
+        crc = crc32c(memoryview(data)[max(0, CRC_START - position) :], crc)
+        epoch = self.epochs.epoch_at(offset)
+        # rule B19/last-piece-goes-anyway
+        if (epoch >= 0 and header.leader_epoch != epoch) or (position + size == header.size and crc != header.crc):
+            raise self._rotten(segment, start, header.base_offset, "the CRC or the leader epoch of a batch is wrong")
+        return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset), crc)
+
+    def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
+        """What does not hold ends what is read, or is an error where it stands first."""
+        segment, position, header, following = self._find(offset, pread)
+        if segment.holes:
+            limit = min(limit, segment.holes.offset_after(offset))
+        end, next_offset = position, -1
+        if header.last_offset < limit:
+            end_max = position + (max(max_bytes, header.size) if header.size <= one_batch_bytes else max_bytes)
+            if segment.size <= end_max and following <= limit:
+                end, next_offset = segment.size, following
+            else:
+                try:
+                    end, next_offset = segment.end_within(position, end_max, limit, pread)
+                except KafkaError:  # damage on the way is nothing to the batch that was asked for
+                    if position + header.size <= end_max:
+                        end, next_offset = position + header.size, header.next_offset
+        else:  # it reaches the limit, if its header is right: else who waits for the rest would wait for ever
+            self._whole_batch(segment, position, header, pread)  # rule B19/rotten-end-is-waited-for
+        if next_offset < 0:
+            return LogRead(b"", Offset(offset), Offset(offset))
+        data = pread(segment.file, end - position, position)
+        if len(data) != end - position:
+            raise segment.damaged(position + len(data), "the file is shorter than the log")
+        # rule A14/rotten-batch-is-sent-on
+        size, intact_offset = intact_end(data, header.base_offset, self.epochs, self.log_start_offset)
+        if size == len(data) and intact_offset == next_offset:  # rule B19/rot-is-served
+            return LogRead(data, Offset(header.base_offset), Offset(next_offset))
+        if not size:
+            why = why_not_intact(data, header.base_offset, self.epochs.epoch_at(max(offset, header.base_offset)))
+            raise self._rotten(segment, position, header.base_offset, why)
+        return LogRead(data[:size], Offset(header.base_offset), Offset(intact_offset))
+
+    def _rotten(self, segment: Segment, position: int, offset: int, reason: str) -> KafkaError:
+        """Bytes that are not those that were written, and go to nobody (rule B19)."""
+        mark("rot-found")
+        return segment.damaged(position, reason, offset=offset)
+
+    # ------------------------------------------------------------------ by time
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
+        """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.
+
+        Raises KafkaError as `read`.
+        """
+        try:
+            return self._offset_for_timestamp(timestamp_ms, limit_offset)
+        except DiskError as error:
+            raise _unreadable(error) from error
+
+    def _offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
+        limit = min(limit_offset, self.log_end_offset)
+        for segment in list(self.segments):
+            if segment.base_offset >= limit:
+                break
+            if segment.newest(pread_blocking)[0] < timestamp_ms:
+                continue
+            _, time_index = segment.active_indexes()
+            start = segment.base_offset + time_index.offset_before(timestamp_ms)
+            found = segment.find(max(start, self.log_start_offset), pread_blocking)
+            if found is None:
+                continue
+            for position, header in segment.headers(found[0], pread_blocking):
+                if header.base_offset >= limit:
+                    return None
+                hole = segment.holes.ending_at(position)
+                if hole is not None and position != found[0]:
+                    raise self._rotten(segment, hole.position, hole.offset, "a part of the log that has rotted")
+                batch = self._whole_batch(segment, position, header, pread_blocking)
+                if header.max_timestamp < timestamp_ms:
+                    continue
+                for record in decode_records(batch):
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                        if record.offset >= limit:
+                            return None
+                        return TimestampedOffset(
+                            Offset(record.offset), record.timestamp_ms, LeaderEpoch(header.leader_epoch)
+                        )
+        return None
+
+    def _whole_batch(self, segment: Segment, position: int, header: BatchHeader, pread: Pread) -> bytes:
+        """The batch at `position`, which holds."""
+        data = pread(segment.file, header.size, position)
+        # rule B19/time-is-looked-up-in-rot
+        if not intact_end(data, header.base_offset, self.epochs, self.log_start_offset)[0]:
+            why = why_not_intact(data, header.base_offset, self.epochs.epoch_at(header.last_offset))
+            raise self._rotten(segment, position, header.base_offset, why)
+        return data
+
+    def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
+        """The first record below the limit that has the largest timestamp there (KIP-734); None in an empty range."""
+        try:
+            return self._max_timestamp(limit_offset)
+        except DiskError as error:
+            raise _unreadable(error) from error
+
+    def _max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
+        limit = min(limit_offset, self.log_end_offset)
+        best: tuple[int, int, Segment] | None = None
+        for segment in list(self.segments):
+            if segment.base_offset >= limit:
+                break
+            timestamp, last_offset = segment.newest(pread_blocking)
+            if best is not None and timestamp <= best[0]:
+                continue
+            if not self.log_start_offset <= last_offset < limit:
+                timestamp, last_offset = self._newest_within(segment, limit)
+            if timestamp >= 0 and (best is None or timestamp > best[0]):
+                best = (timestamp, last_offset, segment)
+        if best is None:
+            return None
+        timestamp, last_offset, segment = best
+        found = segment.find(last_offset, pread_blocking)
+        if found is None:
+            raise segment.damaged(segment.size, f"offset {last_offset} is noted in the time index and not in the log")
+        position, header = found
+        for record in decode_records(self._whole_batch(segment, position, header, pread_blocking)):
+            if record.timestamp_ms == timestamp and self.log_start_offset <= record.offset < limit:
+                return TimestampedOffset(Offset(record.offset), timestamp, LeaderEpoch(header.leader_epoch))
+        return TimestampedOffset(Offset(last_offset), timestamp, LeaderEpoch(header.leader_epoch))
+
+    def _newest_within(self, segment: Segment, limit: int) -> tuple[int, int]:
+        """The largest timestamp of the whole batches between log start and `limit`, and where its batch ends."""
+        best = (-1, -1)
+        for _, header in segment.headers(0, pread_blocking):
+            if header.last_offset >= limit:
+                break
+            if header.last_offset >= self.log_start_offset and header.max_timestamp > best[0]:
+                best = (header.max_timestamp, header.last_offset)
+        return best
+
+
+class PartitionLog(LogReader):
     """An append-only sequence of record batches on one node.
 
     Invariants, beside those of `LogState`:
@@ -60,12 +354,11 @@ class PartitionLog(LogState):
     - indexes, epochs and producer state change only after the write they describe has succeeded (KAFKA-6683).
     """
 
-    __slots__ = ("_reader", "rot")
+    __slots__ = ("rot",)
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
         self.rot = Rot(self)
-        self._reader = LogReader(self, parts.cache)
 
     # ------------------------------------------------------------------ appending
 
@@ -94,7 +387,7 @@ class PartitionLog(LogState):
             raise NoSpaceLeft(f"but log.dir.reserve.bytes in {self.directory}; the same may be sent again")
         if config.stored_codec is not None:  # rule B16/the-topics-codec-is-ignored
             batches = recompressed(batches, headers, config)
-        append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else -1
+        append_time_ms = now_ms if config.log_append_time else -1
         base_offset = self.log_end_offset
         position = 0
         offset: int = base_offset
@@ -153,7 +446,7 @@ class PartitionLog(LogState):
             # rule B16/a-damaged-batch-empties-the-log
             headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)
             # rule B16/a-damaged-batch-empties-the-log/2, rule B24/whole-cuts-forget-what-lies-before
-            self._cut(lambda now_ms: truncation.begin_earlier(self, first.base_offset, now_ms))
+            self._cut(lambda now_ms: self._begin_earlier(first.base_offset, now_ms))
             self._write_replicated(batches, headers)
             self.delete_records_before(start)  # rule B16/what-was-deleted-comes-back-with-its-batch
         else:
@@ -205,7 +498,7 @@ class PartitionLog(LogState):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "some of these batches are in the log, others are not"
             )
-        append_time_ms = originals[0].timestamp_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
+        append_time_ms = originals[0].timestamp_ms if self.config.log_append_time else -1
         return AppendResult(
             Offset(originals[0].first_offset),
             Offset(originals[-1].last_offset + 1),
@@ -296,51 +589,6 @@ class PartitionLog(LogState):
         except DiskError as error:
             raise self._fence(error) from error
 
-    # ------------------------------------------------------------------ reading
-
-    def read(
-        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
-    ) -> LogRead | None:
-        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if it has at
-        most `one_batch_bytes`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to
-        be waited for (then `read_cold`).
-
-        Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE where the first batch is
-                not the one that was written (rule B19); KAFKA_STORAGE_ERROR when the disk fails.
-        """
-        return self._reader.read(offset, max_bytes, limit_offset, one_batch_bytes)
-
-    async def read_cold(
-        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
-    ) -> LogRead:
-        """`read` for bytes that are not in memory; the waiting is done off the loop."""
-        return await self._reader.read_cold(offset, max_bytes, limit_offset, one_batch_bytes)
-
-    def read_part(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart | None:
-        """At most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on; None
-        where the disk would have to be waited for (then `read_part_cold`). For a batch that is too large to be sent at
-        once. `crc`: of the parts before (`BatchPart.crc`), 0 at the beginning.
-
-        Raises KafkaError as `read`: for a batch that does not hold instead of its last part, so that it is never whole.
-        """
-        return self._reader.read_part(offset, position, max_bytes, crc)
-
-    async def read_part_cold(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart:
-        """`read_part` for bytes that are not in memory; the waiting is done off the loop."""
-        return await self._reader.read_part_cold(offset, position, max_bytes, crc)
-
-    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
-        """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.
-
-        Raises KafkaError as `read`.
-        """
-        return self._reader.offset_for_timestamp(timestamp_ms, limit_offset)
-
-    def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
-        """The first record below the limit that has the largest timestamp there (KIP-734); None in an empty range."""
-        return self._reader.max_timestamp(limit_offset)
-
     # ------------------------------------------------------------------ leader epochs
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
@@ -376,18 +624,20 @@ class PartitionLog(LogState):
         """
         while self.failure is None:
             try:
-                return await self._reader.cold(
-                    lambda pread: retention.find_expired(self, now, limit_offset, keep, pread)
-                )
+                return await self.cold(lambda pread: retention.find_expired(self, now, limit_offset, keep, pread))
             except retention.Unproven as unproven:
-                await retention.prove_newest(self, unproven.segment, self._reader.cold)
+                await retention.prove_newest(self, unproven.segment, self.cold)
         return None
 
     async def find_cleanable(self, now: Now, limit_offset: int) -> Cleanable:
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
-        return await self._reader.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
+        return await self.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
     # ------------------------------------------------------------------ cutting
+    #
+    # The order of steps is what a crash in between leaves: checkpoints that promise more are lowered first; producer
+    # state is rolled back before the offsets move (KAFKA-12153); names are gone durably before other data takes their
+    # place (KIP-101, KIP-279 for where a log is cut).
 
     def truncate_to(self, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was
@@ -405,7 +655,7 @@ class PartitionLog(LogState):
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return self.log_end_offset
-        self._cut(lambda now_ms: truncation.cut_end(self, offset, now_ms))
+        self._cut(lambda now_ms: self._cut_end(offset, now_ms))
         return self.log_end_offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -415,13 +665,132 @@ class PartitionLog(LogState):
         Raises KafkaError and StorageError as `append_as_leader`.
         """
         self._check_usable()
-        self._cut(lambda now_ms: truncation.cut_whole(self, offset, now_ms))
+        self._cut(lambda now_ms: self._cut_whole(offset, now_ms))
 
     def _cut(self, cut: Callable[[int], None]) -> None:
         try:
             cut(self._now_ms())
         except DiskError as error:
             raise self._fence(error) from error
+
+    def _cut_end(self, offset: int, now_ms: int) -> None:
+        """Drop every batch that reaches `offset` (below the log end) or lies after it.
+
+        Raises DiskError; NoSpaceLeft, or CORRUPT_MESSAGE where `offset` lies inside of what has rotted, with everything
+        as it was: a log that was cut before `offset` would lack committed records, and say no more that it has rotted
+        (schedule 88).
+        """
+        if self.swap is not None and offset < self.swap.end:
+            self.swap.settle()
+        keep = max(i for i, base in enumerate(self.bases) if base <= offset)
+        segment = self.segments[keep]
+        segment.active_indexes()
+        hole = segment.holes.around(offset)  # rule B8/a-cut-goes-on-behind-the-hole
+        found = segment.find(offset, pread_blocking) if hole is None else None
+        if hole is not None:
+            position, new_end = hole.position, hole.offset
+        else:
+            # rule B8/half-a-batch-is-kept
+            position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+        # schedule 88/a-cut-takes-what-rotted-before-it
+        if new_end < offset and (found is None or not self._is_whole(segment, *found)):
+            why = f"a log cannot be cut at {offset}, inside of what has rotted"
+            raise segment.damaged(position, why, offset=new_end)
+        self._lower_checkpoints(new_end)  # rule B8/checkpoint-promises-what-is-cut
+        # rule C2/snapshots-survive-a-cut, rule C2/offsets-move-before-producers
+        names_changed = self.snapshots.delete_above(new_end)
+        if len(self.producers):
+            mark("producer-state-rolled-back")
+            self.producers = self.snapshots.load(self.segments, new_end, now_ms)  # rule C2/producers-survive-a-cut
+        while len(self.segments) > keep + 1:
+            self._delete_last_segment()
+        if names_changed:
+            self.disk.sync_dir(self.directory)
+        segment.truncate(position, new_end - segment.base_offset)
+        self.cache.forget(segment)
+        self.unsynced.add(segment.file)
+        self.epochs.truncate_from_end(new_end)  # rule B8/epochs-outlive-the-cut
+        self.move_end(new_end)
+
+    def _cut_whole(self, offset: int, now_ms: int) -> None:
+        """Drop everything and begin at `offset`. Newest segments go first, so that a crash leaves a log without a gap.
+
+        Raises DiskError; NoSpaceLeft with everything as it was.
+        """
+        if self.swap is not None:
+            self.swap.settle()  # schedule 75/a-cut-forgets-the-swap
+        self._lower_checkpoints(0)
+        self.producers.clear()  # rule C2/starting-anew-keeps-producers
+        self.snapshots.delete_above(-1)
+        while self.segments:
+            self._delete_last_segment()
+        while self.removed:
+            delete_files(self.disk, self.directory, self.removed.pop().base_offset)
+        self.epochs.clear()
+        self.begin_segment(offset, now_ms)
+        self.disk.sync_dir(self.directory)  # the new start is told to others as durable
+        self.log_start_offset = Offset(offset)
+        self.move_end(offset)
+        self.durable_offset = self.log_end_offset
+        self.durable_log_start_offset = self.log_start_offset  # the segment's name says it
+        if self.on_begun_anew is not None:
+            self.on_begun_anew()
+
+    def _begin_earlier(self, offset: int, now_ms: int) -> None:
+        """An empty log begins at `offset` after all, with the batch that its start lies inside of. Who wrote what lies
+        before both stays known, durably (rule B24). Raises as `_cut_whole`."""
+        producers, told = self.producers, self.snapshots.has(self.log_start_offset)
+        self.producers = ProducerStates()
+        self._cut_whole(offset, now_ms)
+        self.producers = producers
+        if told:
+            file = self.snapshots.write(offset, producers)
+            try:
+                self.disk.sync_now([file], [self.directory])
+            finally:
+                file.close()
+
+    def _cut_start(self, offset: int) -> None:
+        """Make `offset` the log start; whole segments below it move to `removed`, and their producer snapshots stay as
+        long: a start that does not know of the new log start yet needs them (schedule 89). Raises DiskError."""
+        self.log_start_offset = Offset(offset)
+        self.epochs.truncate_from_start(offset)
+        while len(self.segments) > 1 and self.bases[1] <= offset:
+            segment = self.segments.pop(0)
+            del self.bases[0]
+            self.cache.forget(segment)
+            # Until the log start is durable, a start of the node needs the segment (schedule 76).
+            if not self.unsynced.close_later(segment.file):  # schedule 76/expired-segments-are-not-synced
+                segment.close()
+            self.size_bytes -= segment.size
+            self.removed.append(segment)  # schedule 89/snapshots-go-before-the-log-start-is-durable
+
+    def _is_whole(self, segment: Segment, position: int, header: BatchHeader) -> bool:
+        """The batch is what was written; its header alone may claim offsets that are not its own."""
+        data = pread_blocking(segment.file, header.size, position)
+        return intact_end(data, header.base_offset, self.epochs, self.log_start_offset)[0] > 0
+
+    def _lower_checkpoints(self, offset: int) -> None:
+        """Checkpoints that say more is durable are lowered before anything is cut. That takes space on the disk, which
+        the rest of a cut gives back; without any the cut can be tried again (schedule 57)."""
+        if self.on_cut_below is None:
+            return
+        try:
+            self.on_cut_below(offset)
+        except DiskFull as error:
+            mark("cut-without-room")
+            # schedule 57/full-disk-fences-a-truncation
+            raise NoSpaceLeft(f"to write down that {self.topic_partition} is cut") from error
+
+    def _delete_last_segment(self) -> None:
+        """Drop it durably, before anything else changes: after a power cut it would come back upon other data."""
+        segment = self.segments.pop()
+        self.bases.pop()
+        self.cache.forget(segment)
+        self.unsynced.drop(segment.file)
+        segment.close()
+        delete_files(self.disk, self.directory, segment.base_offset)
+        self.disk.sync_dir(self.directory)  # rule B8/cut-segments-come-back
 
     def delete_records_before(self, offset: int, *, keep_active: bool = False) -> None:
         """Raise the log start to `offset` (the caller has clamped it at the high watermark, schedule 16). Segments that
@@ -438,7 +807,7 @@ class PartitionLog(LogState):
             try:
                 if offset == self.log_end_offset and self.segments[-1].size and not keep_active:
                     self._begin_anew()
-                truncation.cut_start(self, offset)
+                self._cut_start(offset)
             except DiskError as error:
                 raise self._fence(error) from error
 
@@ -454,11 +823,37 @@ class PartitionLog(LogState):
         self.snapshots.delete_below((self.removed or self.segments)[0].base_offset)
         await segment.delete_slowly()
 
-    # ------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------ producers
+
+    def lacks_producers(self) -> bool:
+        """Whether the log is empty, begins behind records that it never had, and was told nothing of their producers.
+
+        A replica that is new, or was cut whole, begins where its leader's log on the disk begins; what lies before is
+        in the object store alone (rule B24). The producer snapshot at its start stands for that.
+        """
+        start = self.log_start_offset
+        return 0 < start == self.log_end_offset and not self.size_bytes and not self.snapshots.has(start)
+
+    async def begin_with(self, offset: int, producers: ProducerStates) -> bool:
+        """Take in who has written what lies before `offset`, where the log begins. Durable when this returns, so that
+        no record is ever in the log without them. False: the log has begun elsewhere meanwhile, and is as it was.
+
+        Raises DiskError; FileNotFoundError where the log was deleted.
+        """
+        path = f"{self.directory}/{_BEGINNING}"
+        await write_synced(self.disk, {path: producers.encode_snapshot()})
+        # rule B24/told-of-what-was-cut
+        if self.failure is not None or self.log_start_offset != offset or not self.lacks_producers():
+            return False
+        self.snapshots.take_in(path, offset)
+        self.producers = producers
+        return True
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that were silent for `producer.id.expiration.ms`; how many."""
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    # ------------------------------------------------------------------ the end
 
     def seal(self) -> None:
         """Write what a clean stop leaves behind (indexes, producer snapshot); `sync_now` and `close_files` follow.
@@ -500,3 +895,8 @@ class PartitionLog(LogState):
             self.sync_now()
         finally:
             self.close_files()
+
+
+def _unreadable(error: OSError) -> KafkaError:
+    mark("read-failed")
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")

@@ -1,35 +1,56 @@
-"""The production Disk: POSIX files, one thread that syncs, two that read what is cold and delete what is large."""
+"""The production Disk: POSIX files, one thread that syncs, two that read what is cold and delete what is large.
+
+A data directory is locked by flock(2) on a small file in it, which says who holds it. The kernel lets the lock go when
+the process that has the file open ends, however it ends; the file stays, and means nothing by itself. A process whose
+thread waits for a hung disk has not ended yet, killed or not: its write may come.
+
+Only the user that runs the node may read its files: they are records, and in the metadata log the salted keys of every
+SCRAM user. What is made here has `FILE_MODE` and `DIRECTORY_MODE`, whatever the umask says. What an older build made,
+or an operator's mkdir, is closed to other accounts when the node takes its directory; a group that was let in stays.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
+import socket
+import stat
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
-from strandline.log.disk import DiskError, DiskPoisoned, File
-from strandline.log.real_file import RealFile, pread_all, refused
-from strandline.log.real_lock import RealLock
-from strandline.log.real_modes import DIRECTORY_MODE, FILE_MODE, close_to_others
+import structlog
+
+from strandline.log.disk import LOCK_FILE, METADATA_DIRECTORY, DiskError, DiskPoisoned, File
 from strandline.log.real_sync import (
+    FILES_MAX,
+    CompiledSync,
     NoDescriptor,
+    SyncThread,
     as_disk_errors,
     disk_error,
     load_syncfs,
+    refuse_if_poisoned,
     sync_directory,
     sync_error,
     sync_group,
 )
-from strandline.log.sync_thread import FILES_MAX, CompiledSync, SyncThread
+from strandline.proto.errors import DirectoryInUse
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+log = structlog.get_logger("strandline.log")
 
 OPEN_FILES_MAX = 2048
 """Descriptors kept open; others are opened anew when they are used. Half of a service's common limit of 4096."""
@@ -41,6 +62,10 @@ UNLINK_REST_S = 0.025
 """After each cut: syncs of others pay for what was freed before them. Steps of 64 MB without a rest made the p99 of a
 sync 9 ms, these 2.6, nothing at all 1.2."""
 
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""Of what is made."""
+
+_WORD_MAX = 200
 _NOT_CACHED = (errno.EAGAIN,)
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -453,3 +478,298 @@ def _cut_or_unlink(path: str) -> bool:
             return True
         os.unlink(path)
         return False
+
+
+class Descriptors(Protocol):
+    """The disk that a file is of."""
+
+    poison: DiskPoisoned | None
+    """Why nothing on the disk is written any more."""
+    waits_for: str
+    """The file in a call of which the event loop's thread is, for whoever watches it from outside."""
+    calls: int
+    """Which of all such calls that is."""
+
+    def reopen(self, file: RealFile) -> None:
+        """Open again a descriptor that was given up."""
+
+    def forget(self, file: RealFile) -> None:
+        """Close the descriptor of a file that nobody uses any more."""
+
+    def read_cached(self, file: RealFile, fd: int, size: int, position: int) -> bytes | None:
+        """What is in memory; None where reading would block."""
+
+
+class RealFile:
+    """A file whose descriptor may be closed and opened again behind it.
+
+    Invariants:
+    - A file with unsynced writes or with an operation in a thread keeps its descriptor: an error of writing back is
+      told only to descriptors that were open, and a number that is closed under a thread may name another file by then.
+    - After a failed sync the file refuses everything but reading and closing (schedule 32).
+    """
+
+    __slots__ = ("_close_wanted", "_disk", "_path", "device", "dirty", "fd", "pins", "poison", "used")
+
+    def __init__(self, disk: Descriptors, path: str, fd: int, device: int) -> None:
+        self._disk = disk
+        self._path = path
+        self.fd = fd
+        self.device = device
+        self.dirty = False
+        self.used = True
+        self.pins = 0
+        self.poison: DiskError | None = None
+        self._close_wanted = False
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+        return self._path
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`. Raises DiskFull, DiskError."""
+        fd = self._writable()
+        disk = self._disk
+        disk.calls += 1
+        disk.waits_for = self._path
+        try:
+            written = os.pwrite(fd, data, position)
+            size = memoryview(data).nbytes
+            while written < size:
+                written += os.pwrite(fd, memoryview(data).cast("B")[written:], position + written)
+        except OSError as error:
+            raise disk_error(error, "write", self._path) from error
+        finally:
+            disk.waits_for = ""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at `position`; may block."""
+        fd = self._readable()
+        self._disk.calls += 1
+        self._disk.waits_for = self._path
+        try:
+            return pread_all(fd, size, position, self._path)
+        finally:
+            self._disk.waits_for = ""
+
+    def pread_nowait(self, size: int, position: int) -> bytes | None:
+        """As `pread`, or None where it would block."""
+        return self._disk.read_cached(self, self._readable(), size, position)
+
+    def size(self) -> int:
+        """Bytes, allocated zeros included."""
+        with as_disk_errors("look at", self._path):
+            return os.fstat(self._readable()).st_size
+
+    def truncate(self, size: int) -> None:
+        """Set the size. Raises DiskFull, DiskError."""
+        fd = self._writable()
+        self._disk.calls += 1
+        self._disk.waits_for = self._path
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            raise disk_error(error, "truncate", self._path) from error
+        finally:
+            self._disk.waits_for = ""
+
+    def allocate(self, position: int, size: int) -> None:
+        """Reserve zeroed space. Raises DiskFull, DiskError."""
+        fd = self._writable()
+        self._disk.calls += 1
+        self._disk.waits_for = self._path
+        try:
+            os.posix_fallocate(fd, position, size)
+        except OSError as error:
+            raise disk_error(error, "allocate", self._path) from error
+        finally:
+            self._disk.waits_for = ""
+
+    def close(self) -> None:
+        """Give the descriptor back, once no thread uses it any more. Idempotent."""
+        self._close_wanted = True
+        if not self.pins:
+            self._disk.forget(self)
+
+    def unpin(self) -> None:
+        """One thread less uses the descriptor."""
+        self.pins -= 1
+        if self._close_wanted and not self.pins:
+            self._disk.forget(self)
+
+    def descriptor(self) -> int:
+        """The open descriptor, opened again if it was given up. Raises DiskError."""
+        self.used = True
+        if self.fd < 0:
+            self._disk.reopen(self)
+        return self.fd
+
+    def _readable(self) -> int:
+        self.used = True
+        return self.fd if self.fd >= 0 else self.descriptor()
+
+    def _writable(self) -> int:
+        if self.poison is not None:
+            refuse_if_poisoned(self)
+        if self._disk.poison is not None:
+            raise refused(self._disk.poison)
+        fd = self.fd
+        if fd < 0:
+            fd = self.descriptor()
+        self.dirty = self.used = True
+        return fd
+
+
+def refused(poison: DiskPoisoned) -> DiskPoisoned:
+    """The error of a call after the one that poisoned the disk."""
+    return DiskPoisoned(poison.errno, f"refused: an earlier sync of the whole disk failed ({poison.strerror})", "")
+
+
+def pread_all(fd: int, size: int, position: int, path: str) -> bytes:
+    """`size` bytes at `position`, fewer at the end of the file alone. Raises DiskError."""
+    parts: list[bytes] = []
+    try:
+        while size > 0:
+            data = os.pread(fd, size, position)
+            if not data:
+                break
+            parts.append(data)
+            size -= len(data)
+            position += len(data)
+    except OSError as error:
+        raise disk_error(error, "read", path) from error
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def close_to_others(directory: str) -> None:
+    """Take the rights of other accounts from a data directory, from what stands in it, and from the metadata log's
+    files. One line says so; what may not be changed is a line too, and keeps no node from starting."""
+    closed = []
+    for path in _looked_at(directory):
+        try:
+            mode = stat.S_IMODE(os.lstat(path).st_mode)
+            if mode & stat.S_IRWXO and not os.path.islink(path):  # rule A19/secrets-for-every-account
+                os.chmod(path, mode & ~stat.S_IRWXO)
+                closed.append(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("other accounts of this machine may read the node's files", path=path, error=error.strerror)
+            return
+    if closed:
+        log.warning(
+            "other accounts of this machine could read the node's files: they no longer can",
+            directory=directory,
+            files=len(closed),
+        )
+
+
+def _looked_at(directory: str) -> Iterator[str]:
+    yield directory
+    for parent in (directory, os.path.join(directory, METADATA_DIRECTORY)):
+        try:
+            names = os.listdir(parent)
+        except OSError:
+            continue
+        for name in names:
+            yield os.path.join(parent, name)
+
+
+class RealLock:
+    """A directory that this process has to itself, until `release` or the process's end."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, path: str) -> RealLock:
+        """Raises DirectoryInUse, DiskError."""
+        name = f"{path}/{LOCK_FILE}"
+        with as_disk_errors("open the lock of the directory", name):
+            try:
+                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            except FileNotFoundError:
+                raise DiskError(errno.ENOENT, "there is no such directory", path) from None
+        try:
+            _flock(fd, path, fcntl.LOCK_EX)
+            _write_holder(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    @classmethod
+    def take_to_read(cls, path: str) -> RealLock | None:
+        """Keep every process out that would write, for as long as this one reads, and change nothing: no byte of the
+        lock's file is written. None where no process has ever locked the directory: there is nothing to hold, and
+        whether one comes is seen by the file that it makes.
+
+        Raises DirectoryInUse, DiskError.
+        """
+        name = f"{path}/{LOCK_FILE}"
+        with as_disk_errors("open the lock of the directory", name):
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+        try:
+            _flock(fd, path, fcntl.LOCK_SH)  # rule A3/reader-takes-no-lock
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    def release(self) -> None:
+        """Let others have it. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _flock(fd: int, path: str, kind: int) -> None:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DirectoryInUse(path, _holder(os.pread(fd, 1024, 0).decode("utf-8", "replace"))) from None
+    except OSError as error:
+        reason = f"its file system has no locks ({error.strerror}), which keep a second process out"
+        raise DiskError(error.errno or errno.EIO, reason, path) from error
+
+
+def _write_holder(fd: int) -> None:
+    """For the message alone: a full disk does not keep a node from starting."""
+    text = f"pid={os.getpid()}\nhost={socket.gethostname()}\nsince={int(time.time())}\n"
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text.encode(), 0)
+    except OSError:
+        pass
+
+
+def _holder(text: str) -> str:
+    """Who holds the lock, in words, from what its file says. Whoever only reads does not write its name there."""
+    facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    pid, since = facts.get("pid", ""), facts.get("since", "")
+    if not (pid.isdigit() and since.isdigit()):
+        return "another process"
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(int(since)))
+    host = facts.get("host", "")[:_WORD_MAX]
+    command = _command(int(pid), int(since)) if host == socket.gethostname() else ""
+    where = f"process {pid} ({command})" if command else f"process {pid} of {host or 'another machine'}"
+    reads = "" if command else ", or one that only reads it (`strandline log verify`),"
+    return f"{where}, since {when}{reads or ','}"
+
+
+def _command(pid: int, since: int) -> str:
+    """What runs as `pid`, if it is old enough to hold a lock that was taken at `since`; empty where nobody knows."""
+    import psutil  # only after a failure
+
+    try:
+        process = psutil.Process(pid)
+        if process.create_time() > since + 1:
+            return ""
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+    return command if len(command) <= _WORD_MAX else command[: _WORD_MAX - 3] + "..."

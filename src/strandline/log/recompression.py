@@ -14,12 +14,12 @@ from strandline.log.batch import (
     HEADER_SIZE,
     BatchHeader,
     parse_header,
+    unpacked,
     verify_crc,
     with_body,
 )
 from strandline.log.compression import LZ4_FAST, Codec, compress
 from strandline.log.config import LogConfig, StoredCodec
-from strandline.log.records import unpacked
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 

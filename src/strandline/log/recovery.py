@@ -22,12 +22,11 @@ import structlog
 from strandline.log.batch import HEADER_SIZE
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskFull, File
-from strandline.log.epoch_recovery import epochs_agree, epochs_from_batches, load_epochs
-from strandline.log.epochs import LeaderEpochs
+from strandline.log.epochs import LeaderEpochs, epochs_agree, epochs_from_batches, load_epochs
 from strandline.log.log_state import IndexCache, LogParts
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.producer_state import ProducerStates
-from strandline.log.promises import LastLife
+from strandline.log.producer_state import ProducerStates, Snapshots
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
@@ -39,7 +38,6 @@ from strandline.log.segment import (
     delete_files,
     pread_blocking,
 )
-from strandline.log.snapshots import Snapshots
 from strandline.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition
@@ -399,9 +397,12 @@ class _Opening:
         self._rebuild_missing_indexes(self.segments[:first], index_names)
         self._check_ends(self.segments[:first])
         # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back. One
-        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86).
+        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86). The
+        # checkpoint may be an older one: the first segment begins at or below the log start that was durable once.
+        # schedule 86/an-older-log-start-forgets-producers
+        log_start_offset = max(self.last_life.log_start_offset, self.segments[0].base_offset)
         # rule C2/snapshots-of-lost-records, schedule 86/producers-of-deleted-records-are-forgotten
-        self.snapshots.delete_above(max(self.last_life.recovery_point, self.last_life.log_start_offset))
+        self.snapshots.delete_above(max(self.last_life.recovery_point, log_start_offset))
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:

@@ -1,26 +1,34 @@
-"""What of a log is not what was written: found by a survey of a segment, and mended with the batches of another
-replica (schedule 80).
+"""Rot: what of a log on the disk is not what was written (schedule 80).
 
-Only the bytes of a hole are written over, which are no good to anybody. So a log that is mended loses nothing, whatever
-comes in between: its end, its epochs and all its other batches stay as they are.
+`SegmentScrub` finds it: it reads a whole segment of a log in use, off the event loop and in small steps. `Rot` keeps
+the holes that were found, and mends them with the batches of another replica. Only the bytes of a hole are written
+over, which are no good to anybody. So a log that is mended loses nothing, whatever comes in between: its end, its
+epochs and all its other batches stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
+from strandline.log.batch import HEADER_SIZE, parse_header
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.disk import DiskError
 from strandline.log.epochs import intact_end
-from strandline.log.holes import Hole, Holes
 from strandline.log.log_state import LogState
-from strandline.log.segment import Segment
+from strandline.log.segment import Hole, Holes, Segment, pread_blocking
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark
 
+STEP_BYTES = 256 << 10
+"""Read and checked at once: a fraction of a millisecond of the event loop, whatever the batches are."""
+
+Pace = Callable[[int], Awaitable[None]]
+"""Called before so many bytes are read; returns when they may be."""
+
 
 class Rot:
-    """Of one log: segments in which a read met damage, and holes in those that were surveyed."""
+    """Damage of one log: segments in which a read met some, and the holes in those that were scrubbed."""
 
     __slots__ = ("_log", "_rotten", "suspects", "unsynced")
 
@@ -28,7 +36,7 @@ class Rot:
         self._log = log
         self._rotten: dict[Segment, None] = {}
         self.suspects: dict[Segment, None] = {}
-        """To be surveyed."""
+        """Segments to be scrubbed."""
         self.unsynced: dict[Segment, None] = {}
         """What was mended in them is not known to be durable."""
 
@@ -43,7 +51,7 @@ class Rot:
             if segment.file.path == path and not known:
                 self.suspects[segment] = None
 
-    def surveyed(self, segment: Segment, holes: list[Hole]) -> None:
+    def scrubbed(self, segment: Segment, holes: list[Hole]) -> None:
         """These are all the holes of a segment."""
         self.suspects.pop(segment, None)
         segment.holes = Holes(holes)
@@ -109,3 +117,103 @@ class Rot:
         kept = tuple(left if one == hole else one for one in segment.holes)
         segment.holes = Holes(one for one in kept if one is not None)
         return left
+
+
+class Gone(Exception):
+    """The segment was deleted, cut or replaced meanwhile."""
+
+
+class SegmentScrub:
+    """Reads one segment, as far as it was written when the scrub began, for what is not what was written."""
+
+    def __init__(self, log: LogState, segment: Segment, pace: Pace) -> None:
+        self._log = log
+        self._segment = segment
+        self._pace = pace
+        self._end = segment.size
+        self._end_offset = self._following_offset()
+
+    def _following_offset(self) -> int:
+        later = [base for base in self._log.bases if base > self._segment.base_offset]
+        return min(later) if later else int(self._log.log_end_offset)
+
+    async def holes(self) -> list[Hole]:
+        """What is not what was written. Raises DiskError; Gone where the segment is not what it was."""
+        holes: list[Hole] = []
+        position, offset = 0, self._segment.base_offset
+        while position < self._end:
+            data = await self._read(STEP_BYTES, position)
+            size, following = self._intact(data, offset)
+            if not size and self._announced(data) > len(data):
+                size, following = self._intact(await self._read(self._announced(data), position), offset)
+            if size:
+                position, offset = position + size, following
+                continue
+            hole = await self._hole(position, offset, data)
+            holes.append(hole)
+            position, offset = hole.end, hole.next_offset
+        return holes
+
+    def _intact(self, data: bytes, offset: int) -> tuple[int, int]:
+        log = self._log
+        return intact_end(data, offset, log.epochs, log.log_start_offset, self._end_offset)
+
+    @staticmethod
+    def _announced(data: bytes) -> int:
+        """The size of the batch that begins here, as far as it says so."""
+        try:
+            size = parse_header(data).size
+        except KafkaError:
+            return 0
+        return size if size <= BATCH_BYTES_MAX else 0
+
+    async def _hole(self, position: int, offset: int, data: bytes) -> Hole:
+        """How far the damage goes: to the batch behind the one that is damaged, if its header tells where that is; else
+        to the next one that the index names; else to the end. Nothing else that looks like a batch is believed: the
+        value of a record may hold batches."""
+        size = self._announced(data)
+        if size and position + size < self._end:
+            following = parse_header(data).next_offset
+            if following < self._end_offset and await self._stands(position + size, following):
+                return Hole(position, position + size, offset, following)
+        for entry_position, last_offset in self._entries(position):
+            header = await self._read(HEADER_SIZE, entry_position)
+            try:
+                found = parse_header(header)
+            except KafkaError:
+                continue
+            named = found.last_offset == last_offset and found.base_offset > offset
+            if named and await self._stands(entry_position, found.base_offset):
+                return Hole(position, entry_position, offset, found.base_offset)
+        return Hole(position, self._end, offset, self._end_offset)
+
+    def _entries(self, position: int) -> list[tuple[int, int]]:
+        """(position, last offset) of the batches behind `position` that the index names."""
+        segment = self._segment
+        try:
+            index, _ = segment.load_indexes(pread_blocking)
+        except KafkaError:  # they were to be built anew, and that met the damage
+            return []
+        self._log.cache.touch(segment)
+        pairs = zip(index.positions, index.offsets, strict=True)
+        return [(at, segment.base_offset + last) for at, last in pairs if position < at < self._end]
+
+    async def _stands(self, position: int, offset: int) -> bool:
+        """A whole batch of this base offset stands here."""
+        data = await self._read(HEADER_SIZE, position)
+        size = self._announced(data)
+        return bool(size) and bool(self._intact(await self._read(size, position), offset)[0])
+
+    async def _read(self, size: int, position: int) -> bytes:
+        size = min(size, self._end - position)
+        await self._pace(size)
+        self._check()
+        data = await self._log.disk.pread_cold(self._segment.file, size, position)
+        self._check()
+        return data
+
+    def _check(self) -> None:
+        segment, log = self._segment, self._log
+        cut = segment.size < self._end or log.log_end_offset < self._end_offset
+        if log.failure is not None or cut or segment not in log.segments:
+            raise Gone

@@ -53,12 +53,15 @@ class ConfigType(IntEnum):
 
 
 class Scope(StrEnum):
-    """What a setting belongs to. Those of nodes and clients hold until they end, all others change meanwhile."""
+    """What a setting belongs to. Those of brokers and topics may change while they are there; all others hold until the
+    node, the client or the query ends."""
 
     NODE = "node"
     BROKER = "broker"
     TOPIC = "topic"
     CLIENT = "client"
+    SPARK_SOURCE = "spark source"
+    SPARK_SINK = "spark sink"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +114,7 @@ class Setting(Generic[T]):
     @property
     def live(self) -> bool:
         """It can change while that goes on to which it belongs."""
-        return self.scope not in (Scope.NODE, Scope.CLIENT)
+        return self.scope in (Scope.BROKER, Scope.TOPIC)
 
     @property
     def secret(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Protocol
 
 from strandline.proto.ports import Clock
 
@@ -13,29 +12,19 @@ _TIMER_MS_MAX = 86_400_000
 """A rate next to nothing asks for longer than an event loop's timers take."""
 
 
-class Expirable(Protocol):
-    """Item that is given up when its time has come."""
-
-    def expire(self) -> None:
-        """Give up: called once, at the deadline or up to `granularity_ms` later, unless the ticket was cancelled."""
-
-
 class Ticket:
-    """Place of one item among the deadlines; `cancel` is cheap, for most requests end before their deadline."""
+    """Place of one call among the deadlines; `cancel` is cheap, for most requests end before their deadline."""
 
-    __slots__ = ("_bucket", "_item")
+    __slots__ = ("_bucket", "expire")
 
-    def __init__(self, bucket: dict[Ticket, None], item: Expirable) -> None:
+    def __init__(self, bucket: dict[Ticket, None], expire: Callable[[], None]) -> None:
         self._bucket = bucket
-        self._item = item
+        self.expire = expire
         bucket[self] = None
 
     def cancel(self) -> None:
         """Withdraw. Fine after expiry."""
         self._bucket.pop(self, None)
-
-    def expire(self) -> None:
-        self._item.expire()
 
 
 class Deadlines:
@@ -54,20 +43,20 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_tick = 0
 
-    def add(self, delay_ms: float, item: Expirable) -> Ticket:
-        """Expire `item` in `delay_ms`, never earlier."""
+    def add(self, delay_ms: float, expire: Callable[[], None]) -> Ticket:
+        """Call `expire` once, in `delay_ms` or up to `granularity_ms` later, unless the ticket is cancelled before."""
         tick = int((self._clock.monotonic_ms() + delay_ms) / self._granularity) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
             bucket = self._buckets[tick] = {}
             heapq.heappush(self._order, tick)
-        ticket = Ticket(bucket, item)
+        ticket = Ticket(bucket, expire)
         if self._timer is None or tick < self._timer_tick:
             self._arm()
         return ticket
 
     def close(self) -> None:
-        """Forget everything without expiring it."""
+        """Forget every deadline; nothing expires any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

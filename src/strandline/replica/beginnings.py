@@ -14,11 +14,9 @@ from typing import Protocol
 
 import structlog
 
-from strandline.log.beginning import begin_with, lacks_producers
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
-from strandline.log.tier.producers import producers_before
-from strandline.log.tier.reading import TierReader
+from strandline.log.tier.reading import TierReader, producers_before
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StorageError, StoreError
 from strandline.proto.ids import TopicPartition
@@ -94,7 +92,8 @@ class Beginnings:
         return max((now_ms - waiting.since_ms for waiting in self._waiting.values()), default=0.0)
 
     def awaits(self, replica: Replica, then: Callable[[], None], *, leads: bool = False) -> bool:
-        """Whether its log may take no record yet. `then` is called once it may, but for a later call's."""
+        """True if the replica's log may take no record yet. `then` is called once it may, unless a later call named
+        another."""
         if not self._lacks(replica, leads):
             return False
         known = self._waiting.get(replica)
@@ -106,7 +105,7 @@ class Beginnings:
         return True
 
     def _lacks(self, replica: Replica, leads: bool) -> bool:
-        """There may be records in the tier that the log begins behind, and it does not know who wrote them.
+        """True if there may be records in the tier that the log begins behind, and it does not know who wrote them.
 
         The metadata of a follower may be older than its leader's: what they do not reach yet may be in the tier. What
         they call deleted is gone, and its producers with it.
@@ -116,7 +115,7 @@ class Beginnings:
             return False
         start, tier = plog.log_start_offset, state.tier
         # rule B24/new-replicas-know-nobody, rule B24/what-the-metadata-do-not-reach-was-deleted
-        return lacks_producers(plog) and tier.start_offset < start and not (leads and start > tier.end_offset)
+        return plog.lacks_producers() and tier.start_offset < start and not (leads and start > tier.end_offset)
 
     async def _bring(self, replica: Replica) -> None:
         pause_ms = RETRY_MS
@@ -150,7 +149,7 @@ class Beginnings:
         where = state.topic_partition, state.topic_id, state.tier
         producers = await producers_before(self._reader, *where, offset, now_ms=int(self._clock.monotonic_ms()))
         try:
-            begun = await begin_with(plog, offset, producers)
+            begun = await plog.begin_with(offset, producers)
         except DiskError as error:
             raise plog.disk_failed(error) from error
         if begun:

@@ -56,7 +56,7 @@ class Pace:
         self._rest_ms = 0.0
 
     async def __call__(self, size_bytes: int) -> None:
-        """So many bytes were read or written."""
+        """Wait as long as the rate asks for after `size_bytes` were read or written."""
         now_ms = self._clock.monotonic_ms()
         before_ms = max(self._due_ms, now_ms - 1_000)
 
@@ -71,7 +71,7 @@ class Pace:
         self._due_ms = due_ms()
 
     async def during(self, wait: Awaitable[T]) -> T:
-        """What is waited for; others have the loop meanwhile."""
+        """Await `wait`; the time counts as rest, for others have the loop meanwhile."""
         began_ms = self._clock.monotonic_ms()
         self._rest_ms += began_ms - self._begun_ms
         try:
@@ -82,7 +82,7 @@ class Pace:
 
 
 class Figures:
-    """What the metrics tell.
+    """Figures of compaction, for the metrics.
 
     Attributes:
         passes: over a log, that came to their end.
@@ -112,18 +112,18 @@ class Figures:
 
     @property
     def recopied_percent(self) -> int:
-        """How much of what the last pass read it wrote again."""
+        """Percentage of the bytes read by the last pass that it wrote again."""
         return 100 * self.last.written_bytes // max(1, self.last.read_bytes)
 
 
 def _has_closed_segments(partition: Partition) -> bool:
-    """Whether it is of a compacted topic, and its log has more than the active segment."""
+    """True if the topic is compacted, and the log has more than the active segment."""
     plog = partition.log
     return plog is not None and plog.config.compacted and plog.failure is None and len(plog.segments) > 1
 
 
 class Uncleanable(NamedTuple):
-    """Why a log is left alone, how many holes this broker had mended by then, and the memory that was too small for
+    """Log that is left alone: the reason, how many holes this broker had mended by then, and the memory too small for
     one of its batches (log.cleaner.dedupe.buffer.size), where that is why."""
 
     reason: str
@@ -204,7 +204,8 @@ class Compactor:
     # Which
 
     async def _most_dirty(self) -> tuple[Partition, PartitionLog, Cleanable] | None:
-        """Of the logs that are due the one that waits longest beyond its lag, else the one of the greatest ratio."""
+        """Choose among the logs that are due: the one that waits longest beyond its lag, else the one of the greatest
+        ratio."""
         best: tuple[Partition, PartitionLog, Cleanable] | None = None
         figures = self.figures
         figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
@@ -228,7 +229,7 @@ class Compactor:
         return best
 
     def _has_room(self, plog: PartitionLog, found: Cleanable) -> bool:
-        """Whether what a segment leaves finds room beside it. Says once that it does not."""
+        """True if what a segment leaves finds room beside it. Logs once that it does not."""
         segment_bytes = min(plog.config.segment_bytes, found.clean_bytes + found.dirty_bytes)
         free = plog.disk.free_bytes(plog.directory)
         if free >= _ROOM * segment_bytes and not self._shared.directories.of(plog.home).room.full:

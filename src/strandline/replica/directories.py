@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from strandline.log.checkpoint_writer import CheckpointWriter
 from strandline.log.disk import DiskError
-from strandline.log.log_dir import LogDir
+from strandline.log.log_dir import CheckpointWriter, LogDir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.request_trace import RequestTrace
@@ -68,12 +67,12 @@ class Directory:
 
     @property
     def path(self) -> str:
-        """Names it."""
+        """Path of the directory, which names it."""
         return self.log_dir.path
 
 
 class Directories:
-    """All that could be opened. One that has failed stays here: the partitions in it are offline."""
+    """Log directories that could be opened. One that has failed stays here: the partitions in it are offline."""
 
     def __init__(
         self,
@@ -105,25 +104,25 @@ class Directories:
 
     @property
     def all(self) -> Iterable[Directory]:
-        """In the order of `log.dirs`."""
+        """All directories, in the order of `log.dirs`."""
         return self._by_path.values()
 
     @property
     def usable(self) -> list[Directory]:
-        """Those that have not failed."""
+        """Directories that have not failed."""
         return [directory for directory in self.all if not directory.log_dir.failed]
 
     def of(self, home: str) -> Directory:
-        """The one in which a log lies that says so (`LogState.home`)."""
+        """The directory in which a log with this `LogState.home` lies."""
         return self._by_path[home]
 
     def at(self, path: str) -> Directory | None:
-        """The one at a path."""
+        """The directory at a path; None: there is none."""
         return self._by_path.get(path)
 
     @property
     def full(self) -> bool:
-        """None has room: the broker takes no writes."""
+        """True if no directory has room: the broker takes no writes."""
         return all(directory.room.full for directory in self.usable)
 
     def set_trace(self, trace: RequestTrace | None) -> None:
@@ -170,7 +169,7 @@ class Directories:
             directory.strays.set_aside(assigned, knows_topics=knows_topics)
 
     def fail(self, directory: Directory, why: str) -> None:
-        """Nothing in it can be relied on any more: its logs are fenced, and nothing more is written there."""
+        """Give up a directory that cannot be relied on: its logs are fenced, and nothing more is written there."""
         self.log_dirs.fail(directory.log_dir, why)
         directory.checkpoints.abandon()
         directory.syncer.abandon()

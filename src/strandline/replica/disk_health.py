@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
+from strandline.log.free_space import RESERVE_BYTES, FreeSpace, reserve_of
 from strandline.log.log_dir import LogDir
-from strandline.log.room import RESERVE_BYTES, Room, reserve_of
 from strandline.proto.errors import FatalError
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -52,18 +52,18 @@ class DiskRoom:
         self._clock = clock
         self._on_change = on_change
         self._on_room = on_room
-        self._room = Room(reserve_bytes)
+        self._free_space = FreeSpace(reserve_bytes)
 
     def ran_out(self) -> None:
         """A write found no room."""
-        if self._room.ran_out(self._clock.monotonic_ms()):
+        if self._free_space.ran_out(self._clock.monotonic_ms()):
             self._changed()
 
     def set_reserve(self, reserve_bytes: int) -> None:
         """log.dir.reserve.bytes is another one now. Looks at once whether the disk is full by it; has it room again, it
         has to last as ever."""
-        if reserve_bytes != self._room.reserve_bytes:
-            self._room.reserve_bytes = reserve_bytes
+        if reserve_bytes != self._free_space.reserve_bytes:
+            self._free_space.reserve_bytes = reserve_bytes
             self.look()
 
     def look(self) -> None:
@@ -81,8 +81,8 @@ class DiskRoom:
             if not self.full:
                 return
             free = total = 0
-        if self._room.looked(free, total, self._clock.monotonic_ms()):
-            self._changed(free_bytes=free, reserve_bytes=reserve_of(self._room.reserve_bytes, total))
+        if self._free_space.looked(free, total, self._clock.monotonic_ms()):
+            self._changed(free_bytes=free, reserve_bytes=reserve_of(self._free_space.reserve_bytes, total))
 
     def _probe(self) -> None:
         """Raises OSError."""
@@ -97,7 +97,7 @@ class DiskRoom:
 
     def _changed(self, **figures: int) -> None:
         path = self._log_dir.path
-        self.full = self._log_dir.full = self._room.full
+        self.full = self._log_dir.full = self._free_space.full
         if self.full:
             mark("disk-without-room")
             log.error(

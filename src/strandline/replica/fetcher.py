@@ -11,9 +11,8 @@ from collections.abc import Callable
 import structlog
 
 from strandline.log.config import BATCH_BYTES_MAX
-from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
-from strandline.log.segment import Segment
+from strandline.log.segment import Hole, Segment
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset

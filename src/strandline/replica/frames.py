@@ -89,7 +89,7 @@ DATA_HEADER_SIZE = _DATA.size
 
 
 class Hello(NamedTuple):
-    """Who opens a stream, and whom it takes the other side for."""
+    """First message on a stream: the broker that opens it, and the one that it takes the other side for."""
 
     version: int
     node_id: NodeId

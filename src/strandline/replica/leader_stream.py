@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from strandline.log.partition_log import AppendResult, PartitionLog
-from strandline.log.reader import BatchPart, LogRead
+from strandline.log.partition_log import AppendResult, BatchPart, LogRead, PartitionLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import NodeId, TopicId

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.log.log_dirs import LogDirs
-from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.log.reader import LogRead
+from strandline.log.partition_log import ANY_SIZE, LogRead, PartitionLog
 from strandline.log.request_trace import RequestTrace
 from strandline.proto.believed import BelievedClock
 from strandline.proto.ensure import ensure
@@ -198,7 +197,7 @@ class ReplicaManager:
 
     @property
     def trace(self) -> RequestTrace | None:
-        """Notes the stages of requests, while somebody asked for it."""
+        """Trace of the stages of requests; None unless somebody asked for it."""
         return self.directories.trace
 
     @trace.setter
@@ -207,11 +206,11 @@ class ReplicaManager:
 
     @property
     def config(self) -> ReplicaConfig:
-        """Its settings."""
+        """Settings of replication, as they are now."""
         return self._shared.config
 
     def set_flush_policy(self, policy: str) -> None:
-        """What `ReplicaConfig.flush_policy` shall be: known only once the metadata are. Before the first `apply`."""
+        """Set `ReplicaConfig.flush_policy`, known only once the metadata are. Call it before the first `apply`."""
         ensure(not self._partitions, "OneFlushPolicy", policy=policy)
         self._shared.config = self._shared.config.replaced(flush_policy=policy)
 
@@ -227,13 +226,13 @@ class ReplicaManager:
         self._shared.pauses.wake()
 
     def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
-        """This process is registered (anew): streams introduce it by that epoch from now on."""
+        """Note that this process is registered (anew): streams introduce it by that epoch from now on."""
         if epoch != self._shared.broker_epoch:
             self._shared.broker_epoch = epoch
             self._streams.reconnect()
 
     def stream_handlers(self) -> dict[str, StreamHandler]:
-        """What the node's internal listener has to serve."""
+        """Handlers that the node's internal listener has to serve, by method."""
         return {STREAM_METHOD: self._streams.serve}
 
     # Metadata
@@ -265,7 +264,7 @@ class ReplicaManager:
         self._set.on_hosted = hosted
 
     def set_throttled_rates(self, leader: int, follower: int) -> None:
-        """What this broker may send to throttled replicas, and fetch for its own, in bytes a second (KIP-73)."""
+        """Set what this broker may send to throttled replicas, and fetch for its own, in bytes a second (KIP-73)."""
         self.leader_throttle.set_limit(leader)
         self.follower_throttle.set_limit(follower)
 
@@ -511,11 +510,11 @@ class ReplicaManager:
         return self._partitions.get(tp)
 
     def waits_for_log(self, tp: TopicPartition) -> bool:
-        """It will be hosted once its log is made (rule B26)."""
+        """True if the partition will be hosted once its log is made (rule B26: logs are made in turns of the loop)."""
         return self._set.waits_for_log(tp)
 
     def leader_of(self, tp: TopicPartition) -> NodeId | None:
-        """Who leads a hosted partition (NO_NODE: nobody); None if it is not hosted here."""
+        """Leader of a hosted partition (NO_NODE: nobody leads it); None if it is not hosted here."""
         partition = self._partitions.get(tp)
         return None if partition is None else partition.state.leader
 
@@ -548,7 +547,7 @@ class ReplicaManager:
     # The disk, and what must not happen
 
     def fatal(self, error: BaseException) -> None:
-        """Something broke that must not: the node has to stop."""
+        """Stop the node: something broke that must not."""
         self._on_fatal(error if isinstance(error, Exception) else FatalError(f"replication ended: {error!r}"))
 
     def _raise_tier_start(self, partition: Partition, offset: int) -> None:
@@ -580,8 +579,8 @@ class ReplicaManager:
                 self.directory_failed(path, f"the disk refuses to sync {path}: {whole}")
 
     def directory_failed(self, path: str, why: str) -> None:
-        """Nothing in a log directory can be relied on any more: the replicas in it are offline, the others go on. The
-        node has to stop where it is the first one, which has the metadata log."""
+        """Give up a log directory that cannot be relied on: the replicas in it are offline, the others go
+        on. The node has to stop where it is the first one, which has the metadata log."""
         directory = self.directories.at(path)
         if path == self.log_dirs.first.path:  # schedule 56/a-failed-disk-stops-the-node
             self._on_fatal(FatalError(why))

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import structlog
 
 from strandline.log.disk import DiskError, delete_directory
+from strandline.log.free_space import reserve_of
 from strandline.log.future import BROKEN, FutureLog
 from strandline.log.log_dir import LogDir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
-from strandline.log.room import reserve_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import TopicPartition
@@ -48,7 +48,7 @@ _MOVABLE = (Role.LEADER, Role.FOLLOWER, Role.IDLE)
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """One that is under way.
+    """Move of a replica that is under way.
 
     Attributes:
         target: where to.
@@ -66,7 +66,7 @@ class Move:
 
     @property
     def lag(self) -> int:
-        """How many offsets the copy is behind."""
+        """Offsets by which the copy is behind the log."""
         if self.future is not None:
             return self.future.lag
         current = self.partition.log
@@ -74,7 +74,7 @@ class Move:
 
     @property
     def size_bytes(self) -> int:
-        """Of the copy."""
+        """Size of the copy, in bytes."""
         return 0 if self.future is None else self.future.log.size_bytes
 
 
@@ -178,7 +178,7 @@ class Mover:
             self._task = None
 
     async def _go_on(self, move: Move) -> int:
-        """One step; how many bytes were copied."""
+        """Do one step of the move; returns the bytes copied."""
         try:
             return await self._step(move)
         except NoSpaceLeft as error:

@@ -107,7 +107,7 @@ class PartitionSet:
         return brokers_changed
 
     def _choose_directories(self, changes: Sequence[PartitionState]) -> None:
-        """Of the logs that will be made: one write for all of them."""
+        """Choose the directories of the logs that will be made, and note them in one write."""
         names = {state.topic_partition: state.topic_id for state in changes if self._shared.node_id in state.replicas}
         new = [tp for tp in names if tp not in self.partitions and tp not in self._deletions]
         new = [tp for tp in new if tp not in self._unmade or self._unmade[tp].topic_id != names[tp]]
@@ -343,13 +343,13 @@ class PartitionSet:
             self._last_made.clear()
 
     def _host_no_more(self, name: TopicPartition) -> None:
-        """What waits for its log is not assigned to this broker any more."""
+        """Forget a replica that waits for its log: it is not assigned to this broker any more."""
         self._awaiting_deletion.pop(name, None)
         if self._unmade.pop(name, None) is not None:  # rule B26/what-is-deleted-is-made-all-the-same
             self._log_dirs.forget(name)
 
     def make_missing_logs(self) -> None:
-        """There is room again: host anew what got no log for lack of it."""
+        """Host anew what got no log for lack of room: there is room again."""
         for partition in list(self._without_log):
             mark("log-made-with-room")
             self._forget(partition)

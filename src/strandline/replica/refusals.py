@@ -33,14 +33,15 @@ def _behind(code: ErrorCode) -> ErrorCode | None:
 
 
 def note_refusal(plog: PartitionLog, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
-    """What the same producer has sent behind these batches is refused too, if something comes in their place."""
+    """Note that a log refused these batches: what the same producer has sent behind them is refused too, if something
+    comes in their place."""
     behind, header = _behind(code), _producers_header(batches)
     if behind is not None and header is not None:
         plog.producers.refused(header.producer_id, _refusal(header, behind, now_ms))
 
 
 class EarlyRefusals:
-    """What was refused while there was no log to keep it with, for this broker's metadata were behind the client's: by
+    """Refusals from before there was a log to keep them with, for this broker's metadata were behind the client's: by
     topic (as the client named it), partition and producer id."""
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class EarlyRefusals:
     def recall(
         self, tp: TopicPartition, topic_id: TopicId, plog: PartitionLog, batches: memoryview, now_ms: float
     ) -> None:
-        """There is a log now: what was refused before of the producer of these batches belongs to it."""
+        """Give a log, now that there is one, what was refused before of the producer of these batches."""
         self._refusals.expire(now_ms)
         header = _producers_header(batches)
         if header is None:

@@ -147,18 +147,18 @@ class Retention:
 
 
 def keep_whole(config: LogConfig) -> Keep:
-    """What is kept of a partition."""
+    """Bounds of what is kept of a partition."""
     return Keep(config.retention_ms, config.retention_bytes)
 
 
 def keep_local(config: LogConfig, tier: Tier) -> Keep:
-    """What is kept on the disks of a partition of which `tier` was copied."""
+    """Bounds of what is kept on the disks of a partition of which `tier` was copied."""
     copied_to = tier.end_offset if tier.segments else 0  # rule B22/local-retention-takes-what-was-not-copied
     return Keep(config.local_retention_ms, config.local_retention_bytes, "local.", copied_to)
 
 
 def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now_ms: int, latest_ms: int) -> Offset:
-    """Where the tier begins once retention has taken what it takes now: whole segments from the front, its end if it
+    """First offset of the tier once retention has taken what it takes now: whole segments from the front, its end if it
     takes all. `uncopied_bytes`: of what lies behind the tier."""
     # rule B22/size-of-the-tier-is-not-counted
     excess = tier.size_bytes + uncopied_bytes - keep.size_bytes if keep.size_bytes >= 0 else -1

@@ -2,7 +2,7 @@
 (schedule 80).
 
 A read, or a scrub, meets damage. From then on the controller hears that the replica has rotted: it leads nothing and is
-in no ISR where a whole replica is left. A survey of the segment finds the holes; where another broker leads, its
+in no ISR where a whole replica is left. A scrub of the segment finds the holes; where another broker leads, its
 batches are written over them. Nothing is cut, so that a replica that is healed in the middle of anything has lost
 nothing; and where nobody else has the records, everything but the holes is served.
 """
@@ -16,10 +16,9 @@ from typing import Protocol
 import structlog
 
 from strandline.log.disk import DiskError
-from strandline.log.holes import Hole
 from strandline.log.partition_log import PartitionLog
-from strandline.log.segment import Segment
-from strandline.log.survey import Gone, Survey
+from strandline.log.rot import Gone, SegmentScrub
+from strandline.log.segment import Hole, Segment
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -54,7 +53,7 @@ async def _at_once(_: int) -> None:
 
 
 class RotWatch:
-    """Surveys what reads met damage in, and has it healed. One survey at a time.
+    """Scrubs what reads met damage in, and has it healed. One scrub at a time.
 
     `on_change`: the controller is to hear at once that a replica has rotted, or is whole again.
     """
@@ -69,7 +68,7 @@ class RotWatch:
         self._stopped = False
 
     def stop(self) -> None:
-        """Survey and heal nothing more."""
+        """Scrub and heal nothing more."""
         self._stopped = True
         if self._work is not None:
             self._work.cancel()
@@ -89,10 +88,10 @@ class RotWatch:
             log.error("a part of a log is not what was written, and nobody gets it", partition=name, found=why)
             self._note(replica)
 
-    def surveyed(self, replica: Replica, plog: PartitionLog, segment: Segment, holes: list[Hole]) -> None:
-        """These are all the holes of one of its segments."""
+    def scrubbed(self, replica: Replica, plog: PartitionLog, segment: Segment, holes: list[Hole]) -> None:
+        """Note all the holes that a scrub found in one segment of a replica."""
         new = [hole for hole in holes if hole not in segment.holes]
-        plog.rot.surveyed(segment, holes)
+        plog.rot.scrubbed(segment, holes)
         for hole in new:
             self._counters.corrupt_batches += 1
             log.error(
@@ -117,11 +116,11 @@ class RotWatch:
     def _note(self, replica: Replica) -> None:
         self._rotten[replica] = None
         self._on_change()
-        if self._work is None and not self._stopped:  # schedule 80/rot-is-not-surveyed
+        if self._work is None and not self._stopped:  # schedule 80/rot-is-not-scrubbed
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _look_after(self) -> None:
-        """Survey, sync and forget, until nothing is left to be done by this broker alone."""
+        """Scrub, sync and forget, until nothing is left to be done by this broker alone."""
         try:
             while any([await self._step(replica) for replica in list(self._rotten)]):
                 pass
@@ -138,7 +137,7 @@ class RotWatch:
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _step(self, replica: Replica) -> bool:
-        """One step for a replica; whether there was one."""
+        """Do one step for a replica; false if there was none to do."""
         plog = replica.log
         if plog is None or plog.failure is not None or not plog.rot:
             del self._rotten[replica]
@@ -148,24 +147,24 @@ class RotWatch:
                 log.warning("a log is whole again, or was all the time", partition=str(replica.topic_partition))
             return False
         for segment in list(plog.rot.suspects):
-            await self._survey(replica, plog, segment)
+            await self._scrub(replica, plog, segment)
             return True
         if plog.rot.unsynced:
             await self._sync(replica, plog)
             return True
         return False
 
-    async def _survey(self, replica: Replica, plog: PartitionLog, segment: Segment) -> None:
+    async def _scrub(self, replica: Replica, plog: PartitionLog, segment: Segment) -> None:
         try:
-            holes = await Survey(plog, segment, _at_once).holes()
+            holes = await SegmentScrub(plog, segment, _at_once).holes()
         except (Gone, FileNotFoundError):
             if segment not in plog.segments or plog.failure is not None:
                 plog.rot.forget(segment)  # else it was cut, and is looked at again
         except DiskError as error:
-            log.warning("a log cannot be surveyed", partition=str(replica.topic_partition), error=str(error))
+            log.warning("a log cannot be scrubbed", partition=str(replica.topic_partition), error=str(error))
             await asyncio.sleep(TRY_AGAIN_MS / 1000)
         else:
-            self.surveyed(replica, plog, segment, holes)
+            self.scrubbed(replica, plog, segment, holes)
 
     async def _sync(self, replica: Replica, plog: PartitionLog) -> None:
         mended, plog.rot.unsynced = plog.rot.unsynced, {}

@@ -13,7 +13,7 @@ from functools import partial
 import structlog
 
 from strandline.log.disk import DiskError
-from strandline.log.survey import Gone, Survey
+from strandline.log.rot import Gone, SegmentScrub
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
@@ -28,7 +28,7 @@ FIRST_SCRUB_MS = 3_600_000
 
 
 class Scrub:
-    """Surveys every segment every `log.scrub.interval.ms`, one at a time, at `log.scrub.max.bytes.per.second`."""
+    """Scrubs every segment every `log.scrub.interval.ms`, one at a time, at `log.scrub.max.bytes.per.second`."""
 
     def __init__(self, shared: Shared, partitions: Mapping[TopicPartition, Partition]) -> None:
         self._shared = shared
@@ -84,14 +84,14 @@ class Scrub:
             if plog is None or plog.failure is not None:
                 return
             try:
-                holes = await Survey(plog, segment, self._pace).holes()
+                holes = await SegmentScrub(plog, segment, self._pace).holes()
             except (Gone, FileNotFoundError):
                 continue
             except (DiskError, KafkaError) as error:
                 name = str(partition.topic_partition)
                 log.warning("a log cannot be scrubbed", partition=name, file=segment.file.path, error=str(error))
                 continue
-            self._shared.rot.surveyed(partition, plog, segment, holes)
+            self._shared.rot.scrubbed(partition, plog, segment, holes)
 
     async def _pace(self, size: int) -> None:
         shared = self._shared

@@ -21,7 +21,7 @@ from strandline.replica.throttle import Throttle
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """What all partitions of one broker use together. Nothing in it knows the partitions.
+    """Parts of a broker that all its partitions use. Nothing in it knows the partitions.
 
     Attributes:
         believed: wall time for whatever expires, and for stamps.

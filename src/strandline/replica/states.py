@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from strandline.log.config import LogConfig
-from strandline.log.room import RESERVE_BYTES
+from strandline.log.free_space import RESERVE_BYTES
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     BrokerEpoch,
@@ -45,7 +45,7 @@ PENDING_UPLOAD_TIMESTAMP = -6
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """What replication must know of a broker, from the metadata.
+    """State of a broker, from the metadata, as far as replication must know it.
 
     Attributes:
         endpoint: its internal listener, where replication streams are opened.
@@ -62,7 +62,7 @@ class BrokerState:
 
     @property
     def eligible(self) -> bool:
-        """May join an ISR as far as its registration goes."""
+        """True if the broker may join an ISR as far as its registration goes."""
         # rule B5/joins-while-fenced, rule B5/joins-while-stopping, schedule 57/full-replica-joins-the-isr
         return not self.fenced and not self.in_controlled_shutdown and not self.disk_full
 
@@ -121,7 +121,7 @@ class PartitionState:
 
 
 class ReadOutcome(NamedTuple):
-    """What a read found, under bounds that were taken once (schedule 17).
+    """Outcome of a read, under bounds that were taken once (schedule 17).
 
     Attributes:
         high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.
@@ -194,7 +194,7 @@ class ReplicaCounters:
 
 
 class Role(Enum):
-    """What this broker is for a partition; `strandline.replica.states` has the legal transitions."""
+    """Role of this broker for a partition; `TRANSITIONS` has the legal ways from one to another."""
 
     IDLE = "idle"
     """Hosted, but the metadata name no leader to follow (yet)."""
@@ -333,12 +333,12 @@ class ReplicaConfig(Settings, scope=Scope.NODE):
 
     @property
     def sync_before_ack(self) -> bool:
-        """Whether the durable offset counts (flush.policy = ack)."""
+        """True if the durable offset counts (flush.policy = ack)."""
         return self.flush_policy == "ack"
 
 
 class RoleEvent(Enum):
-    """What happened to a partition, as far as its role goes."""
+    """Event of a partition that decides about its role."""
 
     ELECTED = "the metadata name this broker as leader, in a new leader epoch"
     FOLLOW = "the metadata name another broker as leader, in a new leader epoch"

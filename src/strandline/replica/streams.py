@@ -65,7 +65,7 @@ class Streams:
         return list(self._ending)
 
     def reconnect(self) -> None:
-        """This process is registered (anew): introduce it as such."""
+        """Open the streams anew: this process is registered (anew), and they introduce it as such."""
         for fetcher in self._fetchers.values():
             fetcher.reconnect()
         self._connect()

@@ -48,12 +48,12 @@ class ReplicationQuota:
         self.limit = limit
 
     def take(self, size: int, now_ms: float) -> None:
-        """So many bytes went."""
+        """Count `size` bytes that went."""
         self._bucket.take(size, self.limit, now_ms)
         self._rate.record(size, now_ms)
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long until nothing is owed; 0: more may be taken now."""
+        """Milliseconds until nothing is owed; 0: more may be taken now."""
         return max(-self._bucket.tokens(self.limit, now_ms) / self.limit * 1000, 0.0)
 
     def byte_rate(self, now_ms: float) -> float:
@@ -87,7 +87,7 @@ class Throttle:
 
     @property
     def has_room(self) -> bool:
-        """Something may be taken."""
+        """True if something may be taken."""
         return self._quota.wait_ms(self._clock.monotonic_ms()) <= 0
 
     @property
@@ -96,7 +96,7 @@ class Throttle:
         return self._quota.byte_rate(self._clock.monotonic_ms())
 
     def take(self, size: int) -> None:
-        """So many bytes of a throttled replica went."""
+        """Count `size` bytes of a throttled replica that went."""
         self._quota.take(size, self._clock.monotonic_ms())
 
     def when_room(self, call: Callable[[], None]) -> None:

@@ -64,7 +64,7 @@ def _switch(name: str, text: str) -> bool | None:
 
 
 class TierConfig(Settings, scope=Scope.NODE):
-    """What a node's file says of tiered storage: where the object store is, and what it may take."""
+    """Settings of tiered storage from a node's file: where the object store is, and what it may take."""
 
     store_url = parsed(
         STORE_URL,
@@ -154,10 +154,10 @@ class TierConfig(Settings, scope=Scope.NODE):
 
     @property
     def url(self) -> str:
-        """Of the object store, with the prefix of the cluster's objects; empty: there is none, or it is off."""
+        """URL of the object store, with the prefix of the cluster's objects; "": there is none, or it is off."""
         return "" if self.store_enable is False else self.store_url
 
     @property
     def enabled(self) -> bool:
-        """There is an object store."""
+        """True if there is an object store."""
         return bool(self.url)

@@ -19,8 +19,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.log.partition_log import PartitionLog
-from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.partition_log import LogRead, PartitionLog, TimestampedOffset
 from strandline.log.segment import Segment
 from strandline.log.swap import LogChanged
 from strandline.log.tier.copying import copy_segment
@@ -49,7 +48,7 @@ ChangeTiers = Callable[[Sequence[TierChange]], Awaitable[list[TierOutcome]]]
 
 @dataclass(frozen=True, slots=True)
 class TierParts:
-    """What a broker needs for tiered storage; the store and the reader stay the caller's."""
+    """Parts that a broker needs for tiered storage; the store and the reader stay the caller's."""
 
     store: ObjectStore
     reader: TierReader
@@ -69,7 +68,7 @@ class TierCounters:
 
 
 class _Piece(NamedTuple):
-    """What is to be copied next.
+    """Part of a log that is to be copied next.
 
     Attributes:
         start_offset: where the tier ends, or the segment begins.
@@ -82,7 +81,7 @@ class _Piece(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """What is in the store and has to be added to the metadata.
+    """Segment that is in the store and has to be added to the metadata.
 
     Attributes:
         start_offset: where the tier begins with it; AS_IT_IS: where it did.
@@ -160,7 +159,7 @@ class Tiering:
             self._raising = spawn(self._raise_starts(), self._shared.on_fatal)
 
     def _forget(self, partition: Partition, before: Tier, tier: Tier) -> None:
-        """What the metadata forgot while it was led here is deleted, and the log on the disk does not begin earlier
+        """Delete what the metadata forgot while the partition was led here; the log on the disk does not begin earlier
         than they say."""
         gone = [segment for segment in before.segments if segment.end_offset <= tier.start_offset]
         if gone:
@@ -174,7 +173,7 @@ class Tiering:
     # The start
 
     def raise_start(self, partition: Partition, offset: int) -> None:
-        """What lies below is to be forgotten; the controller is asked until it has."""
+        """Have the controller forget what lies below `offset`: it is asked until it has."""
         self._starts[partition] = max(offset, self._starts.get(partition, 0))
 
     def _raise_for_deletions(self, partition: Partition, tier: Tier) -> None:
@@ -244,7 +243,7 @@ class Tiering:
             del self._copies[partition]
 
     def _still_wanted(self, partition: Partition, copied: _Copied) -> bool:
-        """It was copied in this leadership, and the metadata do not have it, nor go beyond it."""
+        """True if the segment was copied in this leadership, and the metadata do not have it, nor go beyond it."""
         return partition.leader is copied.core and partition.state.tier.end_offset <= copied.segment.base_offset
 
     def _failed(self, partition: Partition, error: Exception) -> None:
@@ -410,8 +409,8 @@ class TierReads:
         return under_way.result()
 
     def _ended(self, key: _Read, task: asyncio.Task[LogRead]) -> None:
-        """Whoever waits has the task. Without anybody what it brought stays in the reader's cache, and an error is met
-        again."""
+        """Forget a read that has ended: whoever waits has its task. Else what it brought stays in the reader's
+        cache, and an error is met again."""
         del self._under_way[key]
         if not task.cancelled():
             task.exception()
@@ -461,7 +460,7 @@ class TierReads:
 
 
 async def _asked(read: Coroutine[object, object, T]) -> T:
-    """What the store gave. Raises KafkaError."""
+    """Await what the store gives. Raises KafkaError where it fails."""
     try:
         return await read
     except StoreError as error:

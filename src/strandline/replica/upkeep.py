@@ -88,8 +88,8 @@ class Upkeep:
         self._directories.write_last_checkpoints(self._high_watermarks())
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        """One that is too low after a crash costs nothing but a moment after an election; those of logs that are not
-        hosted (yet) are kept."""
+        """High watermarks to be written down. One that is too low after a crash costs nothing but a moment after an
+        election; those of logs that are not hosted (yet) are kept."""
         known: dict[TopicPartition, int] = {}
         for directory in self._directories.usable:
             known.update(directory.log_dir.high_watermarks)

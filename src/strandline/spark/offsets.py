@@ -59,14 +59,19 @@ class SpecificTimestamps:
 Bound = Earliest | Latest | SpecificOffsets | GlobalTimestamp | SpecificTimestamps
 
 
-def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
+OFFSETS = 'JSON such as {"topic": {"0": 23, "1": -2}}, each partition once, numbers of 64 bits'
+TIMESTAMPS = 'JSON such as {"topic": {"0": 1700000000000}}, each partition once, milliseconds since 1970'
+TIMESTAMP = "a number of milliseconds since 1970, 0 or more"
+ASSIGNMENT = 'JSON such as {"topic": [0, 1]}, naming at least one partition'
+
+
+def parse_partition_numbers(key: str, text: str, allowed: str = OFFSETS) -> dict[TopicPartition, int]:
     """Read {"topic": {"0": 23}}.
 
     Raises:
         ConfigError: not such a JSON document, or it says a thing twice; says the key, the value and the form that is
             allowed.
     """
-    allowed = 'JSON such as {"topic": {"0": 23, "1": -2}}, each partition once, numbers of 64 bits'
     document = _read_object(key, text, allowed)
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in document.items():
@@ -100,78 +105,83 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return document
 
 
-def parse_assignment(key: str, text: str) -> list[TopicPartition]:
+def parse_assignment(key: str, text: str) -> tuple[TopicPartition, ...]:
     """Read {"topic": [0, 1]}.
 
     Raises:
         ConfigError: not such a JSON document, or it names no partition.
     """
-    allowed = 'JSON such as {"topic": [0, 1]}, naming at least one partition'
-    document = _read_object(key, text, allowed)
+    document = _read_object(key, text, ASSIGNMENT)
     assigned: list[TopicPartition] = []
     for topic, partitions in document.items():
         if not isinstance(partitions, list):
-            raise ConfigError(key, text, allowed)
+            raise ConfigError(key, text, ASSIGNMENT)
         for partition in partitions:
             if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
-                raise ConfigError(key, text, allowed)
+                raise ConfigError(key, text, ASSIGNMENT)
             assigned.append(TopicPartition(topic, partition))
     if not assigned:
-        raise ConfigError(key, text, allowed)
-    return sorted(set(assigned))
+        raise ConfigError(key, text, ASSIGNMENT)
+    return tuple(sorted(set(assigned)))
 
 
-def parse_timestamp(key: str, text: str) -> int:
+def parse_timestamp(key: str, text: str) -> GlobalTimestamp:
     """Milliseconds since the epoch, not negative."""
     try:
         value = int(text)
     except ValueError:
         value = -1
     if not 0 <= value <= INT64_MAX:
-        raise ConfigError(key, text, "a number of milliseconds since 1970, 0 or more")
-    return value
+        raise ConfigError(key, text, TIMESTAMP)
+    return GlobalTimestamp(value)
 
 
-def parse_start(options: Mapping[str, str], *, streaming: bool = False) -> Bound:
-    """Where a read starts unless said otherwise: a batch at earliest, a stream at latest. Keys are in lower case."""
-    if (text := options.get("startingtimestamp")) is not None:
-        return GlobalTimestamp(parse_timestamp("startingTimestamp", text))
-    if (text := options.get("startingoffsetsbytimestamp")) is not None:
-        return _timestamps("startingOffsetsByTimestamp", text)
-    text = options.get("startingoffsets", "latest" if streaming else "earliest").strip()
-    if text.lower() == "earliest":
-        return Earliest()
-    if text.lower() == "latest":
-        if streaming:
-            return Latest()
-        raise ConfigError(
-            "startingOffsets", text, "a batch read may start at 'earliest' or at offsets, not at 'latest'"
-        )
-    numbers = parse_partition_numbers("startingOffsets", text)
+def parse_timestamps(key: str, text: str) -> SpecificTimestamps:
+    """The same for each partition."""
+    numbers = parse_partition_numbers(key, text, TIMESTAMPS)
+    for partition, number in numbers.items():
+        if number < 0:
+            raise ConfigError(key, number, f"milliseconds since 1970, 0 or more ({partition})")
+    return SpecificTimestamps(numbers)
+
+
+def parse_starting_offsets(key: str, text: str) -> Bound:
+    """A word, or an offset for each partition; see `check_start` for what a batch refuses."""
+    if (word := _WORDS.get(text.lower())) is not None:
+        return word
+    numbers = parse_partition_numbers(key, text)
     for partition, number in numbers.items():
         if number < EARLIEST:
-            raise ConfigError("startingOffsets", number, f"an offset from 0, or -2 for earliest ({partition})")
-        if number == LATEST and not streaming:
-            raise ConfigError("startingOffsets", text, f"a batch read may not start at latest (-1) ({partition})")
+            raise ConfigError(key, number, f"an offset from 0, or -2 for earliest ({partition})")
     return SpecificOffsets(numbers)
 
 
-def parse_end(options: Mapping[str, str]) -> Bound:
-    """Where a batch read ends; latest unless said otherwise. Keys of `options` are in lower case."""
-    if (text := options.get("endingtimestamp")) is not None:
-        return GlobalTimestamp(parse_timestamp("endingTimestamp", text))
-    if (text := options.get("endingoffsetsbytimestamp")) is not None:
-        return _timestamps("endingOffsetsByTimestamp", text)
-    text = options.get("endingoffsets", "latest").strip()
-    if text.lower() == "latest":
-        return Latest()
-    if text.lower() == "earliest":
-        raise ConfigError("endingOffsets", text, "a batch read may end at 'latest' or at offsets, not at 'earliest'")
-    numbers = parse_partition_numbers("endingOffsets", text)
+def parse_ending_offsets(key: str, text: str) -> Bound:
+    """A word, or an offset for each partition; none ends at the earliest one."""
+    if (word := _WORDS.get(text.lower())) is not None:
+        if isinstance(word, Earliest):
+            raise ConfigError(key, text, "a batch read may end at 'latest' or at offsets, not at 'earliest'")
+        return word
+    numbers = parse_partition_numbers(key, text)
     for partition, number in numbers.items():
         if number < LATEST:
-            raise ConfigError("endingOffsets", number, f"an offset from 0, or -1 for latest ({partition})")
+            raise ConfigError(key, number, f"an offset from 0, or -1 for latest ({partition})")
     return SpecificOffsets(numbers)
+
+
+_WORDS: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest()}
+
+
+def check_start(start: Bound) -> None:
+    """Raises ConfigError: a batch may not start at the latest offset."""
+    if isinstance(start, Latest):
+        raise ConfigError(
+            "startingOffsets", "latest", "a batch read may start at 'earliest' or at offsets, not at 'latest'"
+        )
+    if isinstance(start, SpecificOffsets):
+        for partition, number in start.offsets.items():
+            if number == LATEST:
+                raise ConfigError("startingOffsets", number, f"a batch read may not start at latest (-1) ({partition})")
 
 
 def check_order(start: Bound, end: Bound) -> None:
@@ -192,11 +202,3 @@ def _check_order(key: str, starts: Mapping[TopicPartition, int], ends: Mapping[T
     for partition in starts.keys() & ends.keys():
         if 0 <= ends[partition] < starts[partition]:
             raise ConfigError(key, starts[partition], f"at most where {partition} ends: {ends[partition]}")
-
-
-def _timestamps(key: str, text: str) -> SpecificTimestamps:
-    numbers = parse_partition_numbers(key, text)
-    for partition, number in numbers.items():
-        if number < 0:
-            raise ConfigError(key, number, f"milliseconds since 1970, 0 or more ({partition})")
-    return SpecificTimestamps(numbers)

@@ -10,44 +10,39 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from strandline.client.config import ConsumerConfig
 from strandline.proto.errors import ConfigError
-from strandline.proto.ids import TopicPartition
-from strandline.spark.offsets import INT64_MAX, Bound, check_order, parse_assignment, parse_end, parse_start
-
-OPTIONS: dict[str, str] = {
-    "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
-    "subscribe": "Topics to read, separated by commas.",
-    "subscribePattern": "A regular expression of Python; every topic in whose name it is found is read (^orders$: that "
-    "name alone), but internal ones and the sink's ledger.",
-    "startingOffsets": 'Where to start: "earliest" (default of a batch), "latest" (default of a stream), '
-    "or JSON with an offset a partition (-2: earliest, -1: latest). A stream with a checkpoint goes on from there.",
-    "startingTimestamp": "Start every partition at the first record of this time or later (ms since 1970).",
-    "startingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',
-    "startingOffsetsByTimestampStrategy": 'A starting time past the last record: "error" (default) or "latest".',
-    "endingOffsets": 'Where a batch ends, exclusive: "latest" (default), or JSON with an offset a partition '
-    "(-1: latest).",
-    "endingTimestamp": "End every partition before the first record of this time or later (ms since 1970).",
-    "endingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',
-    "minPartitions": "At least this many Spark tasks: large ranges are split.",
-    "maxRecordsPerPartition": "At most this many records a Spark task: larger ranges are split.",
-    "includeHeaders": "Whether rows have the column `headers` (default false).",
-    "pushFilters": "Batches: whether filters on topic, partition, offset and (from a time on) timestamp shorten the "
-    "plan (default false). Spark wants spark.sql.python.filterPushdown.enabled=true for it.",
-    "failOnDataLoss": "Whether records that no longer exist fail the read (default true) or are left out.",
-    "maxOffsetsPerTrigger": "Streams: about as many offsets a micro-batch at most, shared out by the partitions' lag.",
-    "minOffsetsPerTrigger": "Streams: wait until as many are there, or maxTriggerDelay is over.",
-    "maxTriggerDelay": 'Streams: how long minOffsetsPerTrigger may hold a micro-batch back, as "10s" (default "15m").',
-    "maxBytesPerTrigger": "Streams: about as many bytes a micro-batch at most, as they lie in the log; from samples.",
-    "groupIdPrefix": "This source joins no group; no effect.",
-    "kafkaConsumer.pollTimeoutMs": "This source waits by request.timeout.ms; no effect.",
-    "fetchOffset.numRetries": "Offsets are asked for until default.api.timeout.ms; no effect.",
-    "fetchOffset.retryIntervalMs": "Set kafka.retry.backoff.ms instead; no effect.",
-}
-"""Every option with its sentence, but `kafka.*`: any setting of the consumer, above all `kafka.bootstrap.servers`."""
+from strandline.proto.settings import (
+    INT32_MAX,
+    INT64_MAX,
+    ConfigType,
+    Scope,
+    Settings,
+    boolean,
+    optional,
+    parsed,
+    string,
+    whole,
+)
+from strandline.spark.offsets import (
+    ASSIGNMENT,
+    OFFSETS,
+    TIMESTAMP,
+    TIMESTAMPS,
+    Bound,
+    Earliest,
+    Latest,
+    check_order,
+    check_start,
+    parse_assignment,
+    parse_ending_offsets,
+    parse_starting_offsets,
+    parse_timestamp,
+    parse_timestamps,
+)
 
 SOURCE_OWNED = {
     "auto.offset.reset": "nothing here: startingOffsets says where to start, failOnDataLoss what to do about a loss",
@@ -63,32 +58,240 @@ to a source in Python when the table is read (4.3), so such a table could never 
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-_BY_LOWER_NAME = {name.lower(): name for name in OPTIONS}
+_DURATION = 'a time such as "500ms", "10s", "15m" or "1h"'
+_STRATEGIES = "error or latest"
+_PATTERN = "a regular expression; .* matches every topic"
+_TOPICS = "at least one topic"
 
 
-@dataclass(frozen=True)
-class SourceOptions:
-    """A read, as the user asked for it."""
+def _topics(key: str, text: str) -> tuple[str, ...]:
+    topics = tuple(sorted({topic.strip() for topic in text.split(",") if topic.strip()}))
+    if not topics:
+        raise ConfigError(key, text, _TOPICS)
+    return topics
 
+
+def _pattern(key: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(key, text, f"a regular expression ({error})") from None
+    if not text:  # it would be found in every name
+        raise ConfigError(key, text, _PATTERN)
+    return text
+
+
+def _is_latest(key: str, text: str) -> bool:
+    if text.lower() not in ("error", "latest"):
+        raise ConfigError(key, text, _STRATEGIES)
+    return text.lower() == "latest"
+
+
+def _duration_ms(key: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+) *(ms|s|m|min|h|d)?", text.lower())
+    if found is None:
+        raise ConfigError(key, text, _DURATION)
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
+class SourceOptions(Settings, scope=Scope.SPARK_SOURCE):
+    """A read, as the user asked for it: every option, but `kafka.*`.
+
+    Attributes:
+        bootstrap: `kafka.bootstrap.servers`.
+        start, end: where the options say so; by default a stream starts at the latest offset.
+        client_settings: the other `kafka.*` options without their prefix: any setting of the consumer.
+    """
+
+    bootstrap = ""
+    start: Bound = Earliest()
+    end: Bound = Latest()
+    client_settings: Mapping[str, Any] = MappingProxyType({})
+
+    assignment = optional(
+        parsed("assign", parse_assignment, None, 'The partitions to read, as JSON: {"orders": [0, 1]}.', ASSIGNMENT)
+    )
+    topics = optional(
+        parsed("subscribe", _topics, None, "Topics to read, separated by commas.", _TOPICS, type=ConfigType.LIST)
+    )
+    pattern = optional(
+        parsed(
+            "subscribePattern",
+            _pattern,
+            None,
+            "A regular expression of Python; every topic in whose name it is found is read (^orders$: that name "
+            "alone), but internal ones and the sink's ledger.",
+            _PATTERN,
+        )
+    )
+    starting_offsets = optional(
+        parsed(
+            "startingOffsets",
+            parse_starting_offsets,
+            None,
+            'Where to start: "earliest" (default of a batch), "latest" (default of a stream), or JSON with an offset a '
+            "partition (-2: earliest, -1: latest). A stream with a checkpoint goes on from there.",
+            f"earliest, latest, or {OFFSETS}",
+        )
+    )
+    starting_timestamp = optional(
+        parsed(
+            "startingTimestamp",
+            parse_timestamp,
+            None,
+            "Start every partition at the first record of this time or later (ms since 1970).",
+            TIMESTAMP,
+            type=ConfigType.LONG,
+            unit="ms",
+        )
+    )
+    starting_timestamps = optional(
+        parsed(
+            "startingOffsetsByTimestamp",
+            parse_timestamps,
+            None,
+            'The same for each partition: {"orders": {"0": 1700000000000}}.',
+            TIMESTAMPS,
+        )
+    )
+    late_start_is_latest = parsed(
+        "startingOffsetsByTimestampStrategy",
+        _is_latest,
+        "error",
+        "What a starting time past the last record is: an error, or the end of the log.",
+        _STRATEGIES,
+    )
+    ending_offsets = optional(
+        parsed(
+            "endingOffsets",
+            parse_ending_offsets,
+            None,
+            'Where a batch ends, exclusive: "latest" (default), or JSON with an offset a partition (-1: latest).',
+            f"latest, or {OFFSETS}",
+        )
+    )
+    ending_timestamp = optional(
+        parsed(
+            "endingTimestamp",
+            parse_timestamp,
+            None,
+            "End every partition before the first record of this time or later (ms since 1970).",
+            TIMESTAMP,
+            type=ConfigType.LONG,
+            unit="ms",
+        )
+    )
+    ending_timestamps = optional(
+        parsed(
+            "endingOffsetsByTimestamp",
+            parse_timestamps,
+            None,
+            'The same for each partition: {"orders": {"0": 1700000000000}}.',
+            TIMESTAMPS,
+        )
+    )
+    min_partitions = optional(
+        whole("minPartitions", None, "At least this many Spark tasks: large ranges are split.", low=1, high=INT32_MAX)
+    )
+    max_records_per_partition = optional(
+        whole(
+            "maxRecordsPerPartition",
+            None,
+            "At most this many records a Spark task: larger ranges are split.",
+            low=1,
+            high=INT64_MAX,
+        )
+    )
+    include_headers = boolean("includeHeaders", False, "Whether rows have the column `headers`.")
+    push_filters = boolean(
+        "pushFilters",
+        False,
+        "Batches: whether filters on topic, partition, offset and (from a time on) timestamp shorten the plan. Spark "
+        "wants spark.sql.python.filterPushdown.enabled=true for it.",
+    )
+    fail_on_data_loss = boolean(
+        "failOnDataLoss", True, "Whether records that no longer exist fail the read or are left out."
+    )
+    max_offsets_per_trigger = optional(
+        whole(
+            "maxOffsetsPerTrigger",
+            None,
+            "Streams: about as many offsets a micro-batch at most, shared out by the partitions' lag.",
+            low=1,
+            high=INT64_MAX,
+        )
+    )
+    min_offsets_per_trigger = optional(
+        whole(
+            "minOffsetsPerTrigger",
+            None,
+            "Streams: wait until as many are there, or maxTriggerDelay is over.",
+            low=1,
+            high=INT64_MAX,
+        )
+    )
+    max_trigger_delay_ms = parsed(
+        "maxTriggerDelay",
+        _duration_ms,
+        "15m",
+        'Streams: how long minOffsetsPerTrigger may hold a micro-batch back, as "10s".',
+        _DURATION,
+    )
+    max_bytes_per_trigger = optional(
+        whole(
+            "maxBytesPerTrigger",
+            None,
+            "Streams: about as many bytes a micro-batch at most, as they lie in the log; from samples.",
+            low=1,
+            high=INT64_MAX,
+        )
+    )
+    group_id_prefix = string("groupIdPrefix", None, "This source joins no group; no effect.")
+    poll_timeout = string("kafkaConsumer.pollTimeoutMs", None, "This source waits by request.timeout.ms; no effect.")
+    num_retries = string(
+        "fetchOffset.numRetries", None, "Offsets are asked for until default.api.timeout.ms; no effect."
+    )
+    retry_interval = string("fetchOffset.retryIntervalMs", None, "Set kafka.retry.backoff.ms instead; no effect.")
+
+
+class Given(NamedTuple):
+    """Options by their names, and the settings of the client that stand among them.
+
+    Attributes:
+        bootstrap: `kafka.bootstrap.servers`.
+        client_settings: the other `kafka.*` options without their prefix.
+    """
+
+    options: Mapping[str, str]
     bootstrap: str
-    start: Bound
-    end: Bound
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    assignment: tuple[TopicPartition, ...] = ()
-    late_start_is_latest: bool = False
-    """A starting timestamp after the last record: start at the end instead of failing."""
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    include_headers: bool = False
-    fail_on_data_loss: bool = True
-    push_filters: bool = False
-    client_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The `kafka.*` options without their prefix."""
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 15 * 60_000
-    max_bytes_per_trigger: int | None = None
+    client_settings: dict[str, str]
+
+
+def given_of(table: type[Settings], options: Mapping[str, str]) -> Given:
+    """Options in whatever case, as Spark takes them, with blanks trimmed.
+
+    Raises:
+        ConfigError: an unknown option, or no `kafka.bootstrap.servers`.
+    """
+    names = {name.lower(): name for name in table.rows}
+    named: dict[str, str] = {}
+    client_settings: dict[str, str] = {}
+    for key, value in ((key.lower(), str(value)) for key, value in options.items()):
+        if key.startswith("kafka."):
+            client_settings[key.removeprefix("kafka.")] = value
+        elif key in names:
+            named[names[key]] = value.strip()
+        else:
+            near = difflib.get_close_matches(key, list(names), n=1)
+            hint = f"did you mean {names[near[0]]}?" if near else f"one of {', '.join(table.rows)} or kafka.*"
+            raise ConfigError(key, value, f"there is no such option of a {_USES[table.scope]}; {hint}")
+    bootstrap = client_settings.pop("bootstrap.servers", "").strip()
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
+    return Given(named, bootstrap, client_settings)
+
+
+_USES = {Scope.SPARK_SOURCE: "read", Scope.SPARK_SINK: "write"}
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
@@ -98,105 +301,33 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         ConfigError: an unknown option or setting, a value that is not allowed, no or several of subscribe,
             subscribePattern, assign, or no `kafka.bootstrap.servers`.
     """
-    lower = {key.lower(): str(value) for key, value in options.items()}
-    if OF_THE_CATALOG in lower:
+    table = {key.lower(): value for key, value in options.items()}.get(OF_THE_CATALOG)
+    if table is not None:
         allowed = "CREATE TEMPORARY VIEW: Spark keeps no options of a table for a source in Python"
-        raise ConfigError("CREATE TABLE", lower[OF_THE_CATALOG], allowed)
-    for key, value in lower.items():
-        if not key.startswith("kafka.") and key not in _BY_LOWER_NAME:
-            near = difflib.get_close_matches(key, list(_BY_LOWER_NAME), n=1)
-            hint = (
-                f"did you mean {_BY_LOWER_NAME[near[0]]}?" if near else "one of " + ", ".join(OPTIONS) + " or kafka.*"
-            )
-            raise ConfigError(key, value, f"there is no such option; {hint}")
-    client_settings = _client_settings(lower)
-    bootstrap = client_settings.pop("bootstrap.servers", "").strip()
-    if not bootstrap:
-        raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
-    ConsumerConfig(client_settings)  # here, and not in a task of every executor
-    topics, pattern, assignment = _parse_strategy(lower)
-    start, end = parse_start(lower, streaming=streaming), parse_end(lower)
-    check_order(start, end)
-    least, most = _positive(lower, "minOffsetsPerTrigger"), _positive(lower, "maxOffsetsPerTrigger")
-    if least is not None and most is not None and least > most:
-        raise ConfigError("minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger={most}")
+        raise ConfigError("CREATE TABLE", str(table), allowed)
+    given = given_of(SourceOptions, options)
+    for key, value in given.client_settings.items():
+        if (instead := SOURCE_OWNED.get(key.replace("_", "."))) is not None:
+            raise ConfigError(f"kafka.{key}", value, instead)
+    ConsumerConfig(given.client_settings)  # here, and not in a task of every executor
+    strategies = [name for name in ("subscribe", "subscribePattern", "assign") if name in given.options]
+    if len(strategies) != 1:
+        said = " and ".join(strategies) or "none"
+        raise ConfigError("subscribe", said, "give exactly one of subscribe, subscribePattern and assign")
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-            if name.lower() in lower:
-                raise ConfigError(name, lower[name.lower()], "no end: a stream has none; read a batch instead")
-    return SourceOptions(
-        bootstrap=bootstrap,
-        start=start,
-        end=end,
-        topics=topics,
-        pattern=pattern,
-        assignment=assignment,
-        late_start_is_latest=_choice(lower, "startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
-        == "latest",
-        min_partitions=_positive(lower, "minPartitions", 2**31 - 1),
-        max_records_per_partition=_positive(lower, "maxRecordsPerPartition"),
-        include_headers=_choice(lower, "includeHeaders", "false", ("true", "false")) == "true",
-        fail_on_data_loss=_choice(lower, "failOnDataLoss", "true", ("true", "false")) == "true",
-        push_filters=_choice(lower, "pushFilters", "false", ("true", "false")) == "true",
-        client_settings=client_settings,
-        max_offsets_per_trigger=most,
-        min_offsets_per_trigger=least,
-        max_trigger_delay_ms=_duration_ms(lower, "maxTriggerDelay", "15m"),
-        max_bytes_per_trigger=_positive(lower, "maxBytesPerTrigger"),
-    )
-
-
-def _parse_strategy(lower: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
-    given = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in lower]
-    if len(given) != 1:
-        said = " and ".join(given) or "none"
-        raise ConfigError("subscribe", said, "give exactly one of subscribe, subscribePattern and assign")
-    text = lower[given[0].lower()]
-    if given[0] == "assign":
-        return (), None, tuple(parse_assignment("assign", text))
-    if given[0] == "subscribe":
-        topics = tuple(sorted({topic.strip() for topic in text.split(",") if topic.strip()}))
-        if not topics:
-            raise ConfigError("subscribe", text, "at least one topic")
-        return topics, None, ()
-    pattern = text.strip()
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError("subscribePattern", text, f"a regular expression ({error})") from None
-    if not pattern:  # it would be found in every name
-        raise ConfigError("subscribePattern", text, "a regular expression; .* matches every topic")
-    return (), pattern, ()
-
-
-def _client_settings(lower: Mapping[str, str]) -> dict[str, str]:
-    settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
-    for key, value in settings.items():
-        if (allowed := SOURCE_OWNED.get(key.replace("_", "."))) is not None:
-            raise ConfigError(f"kafka.{key}", value, allowed)
-    return settings
-
-
-def _positive(lower: Mapping[str, str], name: str, most: int = INT64_MAX) -> int | None:
-    """A number of at most so much: the widths of Spark's own options, which it hands on as such."""
-    text = lower.get(name.lower())
-    if text is None:
-        return None
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise ConfigError(name, text, f"a whole number from 1 to {most}")
-    return int(text)
-
-
-def _duration_ms(lower: Mapping[str, str], name: str, default: str) -> int:
-    text = lower.get(name.lower(), default).strip().lower()
-    found = re.fullmatch(r"(\d+) *(ms|s|m|min|h|d)?", text)
-    if found is None:
-        raise ConfigError(name, text, 'a time such as "500ms", "10s", "15m" or "1h"')
-    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
-
-
-def _choice(lower: Mapping[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:
-    text = lower.get(name.lower(), default).strip().lower()
-    if text not in allowed:
-        raise ConfigError(name, text, " or ".join(allowed))
-    return text
+            if name in given.options:
+                raise ConfigError(name, given.options[name], "no end: a stream has none; read a batch instead")
+    read = SourceOptions(given.options, bootstrap=given.bootstrap, client_settings=given.client_settings)
+    # A time for all partitions wins over times for each, and those over offsets, as in Spark.
+    start = read.starting_timestamp or read.starting_timestamps or read.starting_offsets
+    end = read.ending_timestamp or read.ending_timestamps or read.ending_offsets or Latest()
+    if start is None:
+        start = Latest() if streaming else Earliest()
+    elif not streaming:
+        check_start(start)
+    check_order(start, end)
+    least, most = read.min_offsets_per_trigger, read.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise ConfigError("minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger={most}")
+    return read.replaced(start=start, end=end)

@@ -262,11 +262,11 @@ def select_partitions(
             name for name in counts if pattern.search(name) and not is_ledger(name) and not shapes[name].internal
         )
     else:
-        missing = [topic for topic in options.topics if topic not in counts]
+        missing = [topic for topic in options.topics or () if topic not in counts]
         if missing and not missing_ok:
             create = f"create it with: strandline topic create {missing[0]}"
             raise ConfigError("subscribe", ",".join(missing), f"topics that exist; {create}")
-        topics = [topic for topic in options.topics if topic in counts]
+        topics = [topic for topic in options.topics or () if topic in counts]
     return [TopicPartition(topic, index) for topic in topics for index in range(counts[topic])]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from strandline.client.config import CommonConfig, ConsumerConfig, ProducerConfig
 from strandline.proto.errors import ConfigError
+from strandline.proto.settings import Scope, Settings, boolean, optional, parsed, string
+from strandline.spark.options import given_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -16,18 +17,6 @@ if TYPE_CHECKING:
 LEDGER_TOPIC = "strandline-spark-ledger"
 """One partition; an entry for each task and topic, of 300 bytes and about 10 more for each partition of the topic,
 deleted after `strandline.spark.ledger.LEDGER_RETENTION_MS`. Other ledgers' names begin like it: see `is_ledger`."""
-
-SINK_OPTIONS: dict[str, str] = {
-    "topic": "The topic of every row, whatever the column `topic` says.",
-    "ledgerTopic": f"Where tasks note what they write (default {LEDGER_TOPIC}); created when it is missing. Any other "
-    f"begins with {LEDGER_TOPIC}- and is, like it, matched by no subscribePattern.",
-    "failOnRepeats": "Whether a batch that is run again fails (default true) where its tasks do not have the rows that "
-    "they had before; with false it goes on with a warning, and such rows may stand twice.",
-    "checkpointLocation": "Spark's own: where the streaming query keeps its progress.",
-    "includeHeaders": "Spark's own; no effect: a column `headers` is written wherever there is one.",
-    "path": "Spark's own; no effect.",
-}
-"""Every option with its sentence, but `kafka.*`: any setting of the producer, above all `kafka.bootstrap.servers`."""
 
 BULK = {"batch.size": "131072", "linger.ms": "50"}
 """Settings of the producer where the options say nothing else: a task has all of its rows at once, and nobody waits for
@@ -43,19 +32,71 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """The columns that are written, with their types; others are left aside, as Spark's own sink does."""
 
-_BY_LOWER_NAME = {name.lower(): name for name in SINK_OPTIONS}
+
+def is_ledger(topic: str) -> bool:
+    """Whether a topic is a sink's ledger, by its name: none is an input that a pattern matches."""
+    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")  # schedule 66/pattern-matches-a-ledger
 
 
-@dataclass(frozen=True)
-class SinkOptions:
-    """A write, as the user asked for it."""
+def _topic(key: str, text: str) -> str:
+    if not text:
+        raise ConfigError(key, text, "the name of a topic")
+    return text
 
-    bootstrap: str
-    topic: str | None
-    ledger_topic: str
-    fail_on_repeats: bool = True
-    producer_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The `kafka.*` options without their prefix."""
+
+_LEDGERS = (
+    f"{LEDGER_TOPIC}, or a name that begins with {LEDGER_TOPIC}-: a query that reads topics by a pattern knows by the "
+    "name that it is none of its input"
+)
+
+
+def _ledger(key: str, text: str) -> str:
+    if not is_ledger(text):
+        raise ConfigError(key, text, _LEDGERS)
+    return text
+
+
+class SinkOptions(Settings, scope=Scope.SPARK_SINK):
+    """A write, as the user asked for it: every option, but `kafka.*`.
+
+    Attributes:
+        bootstrap: `kafka.bootstrap.servers`.
+        producer_settings: the other `kafka.*` options without their prefix: any setting of the producer.
+    """
+
+    bootstrap = ""
+    producer_settings: Mapping[str, Any] = MappingProxyType({})
+
+    topic = optional(
+        parsed(
+            "topic",
+            _topic,
+            None,
+            "The topic of every row, whatever the column `topic` says.",
+            "the name of a topic",
+        )
+    )
+    ledger_topic = parsed(
+        "ledgerTopic",
+        _ledger,
+        LEDGER_TOPIC,
+        "Where tasks note what they write; created when it is missing. Any other begins with "
+        f"{LEDGER_TOPIC}- and is, like it, matched by no subscribePattern.",
+        _LEDGERS,
+    )
+    fail_on_repeats = boolean(
+        "failOnRepeats",
+        True,
+        "Whether a batch that is run again fails where its tasks do not have the rows that they had before; with false "
+        "it goes on with a warning, and such rows may stand twice.",
+    )
+    checkpoint_location = string(
+        "checkpointLocation", None, "Spark's own: where the streaming query keeps its progress."
+    )
+    include_headers = string(
+        "includeHeaders", None, "Spark's own; no effect: a column `headers` is written wherever there is one."
+    )
+    path = string("path", None, "Spark's own; no effect.")
 
     @property
     def reader_settings(self) -> Mapping[str, Any]:
@@ -79,35 +120,11 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         ConfigError: an unknown option or setting, no `kafka.bootstrap.servers`, a producer that is not idempotent, or a
             ledger that could be read as an input.
     """
-    lower = {key.lower(): str(value) for key, value in options.items()}
-    settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
-    for key, value in lower.items():
-        if not key.startswith("kafka.") and key not in _BY_LOWER_NAME:
-            near = difflib.get_close_matches(key, list(_BY_LOWER_NAME), n=1)
-            names = ", ".join(SINK_OPTIONS)
-            hint = f"did you mean {_BY_LOWER_NAME[near[0]]}?" if near else f"one of {names} or kafka.*"
-            raise ConfigError(key, value, f"there is no such option of a write; {hint}")
-    bootstrap = settings.pop("bootstrap.servers", "").strip()
-    if not bootstrap:
-        raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
+    given = given_of(SinkOptions, options)
+    settings = given.client_settings
     if not ProducerConfig(settings).idempotent:
         raise ConfigError("kafka.acks", settings.get("acks", ""), "acks=all with idempotence: rows are written once")
-    topic = lower["topic"].strip() if "topic" in lower else None
-    if topic == "":
-        raise ConfigError("topic", lower["topic"], "the name of a topic")
-    ledger = lower.get("ledgertopic", LEDGER_TOPIC).strip()
-    if not is_ledger(ledger):
-        allowed = f"{LEDGER_TOPIC}, or a name that begins with {LEDGER_TOPIC}-: a query that reads topics by a pattern "
-        raise ConfigError("ledgerTopic", ledger, f"{allowed}knows by the name that it is none of its input")
-    fail_on_repeats = lower.get("failonrepeats", "true").strip().lower()
-    if fail_on_repeats not in ("true", "false"):
-        raise ConfigError("failOnRepeats", fail_on_repeats, "true or false")
-    return SinkOptions(bootstrap, topic, ledger, fail_on_repeats == "true", {**BULK, **settings})
-
-
-def is_ledger(topic: str) -> bool:
-    """Whether a topic is a sink's ledger, by its name: none is an input that a pattern matches."""
-    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")  # schedule 66/pattern-matches-a-ledger
+    return SinkOptions(given.options, bootstrap=given.bootstrap, producer_settings={**BULK, **settings})
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

@@ -48,7 +48,7 @@ class StreamPlanner:
         """The ends of the log at the last look, for the query's progress."""
         self.lag: dict[TopicPartition, int] = {}
         """Offsets of each partition that lay there at the last look and are in no batch that was planned."""
-        for topic in sorted({*options.topics, *(partition.topic for partition in options.assignment)}):
+        for topic in sorted({*(options.topics or ()), *(partition.topic for partition in options.assignment or ())}):
             if is_ledger(topic):
                 _log.warning(
                     "topic %s is a ledger of strandline's sinks, and this query reads it by name: if it writes by "

@@ -1,4 +1,4 @@
-"""What is built on the client: of the cluster it knows what any client knows.
+"""Tools built on the client: they know of the cluster what any client knows.
 
 - `handling`: a handler called with every record, tried again, and what becomes of a record that it never takes;
 - `dead_letters`: how such a record is kept; `replay`: sent back to where it came from;

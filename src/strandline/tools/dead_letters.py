@@ -37,7 +37,7 @@ fitted in compressed shall fit again."""
 
 _CAUSE_CHARACTERS_MAX = 2_000
 _ROOM_BYTES = 64 * 1024
-"""By so much a dead letter may be larger than the record: its headers."""
+"""Bytes by which a dead letter may be larger than the record: its headers."""
 _LARGEST = "max.message.bytes"
 
 
@@ -157,8 +157,8 @@ class DeadLetters:
         )
 
     async def _make(self, topic: str, origin: str) -> int:
-        """As many partitions as the origin has, so that the order per partition is kept, and room for every record of
-        it; the number there are."""
+        """Make the topic with as many partitions as the origin has, so that the order per partition is kept, and room
+        for every record of it; returns the number of partitions."""
         async with Admin(**{**self._made_like, "default_api_timeout_ms": 60_000}) as admin:
             try:
                 [there] = await admin.describe_topics([topic])
@@ -174,7 +174,7 @@ class DeadLetters:
             return len(there.partitions)
 
     async def _room(self, admin: Admin, origin: str) -> dict[str, str]:
-        """What lets every record of a topic fit with its headers; nothing where that is not told."""
+        """Settings with which every record of a topic fits, headers added; none where the topic's own are not known."""
         try:
             [entries] = (await admin.describe_configs([ConfigResource("topic", origin)])).values()
         except KafkaError:

@@ -16,7 +16,7 @@ from strandline.proto.ports import Clock
 from strandline.tools.dead_letters import DeadLetters
 
 _LOOK_S = 0.5
-"""How often a run without records looks whether it was told to stop."""
+"""Seconds between two checks whether a run without records was told to stop."""
 
 _JOINING = ("joining", "rebalancing", "lost")
 """States of a consumer that has no partitions for now, and gets some: that no record comes then tells nothing."""
@@ -24,7 +24,7 @@ _JOINING = ("joining", "rebalancing", "lost")
 
 @dataclass(slots=True)
 class Report:
-    """What a handler was called for: records handled, attempts that raised, records that went to `<topic>.dead`."""
+    """Counts of a run: records handled, attempts that raised, records that went to `<topic>.dead`."""
 
     handled: int = 0
     failures: int = 0
@@ -33,7 +33,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a record is tried, and the pauses between. Raises ConfigError."""
+    """Policy of retries: attempts for each record, and the pauses between. Raises ConfigError."""
 
     attempts: int
     backoff_ms: float
@@ -46,7 +46,7 @@ class Retries:
             raise ConfigError("backoff_ms", min(self.backoff_ms, self.backoff_max_ms), "0 or more")
 
     def pause_ms(self, failed: int) -> float:
-        """Before the next attempt, after so many that failed."""
+        """Milliseconds before the next attempt, after `failed` failed ones."""
         return float(min(self.backoff_ms * 2.0 ** min(failed - 1, 30), self.backoff_max_ms))
 
 
@@ -73,7 +73,7 @@ class Failures:
 
     @property
     def waiting(self) -> bool:
-        """Some record is to be tried again."""
+        """True while some record is to be tried again."""
         return bool(self._failing)
 
     def failed(self, record: ConsumerRecord) -> tuple[int, bool]:
@@ -107,13 +107,13 @@ class Failures:
         return [item for item, one in self._failing.items() if one.paused and item in assigned]
 
     def wait_s(self) -> float:
-        """How long to wait for a record before looking again."""
+        """Seconds to wait for a record before looking again."""
         rests = [one.again_ms for one in self._failing.values() if one.paused]
         return min([_LOOK_S, *(max(at - self.now_ms, 0.0) / 1000 for at in rests)])
 
 
 def _same(one: ConsumerRecord, other: ConsumerRecord) -> bool:
-    """Of a topic that was made anew a record is another one at the same offset."""
+    """True if both are one record: in a topic that was made anew, another record has the same offset."""
     return (one.offset, one.timestamp_ms, one.leader_epoch) == (other.offset, other.timestamp_ms, other.leader_epoch)
 
 
@@ -140,7 +140,7 @@ class _Run:
         return self._failures.wait_s()
 
     def idle(self) -> bool:
-        """No record came: whether that has gone on for long enough to end."""
+        """Note that no record came; True if that has gone on for long enough to end."""
         if self._consumer.state.name in _JOINING:
             self._idle_since_ms = None
             return False
@@ -172,12 +172,12 @@ class _Run:
         self._settled = record
 
     def buried(self, record: ConsumerRecord) -> None:
-        """It is a dead letter."""
+        """Note that the record became a dead letter."""
         self.report.dead_letters += 1
         self._settled = record
 
     def interrupted(self) -> None:
-        """What is not settled comes again (schedule 64)."""
+        """Settle nothing more: what is not settled comes again (schedule 64: an interruption loses no record)."""
         self._consumer.take_back(self._settled)
 
     def end(self) -> None:
@@ -261,7 +261,7 @@ def handle(
     dead_letters: bool = True,
     idle_s: float | None = None,
 ) -> Report:
-    """As `handle_async`, with a blocking consumer: `handler` is called in this thread."""
+    """Handle records as `handle_async` does, with a blocking consumer: `handler` is called in this thread."""
     run = _Run(consumer, Retries(attempts, backoff_ms, backoff_max_ms), consumer.inner.session.clock, idle_s)
     letters = DeadLetters(consumer.inner) if dead_letters else None
     try:

@@ -31,7 +31,8 @@ _NOTE_BYTES = 1_900
 
 
 class Replayed(NamedTuple):
-    """What a replay did, or would do: letters sent, those that were there already, and records that are no letters."""
+    """Counts of a replay, done or previewed: letters sent, those that were there already, and records that are no
+    letters."""
 
     sent: int
     already: int
@@ -60,7 +61,7 @@ class DeadLetterBox:
         self._settings = {name: value for name, value in settings.items() if name in known}
 
     def letters(self, *, replayed_too: bool = False) -> Iterator[tuple[ConsumerRecord, DeadLetter | None]]:
-        """Those that were not replayed yet (or all), partition by partition, up to the ends of this moment.
+        """Letters that were not replayed yet (or all), partition by partition, up to the ends of this moment.
 
         Raises:
             UnknownTopic: nothing has died yet.
@@ -116,7 +117,7 @@ class DeadLetterBox:
         )
 
     def _records(self, reader: Consumer, item: TopicPartition, start: int) -> Iterator[ConsumerRecord]:
-        """Of one partition from an offset to the end of this moment."""
+        """Records of one partition from an offset to the end of this moment."""
         end = reader.end_offsets([item])[item]
         reader.assign([item])
         reader.seek(item, max(start, reader.beginning_offsets([item])[item]))
@@ -126,7 +127,7 @@ class DeadLetterBox:
                     yield record
 
     def _ends(self, letters: Iterable[DeadLetter]) -> dict[TopicPartition, int]:
-        """Of the partitions that letters are about to go to."""
+        """Ends of the partitions that letters are about to go to."""
         places = list(dict.fromkeys(letter.origin for letter in letters))
         if not places:
             return {}
@@ -149,8 +150,8 @@ class DeadLetterBox:
             )
 
     def _behind_the_letters(self, reader: Consumer, item: TopicPartition) -> dict[TopicPartition, int]:
-        """Where replayed records of a partition's letters can lie in their origins: none before the record itself. Of a
-        topic that was made anew since everything is looked at."""
+        """Start offsets from which replayed records of a partition's letters can lie in their origins: none before the
+        record itself. Of a topic that was made anew since everything is looked at."""
         ids: dict[str, str] = {}
         starts: dict[TopicPartition, int] = {}
         with Admin(self._bootstrap, **self._settings) as admin:
@@ -168,7 +169,7 @@ class DeadLetterBox:
 
 
 def batches(records: Iterable[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
-    """What is replayed at once: some hundred records, of so few origins that the note of their ends fits beside an
+    """Groups of records to replay at once: some hundred, of so few origins that the note of their ends fits beside an
     offset. One partition of `<topic>.dead` has the letters of many when the topic has grown since it was made."""
     batch: list[ConsumerRecord] = []
     places: dict[TopicPartition, int] = {}

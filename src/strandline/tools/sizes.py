@@ -1,4 +1,4 @@
-"""How large topics are, how fast they grow, and when a broker's disk is full (`strandline topic size`).
+"""Sizes of topics, their growth, and when a broker's disk is full (`strandline topic size`).
 
 - *Records* are offsets between log start and high watermark. A compacted topic has fewer records than that.
 - *In the store* are the offsets between log start and the last one that was copied (KIP-405), those included that are
@@ -26,7 +26,7 @@ from strandline.client.types import (
     ConfigResource,
     PartitionDescription,
 )
-from strandline.log.room import reserve_of
+from strandline.log.free_space import reserve_of
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
@@ -54,7 +54,7 @@ class ReplicaSize:
     bytes_a_day: float | None
     """None: not known."""
     known_at_ms: int | None = None
-    """From when on it will be, as far as that is sure: the log is too young."""
+    """Time from which the growth will be known, as far as that is sure: the log is too young."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class PartitionSize:
 
     @property
     def local_records(self) -> int | None:
-        """Of these, on the disks."""
+        """Records on the disks."""
         if self.local_start_offset is None or self.end_offset is None:
             return None
         return self.end_offset - self.local_start_offset
 
     @property
     def tiered_records(self) -> int | None:
-        """Of these, in the object store."""
+        """Records in the object store."""
         if self.start_offset is None or self.tiered_end_offset is None:
             return None
         return self.tiered_end_offset - self.start_offset
@@ -117,14 +117,15 @@ class DiskSize:
     unknown: int
     """Replicas whose growth is not known: with them the disk is full sooner than without."""
     known_at_ms: int | None
-    """When the growth of all that are too young will be known; None: of none of them, or nothing is unknown."""
+    """Time when the growth of all logs that are too young will be known; None: of none of them, or nothing is unknown.
+    """
     days_until_full: float | None
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a cluster. `silent`: brokers that did not answer, and why; nothing is known of their disks."""
+    """Sizes of a cluster. `silent`: brokers that did not answer, and why; nothing is known of their disks."""
 
     partitions: tuple[PartitionSize, ...]
     disks: tuple[DiskSize, ...]
@@ -208,7 +209,7 @@ def measure(admin: Admin, now_ms: int) -> Sizes:
 
 
 def records_a_day(end: int, first_ms: int, recent: int, start: int, *, now_ms: int) -> float | None:
-    """How many offsets a day were written lately; None where that is not known.
+    """Offsets written a day, lately; None where that is not known.
 
     Args:
         end: the high watermark.
@@ -229,7 +230,7 @@ def records_a_day(end: int, first_ms: int, recent: int, start: int, *, now_ms: i
 
 
 def known_at(first_ms: int) -> int | None:
-    """When a log whose growth is not known will be old enough; None: never by itself, for no record has a time."""
+    """Time when a log whose growth is not known will be old enough; None: never by itself, for no record has a time."""
     return None if first_ms < 0 else first_ms + YOUNGEST_MS
 
 
@@ -241,7 +242,7 @@ def bytes_a_day(size: int, span: int, rate: float | None) -> float | None:
 
 
 def days_until_full(usable_bytes: int | None, replicas: Iterable[Growing]) -> tuple[float | None, str]:
-    """When replicas have taken what is usable now; with a sentence where there is no such day."""
+    """Days until replicas have taken what is usable now; with a sentence where there is no such day."""
     if usable_bytes is None:
         return None, "the broker does not say how much room it has"
     if usable_bytes <= 0:
@@ -263,7 +264,7 @@ def days_until_full(usable_bytes: int | None, replicas: Iterable[Growing]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What the settings of a topic let a partition grow to. -1: no bound."""
+    """Bounds that the settings of a topic put on a partition's growth."""
 
     tiered: bool
     deletes: bool
@@ -272,7 +273,7 @@ class _Limits:
     segment_bytes: int
 
     def bytes_max(self, size: int, daily: float) -> float:
-        """What one replica takes in the long run."""
+        """Bytes that one replica takes in the long run."""
         bounds = [math.inf]
         if self.deletes and self.retention_ms >= 0:
             bounds.append(daily * self.retention_ms / DAY_MS + self.segment_bytes)
@@ -297,7 +298,7 @@ def _limits(admin: Admin, topics: Iterable[str]) -> dict[str, _Limits]:
 
 
 def _retention(values: Mapping[str, str | None], name: str, tiered: bool) -> int:
-    """Of what is on the disks; -1: no bound. That of a tiered topic may be its own (-2: it is not)."""
+    """Retention on the disks; -1: no bound. That of a tiered topic may be its own (-2: it is not)."""
     own = int(values.get(f"local.{name}") or _AS_THE_WHOLE) if tiered else _AS_THE_WHOLE
     return int(values.get(name) or -1) if own == _AS_THE_WHOLE else own
 

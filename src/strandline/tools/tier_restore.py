@@ -19,11 +19,11 @@ from strandline.log.tier.restoring import ALLOW_LOSS, TOPIC_ID, StoredTopic
 from strandline.proto.ids import TopicId
 
 MEANWHILE = {"remote.storage.enable": "true", "retention.ms": "-1"}
-"""What the topic gets unless it is told otherwise. The settings that it had are in no store, and the default of
+"""Settings that the topic gets unless others are given. The settings that it had are in no store, and the default of
 retention.ms would delete what was restored because it is old."""
 
 LOOK_S = 0.2
-"""Between two looks at whether the leaders have begun."""
+"""Seconds between two checks whether the leaders have begun."""
 
 
 class TierRestoreRefused(ClientError):
@@ -36,7 +36,7 @@ class TierRestoreFailed(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a topic is to be.
+    """Topic to create.
 
     Attributes:
         replication: replicas of each partition; -1: as the brokers have it.
@@ -85,7 +85,7 @@ def _listed(topics: Sequence[StoredTopic]) -> str:
 
 
 def partitions_of(stored: StoredTopic, given: int | None) -> int:
-    """How many partitions the topic is to have: the store knows those alone of which something was copied.
+    """Number of partitions of the new topic: the store knows only those of which something was copied.
 
     Raises TierRestoreRefused: some in between have nothing and nobody has said how many there are; or fewer are given.
     """
@@ -129,7 +129,7 @@ def check(admin: Admin, stored: StoredTopic, wanted: Wanted) -> None:
 
 
 def create(admin: Admin, stored: StoredTopic, wanted: Wanted) -> None:
-    """Have the topic created of what lies in the cluster's store under its own id. Raises KafkaError."""
+    """Create the topic from what lies in the cluster's store under its own id. Raises KafkaError."""
     _create(admin, stored, wanted, dry_run=False)
 
 

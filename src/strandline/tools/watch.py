@@ -28,7 +28,8 @@ ASK_TIMEOUT_MS = 500
 """A broker that does not answer for so long loses the connection: another may know that it is dead."""
 
 LOOK_TIMEOUT_MS = 1500
-"""So long for a look in all; more than for an answer, whose own deadline must come first and end the connection."""
+"""Milliseconds for a look in all; more than for an answer, whose own deadline must come first and end the connection.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ async def look(network: Network, metadata: Metadata) -> ClusterView:
 
 
 def changes_between(before: ClusterView, after: ClusterView) -> Iterator[Change]:
-    """What differs, brokers first: what happened to topics follows from that."""
+    """Differences between two views, brokers first: what happened to topics follows from that."""
     for node_id in sorted(before.brokers.keys() - after.brokers.keys()):
         yield Change("broker-left", node_id, before=before.brokers[node_id])
     for node_id in sorted(after.brokers.keys() - before.brokers.keys()):
@@ -123,7 +124,7 @@ def _partition_changes(where: TopicPartition, old: PartitionView | None, new: Pa
 
 
 async def watch_async(admin: AdminBase, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
-    """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
+    """Changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
 
     Args:
         admin: whose connections are used.
@@ -152,7 +153,8 @@ async def watch_async(admin: AdminBase, *, interval_ms: float = INTERVAL_MS) -> 
 
 
 def watch(admin: Admin, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]:
-    """As `watch_async`, with a blocking Admin: each step waits for the next change. Ends when the Admin is closed."""
+    """Changes as `watch_async` gives them, with a blocking Admin: each step waits for the next change. Ends when the
+    Admin is closed."""
     changes = watch_async(admin, interval_ms=interval_ms)
 
     async def following() -> Change:

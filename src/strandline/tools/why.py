@@ -1,4 +1,4 @@
-"""What is known of one record: `strandline why`.
+"""Everything known of one record: `strandline why`.
 
 Everything comes from what any client may ask (Fetch, ListOffsets, Metadata, DescribeConfigs, DescribeLogDirs), from the
 metrics of nodes whose HTTP listeners are named, and from the names of files where a broker's directory lies on this
@@ -25,29 +25,27 @@ from strandline.client.types import (
     ConsumerRecord,
     PartitionDescription,
 )
-from strandline.log.batch import LOG_APPEND_TIME, BatchHeader
+from strandline.log.batch import LOG_APPEND_TIME, BatchHeader, Record, decode_records
 from strandline.log.checkpoints import META_PROPERTIES, MetaProperties
-from strandline.log.index import TIME_ENTRY_BYTES
-from strandline.log.records import Record, decode_records
-from strandline.log.segment import LOG_SUFFIX, TIME_INDEX_SUFFIX
+from strandline.log.segment import LOG_SUFFIX, TIME_ENTRY_BYTES, TIME_INDEX_SUFFIX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
 from strandline.proto.ids import TopicPartition
 
 LOOK_AHEAD = 100_000
-"""So many offsets behind a record are read for a later value of its key."""
+"""Offsets behind a record that are read for a later value of its key."""
 
 
 class State(StrEnum):
-    """What stands at the offset."""
+    """State of an offset."""
 
     RECORD = "record"
     DELETED = "deleted"
-    """It lies below the log start."""
+    """The offset lies below the log start."""
     NOT_COMMITTED = "not-committed"
-    """It lies at the high watermark or beyond: perhaps written, perhaps not."""
+    """The offset lies at the high watermark or beyond: perhaps written, perhaps not."""
     COMPACTED = "compacted"
-    """Its batch is there and the record is not."""
+    """The batch is there and the record is not."""
     NOTHING = "nothing"
     """No record that a consumer gets: a marker of the cluster, or offsets that Apache Kafka's compaction left out."""
     ROTTEN = "rotten"
@@ -66,7 +64,7 @@ class KnownReplica:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """What a broker says of its log, in its metrics."""
+    """Ends of a broker's log, from its metrics."""
 
     log_end_offset: int
     high_watermark: int
@@ -74,7 +72,7 @@ class LogEnds:
 
 @dataclass(slots=True)
 class Explanation:
-    """What is known of an offset. None: not known, or there is no such thing."""
+    """Findings on an offset. None: not known, or there is no such thing."""
 
     topic: str
     partition: int
@@ -91,7 +89,7 @@ class Explanation:
     replicas: tuple[KnownReplica, ...] = ()
     segment: SegmentFile | None = None
     tier: str = ""
-    """Of a tiered topic: whether it lies in the object store, on the disks, or both."""
+    """Place of a tiered topic's record: the object store, the disks, or both."""
     retention: str = ""
     not_before_ms: int | None = None
     """Retention does not take it earlier, as it is set now."""
@@ -102,7 +100,7 @@ class Explanation:
 
 
 class Why:
-    """One question."""
+    """One question: all that is known of one offset."""
 
     def __init__(
         self,
@@ -227,7 +225,7 @@ class Why:
     # ------------------------------------------------------------------ who has it
 
     def _is_on_disks(self, found: Explanation) -> bool:
-        """Of a tiered topic (KIP-405); says in `found` where the record lies."""
+        """True if the record lies on the disks; `found` says where a tiered topic (KIP-405) has it."""
         local_start = self._admin.list_offsets({self._tp: EARLIEST_LOCAL})[self._tp].offset
         last_tiered = self._admin.list_offsets({self._tp: LATEST_TIERED})[self._tp].offset
         if found.offset < local_start:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.chaos.live.proxy import Cables
+from strandline.chaos.live.proxy import Proxies
 from strandline.proto.ids import Endpoint
 
 ME, OTHER = 1, 2
@@ -19,8 +19,8 @@ ME, OTHER = 1, 2
 
 
 @pytest.fixture
-def cables() -> Iterator[Cables]:
-    made = Cables()
+def cables() -> Iterator[Proxies]:
+    made = Proxies()
     yield made
     made.close()
 
@@ -39,7 +39,7 @@ def connect(endpoint: Endpoint) -> socket.socket:
 
 
 @contextlib.contextmanager
-def pair(cables: Cables, listener: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair(cables: Proxies, listener: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
     """A connection of this process through the cables: its two ends."""
     cables.owns(ME, os.getpid())
     plug = cables.add(OTHER, Endpoint("127.0.0.1", listener.getsockname()[1]))
@@ -62,7 +62,7 @@ def silent(end: socket.socket) -> bool:
     return False
 
 
-def test_a_cut_holds_what_is_under_way_and_mending_delivers_it(cables: Cables, listener: socket.socket) -> None:
+def test_a_cut_holds_what_is_under_way_and_mending_delivers_it(cables: Proxies, listener: socket.socket) -> None:
     """Packets lost on the way are sent again by TCP: late, whole, in order; nobody was told."""
     with pair(cables, listener) as (near, far):
         near.sendall(b"before ")
@@ -81,7 +81,7 @@ def test_a_cut_holds_what_is_under_way_and_mending_delivers_it(cables: Cables, l
         assert near.recv(100) == b"answer"
 
 
-def test_a_cut_of_one_direction_lets_the_other_through(cables: Cables, listener: socket.socket) -> None:
+def test_a_cut_of_one_direction_lets_the_other_through(cables: Proxies, listener: socket.socket) -> None:
     """One-way partitions: requests get lost, or answers do."""
     with pair(cables, listener) as (near, far):
         cables.cut([(ME, OTHER)])
@@ -91,7 +91,7 @@ def test_a_cut_of_one_direction_lets_the_other_through(cables: Cables, listener:
         assert silent(far)
 
 
-def test_the_end_of_a_process_is_not_heard_across_a_cut(cables: Cables, listener: socket.socket) -> None:
+def test_the_end_of_a_process_is_not_heard_across_a_cut(cables: Proxies, listener: socket.socket) -> None:
     """A crash beyond a cut sends no reset that arrives: the connection just stays silent."""
     with pair(cables, listener) as (near, far):
         cables.cut([(OTHER, ME)])
@@ -101,7 +101,9 @@ def test_the_end_of_a_process_is_not_heard_across_a_cut(cables: Cables, listener
         assert near.recv(100) == b""
 
 
-def test_a_connection_across_a_cut_stays_unanswered_until_it_is_mended(cables: Cables, listener: socket.socket) -> None:
+def test_a_connection_across_a_cut_stays_unanswered_until_it_is_mended(
+    cables: Proxies, listener: socket.socket
+) -> None:
     """SYN is lost like anything else, in whichever direction the cut is."""
     cables.owns(ME, os.getpid())
     plug = cables.add(OTHER, Endpoint("127.0.0.1", listener.getsockname()[1]))
@@ -119,7 +121,7 @@ def test_a_connection_across_a_cut_stays_unanswered_until_it_is_mended(cables: C
             assert far.recv(100) == b"hello"
 
 
-def test_whose_connection_it_is_decides(cables: Cables, listener: socket.socket) -> None:
+def test_whose_connection_it_is_decides(cables: Proxies, listener: socket.socket) -> None:
     """A cut between a pair concerns nobody else: a process that is no node gets through."""
     cables.owns(ME, os.getpid())
     plug = cables.add(OTHER, Endpoint("127.0.0.1", listener.getsockname()[1]))
@@ -133,7 +135,7 @@ def test_whose_connection_it_is_decides(cables: Cables, listener: socket.socket)
         assert far.recv(100) == b"stranger"
 
 
-def test_who_is_down_refuses_and_keeps_the_port(cables: Cables, listener: socket.socket) -> None:
+def test_who_is_down_refuses_and_keeps_the_port(cables: Proxies, listener: socket.socket) -> None:
     """A node that was killed refuses connections; its port is nobody else's meanwhile."""
     plug = cables.add(OTHER, Endpoint("127.0.0.1", listener.getsockname()[1]))
     for _ in range(2):

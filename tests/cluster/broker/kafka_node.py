@@ -19,7 +19,7 @@ from strandline.cluster.broker.config import BrokerConfig, ListenerConfig
 from strandline.cluster.broker.handlers.fetch import FetchHandler
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.broker.request import Action, AllowAll, Authorizer, RequestContext
-from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.sasl import ListenerSasl
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
@@ -311,10 +311,10 @@ class KafkaNode:
         self.controller.commit([MetadataVersionRecord(1)])
         self.controller.start_broker(ME, self.listener.endpoint, rack="a")
 
-    def sasl_door(self, settings: SaslSettings, plain: Mapping[str, str]) -> SaslDoor:
+    def sasl_door(self, settings: SaslSettings, plain: Mapping[str, str]) -> ListenerSasl:
         rng = random.Random(4)
         users = ScramUsers(lambda: self.controller.image.scram, CLUSTER_ID)
-        return SaslDoor(LISTENER, Mechanisms(settings, users, PlainUsers(plain, rng), rng), SystemClock())
+        return ListenerSasl(LISTENER, Mechanisms(settings, users, PlainUsers(plain, rng), rng), SystemClock())
 
     async def stop(self) -> None:
         await self.listener.close()

@@ -13,7 +13,7 @@ from kafka_wire import KafkaClient
 
 from strandline.controller.metadata.image import topic_resource
 from strandline.controller.metadata.records import PartitionChangeRecord
-from strandline.log.records import Record, build_batch
+from strandline.log.batch import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, NodeId
 

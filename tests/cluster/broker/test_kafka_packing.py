@@ -13,10 +13,9 @@ from kafka_wire import connect
 from test_kafka_fetch import fetched
 from test_kafka_produce import batch, produce, produced, stored
 
-from strandline.log.batch import iter_batches
+from strandline.log.batch import decode_records, iter_batches
 from strandline.log.compression import Codec
 from strandline.log.config import StoredCodec
-from strandline.log.records import decode_records
 from strandline.proto import marks
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition

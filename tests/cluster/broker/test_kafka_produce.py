@@ -16,9 +16,8 @@ from structlog.testing import capture_logs
 
 from strandline.controller import api
 from strandline.controller.machine import topics
-from strandline.log.batch import HEADER_SIZE, assemble_batch
+from strandline.log.batch import HEADER_SIZE, Record, assemble_batch, build_batch
 from strandline.log.compression import Codec
-from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, NodeId, TopicPartition
 from strandline.proto.kafka import produce as wire

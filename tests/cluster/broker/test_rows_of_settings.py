@@ -13,7 +13,13 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
 from lab.pages.configuration import configuration_page
-from lab.pages.settings import quotas_table, settings_table, typed_settings
+from lab.pages.settings import (
+    quotas_table,
+    settings_table,
+    sink_options_table,
+    source_options_table,
+    typed_settings,
+)
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import environment_name
@@ -42,6 +48,8 @@ from strandline.proto.settings import (
     word,
     words,
 )
+from strandline.spark.options import SourceOptions, parse_options
+from strandline.spark.sink_options import SinkOptions, parse_sink_options
 
 CLIENTS = {row.name: row for kind in (ProducerConfig, ConsumerConfig, AdminConfig) for row in kind.rows.values()}
 
@@ -50,9 +58,14 @@ TABLES: dict[Scope, list[Setting[Any]]] = {
     Scope.BROKER: [*BROKER_SETTINGS.values()],
     Scope.TOPIC: [*TOPIC_SETTINGS.values()],
     Scope.CLIENT: [*CLIENTS.values()],
+    Scope.SPARK_SOURCE: [*SourceOptions.rows.values()],
+    Scope.SPARK_SINK: [*SinkOptions.rows.values()],
 }
 
 EVERY_ROW = [pytest.param(row, id=f"{scope}-{row.name}") for scope, rows in TABLES.items() for row in rows]
+
+SPARK = (Scope.SPARK_SOURCE, Scope.SPARK_SINK)
+NAMES_OF_SPARK = r"[a-z]+[A-Za-z]*(\.[a-z]+[A-Za-z]*)*"
 
 UNITS = {"ms": "ms", "bytes": "bytes", "second": "bytes/s", "seconds": "s", "minutes": "min", "hours": "h"}
 """The last word of a name says the unit, where it is one of these."""
@@ -61,7 +74,7 @@ UNITS = {"ms": "ms", "bytes": "bytes", "second": "bytes/s", "seconds": "s", "min
 @pytest.mark.parametrize("row", EVERY_ROW)
 def test_every_column_of_every_row(row: Setting[Any]) -> None:
     """Issue 33.4: name, type, default, bounds, scope, live or not, unit, sentence."""
-    assert re.fullmatch(r"[a-z0-9]+(\.[a-z0-9]+)*", row.name)
+    assert re.fullmatch(NAMES_OF_SPARK if row.scope in SPARK else r"[a-z0-9]+(\.[a-z0-9]+)*", row.name)
     assert row in TABLES[row.scope]
     assert row.live is (row.scope in (Scope.BROKER, Scope.TOPIC))
     first = row.sentence.split()[0].rstrip(":")  # a value, where it is no sentence's beginning
@@ -92,7 +105,7 @@ def test_every_column_of_every_row(row: Setting[Any]) -> None:
 def test_every_row_refuses_what_it_does_not_allow(row: Setting[Any]) -> None:
     """With key, value and what is allowed; what is within the bounds of its type alone is not enough."""
     assert row.allowed
-    anything = row.allowed in ("any text", "any list") or row.name == "log.dirs"
+    anything = row.allowed in ("any text", "any list") or row.name in ("log.dirs", "subscribe", "topic")
     bad: list[object] = [] if anything else ["?"]
     bad += {ConfigType.INT: [2**31, "x"], ConfigType.SHORT: [2**15], ConfigType.LONG: [2**63, "1.5"]}.get(row.type, [])
     bad += {ConfigType.DOUBLE: ["nan", ""], ConfigType.BOOLEAN: ["yes", "1"]}.get(row.type, [])
@@ -288,6 +301,22 @@ def test_a_part_has_rows_of_the_whole_and_a_view_of_its_own() -> None:
     assert (outer.other, outer.inner.lasts_ms) == (1, 7)
     with pytest.raises(ConfigError, match=r"made\.up\.ms = '0' is not allowed: a whole number from 1"):
         Outer({"made.up.ms": "0"})
+
+
+@pytest.mark.parametrize(
+    ("table", "parse", "page"),
+    [(SourceOptions, parse_options, source_options_table), (SinkOptions, parse_sink_options, sink_options_table)],
+)
+def test_a_made_up_option_of_spark(monkeypatch: pytest.MonkeyPatch, table: Any, parse: Any, page: Any) -> None:
+    """Read in whatever case, refused with what is allowed, found where it is misspelt, and on the page."""
+    add(monkeypatch, table, "made_up", of(table.scope, whole("madeUp", 5, "How many of a made-up thing.", high=9)))
+    needed = {"kafka.bootstrap.servers": "127.0.0.1:1"} | ({"subscribe": "a"} if table is SourceOptions else {})
+    assert (parse(needed).made_up, parse(needed | {"MADEUP": " 7 "}).made_up) == (5, 7)
+    with pytest.raises(ConfigError, match="madeUp = '10' is not allowed: a whole number from 0 to 9"):
+        parse(needed | {"madeUp": "10"})
+    with pytest.raises(ConfigError, match=r"there is no such option of a (read|write); did you mean madeUp\?"):
+        parse(needed | {"madeUpp": "7"})
+    assert "| `madeUp` | `5` | a whole number from 0 to 9 | How many of a made-up thing. |\n" in page()
 
 
 def test_a_view_with_values_that_no_text_says() -> None:

@@ -17,7 +17,7 @@ from strandline.cluster.node.audit_partitions import AppendAuditReply, AppendAud
 from strandline.cluster.node.audit_topic import AuditTopic
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import PartitionRecord
-from strandline.log.records import RecordBatchBuilder, decode_records
+from strandline.log.batch import RecordBatchBuilder, decode_records
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode

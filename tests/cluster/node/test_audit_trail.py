@@ -24,7 +24,7 @@ from strandline.client.aio import Admin, Consumer, Producer
 from strandline.cluster.node.audit_partitions import APPEND_AUDIT, AppendAuditRequest
 from strandline.cluster.node.metrics import Metrics
 from strandline.cluster.node.node import Node
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.audit import AUDIT_TOPIC, audit_line
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -35,7 +35,7 @@ def test_what_is_missing_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatc
     broken = tmp_path / "strandline_of_another_python.py"
     broken.write_text("raise ImportError('undefined symbol: PyNothing')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    told = compiled.missing(("strandline.log.records", "strandline.log._nothing", broken.stem))
+    told = compiled.missing(("strandline.log.batch", "strandline.log._nothing", broken.stem))
     assert told == {
         "strandline.log._nothing": "there was no compiler at the installation",
         broken.stem: "undefined symbol: PyNothing",

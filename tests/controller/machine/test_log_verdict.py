@@ -15,7 +15,7 @@ from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.operations import REGISTER_BROKER
 from strandline.log.findings import LogCondition
-from strandline.log.lives import life_of_epoch
+from strandline.log.incarnations import incarnation_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, Endpoint
@@ -275,7 +275,7 @@ def test_a_life_that_left_its_broker_epoch_alone(machine_cluster: Any, since: in
     cluster = crashed(machine_cluster)
     epoch = cluster.epoch(2) + since
     request = cluster.registration(2, previous_broker_epoch=epoch)
-    request = replace(request, lives=(life_of_epoch(epoch), request.incarnation_id))
+    request = replace(request, lives=(incarnation_of_epoch(epoch), request.incarnation_id))
     cluster.run(brokers.register_broker(cluster.state, request, len(cluster.log), 0))
     cluster.beat(2)
     cluster.wait_out()

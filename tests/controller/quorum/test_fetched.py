@@ -20,9 +20,9 @@ from strandline.controller.raft.messages import (
     OffsetAndEpoch,
     ReplicaKey,
 )
+from strandline.log.batch import Record, build_batch
 from strandline.log.compression import Codec
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch
 from strandline.proto import marks
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError

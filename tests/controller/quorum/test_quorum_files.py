@@ -48,10 +48,9 @@ from strandline.controller.raft.messages import (
     VoteResponse,
 )
 from strandline.controller.raft.ready import ElectionState
-from strandline.log.batch import iter_batches
+from strandline.log.batch import Record, build_batch, decode_records, iter_batches
 from strandline.log.disk import File
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import NodeId

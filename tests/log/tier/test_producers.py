@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.batch import patch_base_offset_and_epoch
+from strandline.log.batch import Record, build_batch, patch_base_offset_and_epoch
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
-from strandline.log.records import Record, build_batch
-from strandline.log.tier.producers import producers_before
-from strandline.log.tier.reading import TierReader
+from strandline.log.tier.reading import TierReader, producers_before
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import Offset, ProducerId, TopicId, TopicPartition
 from strandline.proto.tier import ProducerIds, Tier, TieredSegment

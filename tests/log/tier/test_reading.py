@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from strandline.log.batch import Record
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record
 from strandline.log.tier import reading
 from strandline.log.tier.store import log_key, sidecar_key
 from strandline.proto.error_codes import ErrorCode

@@ -11,10 +11,9 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from strandline.log.batch import parse_header
-from strandline.log.index import OffsetIndex, TimeIndex
+from strandline.log.batch import Record, build_batch, parse_header
 from strandline.log.producer_state import ProducerStates
-from strandline.log.records import Record, build_batch
+from strandline.log.segment import OffsetIndex, TimeIndex
 from strandline.log.tier.restoring import (
     PRODUCER_IDS_END,
     Brought,

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.log.index import OffsetIndex, TimeIndex
+from strandline.log.segment import OffsetIndex, TimeIndex
 from strandline.log.tier.sidecar import (
     HEAD_BYTES,
     PARTS_BYTES_MAX,

@@ -9,10 +9,9 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from strandline.log.batch import gap_batch
+from strandline.log.batch import Record, build_batch, gap_batch
 from strandline.log.compression import Codec
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
 from strandline.log.tier.copying import copy_segment
 from strandline.log.tier.reading import TierReader
 from strandline.log.tier.store import ObjectStore, StoredObject, partition_prefix

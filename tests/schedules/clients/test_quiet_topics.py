@@ -13,9 +13,9 @@ import pytest
 from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Admin, Consumer
+from strandline.cluster.broker.restored_topics import Wish
 from strandline.proto.ids import TopicPartition
 from strandline.tools.copy.engine import Engine
-from strandline.tools.copy.target import Wish
 from tests.client.members import SETTINGS, fill, member
 from tests.schedules.helpers import schedule
 

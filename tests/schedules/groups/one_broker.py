@@ -16,11 +16,11 @@ from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.differences import diff
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import PartitionRecord
+from strandline.log.batch import Record, build_batch
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
-from strandline.log.records import Record, build_batch
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -17,7 +17,6 @@ GAP_MS_MAX = 3000
 PAUSES = {
     "duration_ms": 24_000,
     "kill_clients": False,
-    "users": None,
     "world": {"network": {"latency_max_us": 500, "loss_probability": 0.0}, "disk": {"sync_max_us": 2000}},
     "faults": {
         "kinds": ["pause"],

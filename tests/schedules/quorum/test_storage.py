@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from strandline.chaos.sim.ports import Ports
+from strandline.log.batch import Record, build_batch
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
 from strandline.log.recovery import open_log
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import KafkaError, StorageError

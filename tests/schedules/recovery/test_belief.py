@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.chaos.cluster import DATA
 from strandline.log.checkpoints import LOG_STARTS
-from strandline.log.index import TIME_ENTRY_BYTES
+from strandline.log.segment import TIME_ENTRY_BYTES
 from tests.schedules.helpers import schedule
 from tests.schedules.recovery.ruin import CHECKPOINT_MS, DIRECTORY, Ruin, both_layouts
 from tests.stage import READY_MS

@@ -43,7 +43,7 @@ class Rotting(Ruin):
 @schedule(
     80,
     rule="B19: a replica that has rotted steps aside, and gets its batches back",
-    mutant=("rot-is-not-reported", "rotten-leader-leads-on", "holes-stay", "rot-is-not-surveyed"),
+    mutant=("rot-is-not-reported", "rotten-leader-leads-on", "holes-stay", "rot-is-not-scrubbed"),
 )
 def test_80_a_leaders_log_rots(split: bool) -> None:
     """A bit turns over in the middle of a leader's log; a reader comes. It gets every value from another leader; the

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
+from strandline.log.batch import Record, build_batch
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.records import Record, build_batch
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch
 from strandline.replica.states import ReplicaConfig
 from tests.replica.fake_controller import partition_state

@@ -10,11 +10,11 @@ import pytest
 
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.ports import Ports
+from strandline.log.batch import Record, build_batch
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.records import Record, build_batch
 from strandline.log.recovery import open_log
 from strandline.log.segment import INDEX_FLUSH_ENTRIES
 from strandline.proto.error_codes import ErrorCode

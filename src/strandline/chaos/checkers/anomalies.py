@@ -59,7 +59,7 @@ CHECKS: tuple[Callable[[Analysis], Iterator[Anomaly]], ...] = (
 )
 
 ANOMALIES_MAX = 10_000
-"""Of one check: beyond that the run is lost anyway, and memory is not."""
+"""Findings of one check at most: beyond that the run is lost anyway, and memory is not."""
 
 
 def analyse(history: History | Columns) -> Analysis:

@@ -19,12 +19,12 @@ _CRC_COVERS_FROM = 21
 _MAGIC = 2
 _CODEC = 0x07
 _DECOMPRESS = {1: cramjam.gzip.decompress, 3: cramjam.lz4.decompress, 4: cramjam.zstd.decompress}
-"""By the codec's number in the attributes: those that the simulator's clients use."""
+"""Codecs by their number in the attributes: those that the simulator's clients use."""
 _LONGEST_VARINT = 10
 
 
 class NotABatch(Exception):
-    """What lies there is no batch, or a part of one, or one whose bytes have changed."""
+    """The bytes are no batch, or a part of one, or one whose bytes have changed."""
 
 
 class StoredRecord(NamedTuple):
@@ -41,17 +41,17 @@ class StoredBatch:
 
     base_offset: int
     size: int
-    """Its bytes, header included."""
+    """Bytes of the batch, header included."""
     leader_epoch: int
     crc: int
     count: int
-    """Of its records."""
+    """Number of its records."""
     span: int
-    """Of its offsets."""
+    """Number of its offsets."""
 
     @property
     def is_whole(self) -> bool:
-        """Compaction took nothing of it."""
+        """True if compaction took nothing of the batch."""
         return self.count == self.span
 
     @property
@@ -61,7 +61,7 @@ class StoredBatch:
 
     @property
     def last_offset(self) -> int:
-        """Its last offset, of which there need be no record any more."""
+        """Last offset of the batch, of which there need be no record any more."""
         return self.base_offset + self.span - 1
 
 
@@ -87,7 +87,7 @@ def verify(batch: StoredBatch, content: bytes) -> None:
 
 
 def records(batch: StoredBatch, content: bytes) -> list[StoredRecord]:
-    """Its records, in the order of their offsets; of a whole batch each has the offset that its place says.
+    """Records of a batch, in the order of their offsets; of a whole batch each has the offset that its place says.
 
     Raises:
         NotABatch: other records are inside than its header says.
@@ -115,7 +115,7 @@ def records(batch: StoredBatch, content: bytes) -> list[StoredRecord]:
 
 
 def _record(body: bytes, position: int) -> tuple[int, bytes | None, bytes | None]:
-    """Its offset delta, its key and its value."""
+    """Offset delta, key and value of a record."""
     _, position = _varint(body, position + 1)  # attributes; timestamp delta
     delta, position = _varint(body, position)
     key_bytes, position = _varint(body, position)

@@ -84,7 +84,7 @@ class Columns:
         self.sends = Sends()
         self.polls = Polls()
         self.commits: list[Commit] = []
-        """With the effective status, those of transactions too."""
+        """Commits with their effective status, those of transactions too."""
         self.offset_reads: list[OffsetRead] = []
         self.transactions = bytearray()
         """Status of each transaction."""
@@ -222,7 +222,7 @@ def _within(own: int, transaction: int) -> int:
 
 
 def _commit_within(step: Commit, transaction: Transaction) -> Commit:
-    """Its offset takes effect when the transaction commits."""
+    """Commit whose offset takes effect when the transaction commits."""
     status = step.status if transaction.status is Status.OK else transaction.status
     return Commit(
         step.process,

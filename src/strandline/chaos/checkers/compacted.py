@@ -66,7 +66,7 @@ class CompactedRecords:
 
 
 def tombstones_go(config: LogConfig) -> bool:
-    """Within a run."""
+    """True if compaction takes tombstones within a run."""
     return config.delete_retention_ms < _KEPT_MS
 
 

@@ -14,7 +14,7 @@ from strandline.chaos.sim.disk_names import DirNode
 
 
 class CopyChecks:
-    """Where committed records are.
+    """Checks of where committed records are.
 
     - LeaderCandidateCompleteness: every member of the committed ISR and ELR that the controller could elect now has
       everything that was ever committed, elected or not; of the ELR but those whose disk did not give back a tail.
@@ -64,7 +64,8 @@ class CopyChecks:
 
 
 def _has(disk: SimDisk, directory: str, known: Known) -> bool:
-    """The last committed batch; where all of them were deleted, the empty segment that begins behind them."""
+    """True if the log has the last committed batch or, where all of them were deleted, the empty segment that begins
+    behind them."""
     end = known.committed_end
     if known.log_start >= end:
         node = find_directory(disk, directory)
@@ -77,7 +78,8 @@ def _has(disk: SimDisk, directory: str, known: Known) -> bool:
 
 
 class ConsistentRead:
-    """What was shown once at an offset is shown there ever after, to everybody (kafka-tlaplus kip_966_properties)."""
+    """Check of reads: what was shown once at an offset is shown there ever after, to everybody (kafka-tlaplus
+    kip_966_properties)."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[Partition, int], Value] = {}

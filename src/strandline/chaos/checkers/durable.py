@@ -1,4 +1,5 @@
-"""What is committed is on disks: the durable images of the in-sync replicas, looked at as high watermarks rise."""
+"""Check that committed records are on disks: the durable images of the in-sync replicas, looked at as high
+watermarks rise."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from strandline.replica.partition import Partition
 
 @dataclass
 class _Held:
-    """How far one replica's log was found durable: up to `end`, which is where `position` of `file` is."""
+    """Durable end of one replica's log: up to `end`, which is where `position` of `file` is."""
 
     directory: DirNode
     file: FileNode
@@ -28,7 +29,7 @@ class _Held:
 
 
 class DurableEnds:
-    """Up to which offset replicas' logs would survive a power cut at this instant, whatever that leaves.
+    """Offsets up to which replicas' logs would survive a power cut at this instant, whatever that leaves.
 
     Each look goes on where the one before has ended: what is durable stays so unless it is written over or cut off.
     There is one of these for a world: it keeps its place in the files themselves (`FileNode.changed_from`).
@@ -38,7 +39,7 @@ class DurableEnds:
         self._held: dict[tuple[int, str], _Held] = {}
 
     def end(self, node: int, disk: SimDisk, path: str) -> int:
-        """Of the log in the directory `path` on a node's disk; 0 where nothing is."""
+        """Durable end of the log in the directory `path` on a node's disk; 0 where nothing is."""
         directory = find_directory(disk, path)
         if not isinstance(directory, DirNode) or not _is_there(disk, path, directory):
             return 0
@@ -62,7 +63,7 @@ class DurableEnds:
 
 
 def _is_there(disk: SimDisk, path: str, directory: DirNode) -> bool:
-    """The directory's own name, and those of the directories above it, survive."""
+    """True if the directory's own name, and those of the directories above it, survive."""
     node: DirNode = directory
     while node is not disk.names.root:
         path = path.rpartition("/")[0]
@@ -74,7 +75,7 @@ def _is_there(disk: SimDisk, path: str, directory: DirNode) -> bool:
 
 
 def _go_on(held: _Held) -> None:
-    """Over the batches that follow on what was found, as long as their bytes survive."""
+    """Go on over the batches that follow on what was found, as long as their bytes survive."""
     try:
         while (batch := batch_at(held.file, held.position)) is not None and batch.base_offset == held.end:
             following = held.position + batch.size
@@ -86,8 +87,9 @@ def _go_on(held: _Held) -> None:
 
 
 class CommittedIsDurable:
-    """When a leader's high watermark rises, a power cut of all machines at this instant would leave every record below
-    it on the disk of every member of the maximal ISR (rules B6, B7; not under flush.policy=replicate).
+    """Check at each rise of a leader's high watermark: a power cut of all machines at this instant would leave every
+    record below it on the disk of every member of the maximal ISR (rules B6, B7; not under
+    flush.policy=replicate).
 
     A disk on which something was destroyed is not judged before it has been found whole again: what it had
     acknowledged before counts, and is gone.
@@ -96,7 +98,7 @@ class CommittedIsDurable:
     def __init__(self, place: Callable[[int, str], tuple[SimDisk, str]]) -> None:
         """`place` tells the disk and the directory of a node's replica of the partition of a name."""
         self.looked = 0
-        """So many images of members were."""
+        """Number of members' images that were looked at."""
         self._place = place
         self._ends = DurableEnds()
         self._seen: dict[tuple[int, TopicIdPartition], tuple[LeaderCore, int]] = {}

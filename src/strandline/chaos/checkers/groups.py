@@ -12,7 +12,7 @@ from strandline.chaos.checkers.order import Analysis
 
 @dataclass(slots=True)
 class _Floor:
-    """What a read of a group's offset must not be below, in one generation."""
+    """Offset below which no read of a group's offset may be, in one generation."""
 
     generation: int
     offset: int = -1

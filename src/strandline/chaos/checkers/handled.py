@@ -1,4 +1,4 @@
-"""What must hold of services: every acknowledged record of a topic that lives is handled, and none is skipped.
+"""Checks of services: every acknowledged record of a topic that lives is handled, and none is skipped.
 
 | violation | says |
 |---|---|
@@ -23,12 +23,12 @@ from uuid import UUID
 from strandline.chaos.checkers.invariant import InvariantViolated
 
 SHOWN_MAX = 10
-"""So many values of a violation are told."""
+"""Maximum values listed per violation."""
 
 
 @dataclass
-class Ledger:
-    """What clients were promised, and what became of it, over all incarnations of their process.
+class HandledRecords:
+    """Promises to clients, and what became of them, over all incarnations of their process.
 
     Args:
         may_die: of a value: its handler may give up on it, so that it goes to the dead letters.
@@ -53,11 +53,11 @@ class Ledger:
                 yield from values.values()
 
     def ends(self, topic_id: UUID) -> dict[int, int]:
-        """Behind the last acknowledged record of each partition."""
+        """End behind the last acknowledged record of each partition."""
         return {partition: max(values) + 1 for (known, partition), values in self.acked.items() if known == topic_id}
 
     def unhandled(self, topic_id: UUID) -> list[str]:
-        """What was acknowledged, not handled yet, and is no case for the dead letters."""
+        """Values that were acknowledged, are not handled yet, and are no case for the dead letters."""
         return [value for value in self.values(topic_id) if value not in self.handled and not self.may_die(value)]
 
     def check_committed(self, group: str, topic_id: UUID, partition: int, offset: int) -> None:
@@ -89,8 +89,8 @@ class Ledger:
                     raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)
 
     def check_trimmed(self, topic_id: UUID, stored: Mapping[tuple[int, int], str], *, asked: int, deleted: int) -> None:
-        """As `check_stored`, of a topic of one partition: what was asked to be deleted, below `asked`, may be gone;
-        what was answered to be, below `deleted`, is. Raises InvariantViolated."""
+        """Check as `check_stored` does, for a topic of one partition: what was asked to be deleted, below `asked`,
+        may be gone; what was answered to be, below `deleted`, is. Raises InvariantViolated."""
         kept = {(0, offset): value for offset, value in self.acked.get((topic_id, 0), {}).items() if offset < asked}
         self.check_stored(topic_id, kept | dict(stored))
         back = sorted(offset for _, offset in stored if offset < deleted)
@@ -108,8 +108,8 @@ class Ledger:
             raise InvariantViolated("TailMissesNothing", "acknowledged records passed a consumer by", **facts)
 
     def check_expired(self, topic_id: UUID, stored: Mapping[tuple[int, int], str], *, least: int) -> None:
-        """As `check_stored`, of a topic of one partition from whose front records go by its size: where some are gone,
-        `least` records are left. Raises InvariantViolated."""
+        """Check as `check_stored` does, for a topic of one partition from whose front records go by its size: where
+        some are gone, `least` records are left. Raises InvariantViolated."""
         start = min((offset for _, offset in stored), default=self.ends(topic_id).get(0, 0))
         if start and len(stored) < least:
             facts = {"start": start, "records": len(stored), "least": least}
@@ -119,9 +119,9 @@ class Ledger:
     def check_compacted(
         self, topic_id: UUID, stored: Mapping[tuple[int, int], str], tombstones: Mapping[str, int]
     ) -> None:
-        """Of a topic of one partition, values as `key=value`: what was acknowledged is there, unless a later record of
-        its key is, or was. `tombstones`: so many were sent of each key. Each may be gone, and then nothing of its
-        key is there that lies before it. Raises InvariantViolated."""
+        """Check a compacted topic of one partition, values as `key=value`: what was acknowledged is there, unless a
+        later record of its key is, or was. `tombstones`: so many were sent of each key. Each may be gone, and then
+        nothing of its key is there that lies before it. Raises InvariantViolated."""
         acked = self.acked.get((topic_id, 0), {})
         last: dict[str, int] = {}
         first: dict[str, int] = {}

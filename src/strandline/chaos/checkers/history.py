@@ -1,4 +1,4 @@
-"""What clients did and saw, in the order in which it was recorded: the input of `anomalies`.
+"""History of what clients did and saw, in the order in which it was recorded: the input of `anomalies`.
 
 An operation ends *ok*, *fail* (it certainly did not take place) or *info* (nobody knows: a timeout, a broken
 connection, NOT_ENOUGH_REPLICAS_AFTER_APPEND). Calling an info a fail invents aborted reads; the reverse hides them.
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Value = str | int
-"""What a record holds. Unique over the whole history; ints take the least memory."""
+"""Value of a record. Unique over the whole history; ints take the least memory."""
 
 
 class Status(enum.Enum):
-    """How an operation ended; INVOKED is one whose end was never seen, and counts as INFO."""
+    """Ends of an operation; INVOKED is one whose end was never seen, and counts as INFO."""
 
     INVOKED = "invoked"
     OK = "ok"
@@ -35,7 +35,7 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Partition:
-        """From "topic-3". Raises ValueError."""
+        """Parse "topic-3". Raises ValueError."""
         topic, dash, number = text.rpartition("-")
         if not dash or not number.isdigit():
             raise ValueError(f"not a partition: {text!r}")
@@ -60,17 +60,17 @@ class Send:
     may_repeat: bool = False
     """Retried without idempotence: by contract it may be there twice, and out of order."""
     source: Value | None = None
-    """In an exactly-once pipeline: the value that was consumed to make this one."""
+    """Value that was consumed to make this one, in an exactly-once pipeline."""
 
     @property
     def acked(self) -> bool:
-        """Promised to survive: acknowledged under acks=all."""
+        """True if the record was promised to survive: acknowledged under acks=all."""
         return self.status is Status.OK and self.acks == -1
 
 
 @dataclass(slots=True)
 class Poll:
-    """What one poll of a consumer returned."""
+    """Result of one poll of a consumer."""
 
     process: str
     """The consumer instance."""
@@ -83,7 +83,8 @@ class Poll:
     final: bool = False
     """Part of the last phase: fresh clients, from the beginning, past the highest offset known, nothing failing."""
     subscribed: bool = False
-    """Its partitions come from a group: between polls any may have been taken and given back (skips are legal)."""
+    """True: its partitions come from a group, so between polls any may have been taken and given back (skips are
+    legal)."""
     uncommitted: bool = False
     """isolation.level=read_uncommitted: it may see what a transaction wrote and aborted."""
     rebalanced: tuple[Partition, ...] = ()
@@ -100,7 +101,7 @@ class Commit:
     offset: int
     """The next offset to read."""
     generation: int = 0
-    """Of the group, as its member knew it."""
+    """Generation of the group, as its member knew it."""
     status: Status = Status.INVOKED
     invoked_ms: float = 0.0
     completed_ms: float = 0.0
@@ -116,7 +117,7 @@ class OffsetRead:
     offset: int
     """-1: none."""
     generation: int = 0
-    """Of the group when it was read."""
+    """Generation of the group when it was read."""
     invoked_ms: float = 0.0
     completed_ms: float = 0.0
 

@@ -1,4 +1,4 @@
-"""What a broken invariant raises, and one finding of the checks over histories."""
+"""The error that a broken invariant raises, and one finding of the checks over histories."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Journal:
         self._line(entry)
 
     def errors(self, counts: dict[str, int]) -> None:
-        """What went wrong in the clients' eyes, counted since their beginning."""
+        """Note the errors that clients saw, counted since their beginning."""
         self._line({"errors": counts})
 
     def flush(self) -> None:
@@ -237,7 +237,7 @@ class Begin(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """What went wrong in a client's eyes, counted since its beginning."""
+    """Errors that a client saw, counted since its beginning."""
 
     counts: dict[str, int]
 
@@ -253,7 +253,7 @@ class _Decoder:
         self._partitions: dict[str, Partition] = {}
 
     def event(self, line: str) -> Event:
-        """What the next line tells. Raises BadHistory."""
+        """Event in the next line. Raises BadHistory."""
         self.lines += 1
         try:
             entry = read_json(line)
@@ -268,7 +268,7 @@ class _Decoder:
 
 
 def events(lines: Iterable[str]) -> Iterator[Event]:
-    """What a journal tells, in its order.
+    """Events of a journal, in its order.
 
     Raises:
         BadHistory: a line other than a torn last one does not parse.
@@ -334,7 +334,7 @@ def read_columns(path: str | Path) -> Columns:
 
 def read_history(path: str | Path) -> History:
     """A journal as a history in memory. Raises BadHistory, OSError."""
-    taker = _Taker(History())
+    taker = _HistoryBuilder(History())
     with open(path, encoding="utf-8") as file:
         for event in events(file):
             taker.take(event)
@@ -355,7 +355,7 @@ class Follower:
         self.size_bytes = 0
         self._path = path
         self._decoder = _Decoder()
-        self._taker = _Taker(history)
+        self._taker = _HistoryBuilder(history)
         self._rest = b""
 
     @property
@@ -380,7 +380,7 @@ class Follower:
         return [send for send in ended if send is not None]
 
 
-class _Taker:
+class _HistoryBuilder:
     """Puts the events of one journal into a history."""
 
     def __init__(self, history: History) -> None:

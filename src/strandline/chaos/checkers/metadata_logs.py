@@ -12,13 +12,13 @@ from strandline.chaos.sim.disk import SimDisk
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
 
 DIRECTORY = "/data/__cluster_metadata-0"
-"""Where every simulated node has its metadata log."""
+"""Directory of the metadata log of every simulated node."""
 
 _SNAPSHOT = ".checkpoint"
 
 
 def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
-    """Where a metadata log ends on a disk: after its last batch, or at its newest snapshot where that is further."""
+    """End of a metadata log on a disk: after its last batch, or at its newest snapshot where that is further."""
     end = max((int(name[:20]) for name in names_in(disk, directory) if name.endswith(_SNAPSHOT)), default=0)
     try:
         for header, _ in stored_headers(disk, directory, start=end):
@@ -29,8 +29,9 @@ def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
 
 
 class MajorityReachedHighWatermark:
-    """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (rules A6, A8,
-    A9): synced, where the node lives; of the dead, what lies there.
+    """Check at each rise of a leader's high watermark: a majority of the voters has everything below it on its disk
+    (rules A6, A8, A9: a majority has synced
+    what is committed, and no cut takes it).
 
     Where a disk was destroyed in part, what it had when that was last seen counts: it had been acknowledged. So it does
     for a replica that cut a tail and has not caught up since (rule A15).
@@ -43,7 +44,7 @@ class MajorityReachedHighWatermark:
         self._held: dict[ReplicaKey, int] = {}
 
     def note(self, replica: ReplicaKey, durable_end: int, *, doubt: bool) -> None:
-        """Up to where the log of a living replica is synced."""
+        """Note up to where the log of a living replica is synced."""
         self._held[replica] = max(durable_end, self._held.get(replica, 0)) if doubt else durable_end
 
     def check(
@@ -90,7 +91,7 @@ class SnapshotAtLogStart:
 
 @dataclass
 class _Scanned:
-    """How far a node's log was compared: everything below was committed, and stays as it is."""
+    """Position up to which a node's log was compared: everything below was committed, and stays as it is."""
 
     end: int = 0
     place: Place | None = None

@@ -114,7 +114,7 @@ def realtime_lag(analysis: Analysis) -> tuple[float, int, int, int]:
 
 
 class _EarliestAcks:
-    """Of one partition: when the earliest of the acks at or beyond an offset came, in microseconds."""
+    """Times of the earliest acks in one partition at or beyond an offset, in microseconds."""
 
     def __init__(self) -> None:
         self.acks = Pages(NONE)

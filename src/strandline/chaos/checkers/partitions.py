@@ -23,7 +23,7 @@ from strandline.replica.partition import Partition
 
 @dataclass
 class Known:
-    """What the run has shown of one partition so far."""
+    """Facts that the run has shown of one partition so far."""
 
     name: str
     leaders: dict[int, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Known:
     written: dict[tuple[int, int], int] = field(default_factory=dict)
     """(base offset, leader epoch) -> CRC, committed or not."""
     restored_end: int = 0
-    """Below it everything comes from another cluster, by way of the object store."""
+    """Offset below which everything comes from another cluster, by way of the object store."""
 
     @property
     def on_disks_end(self) -> int:
@@ -50,7 +50,7 @@ class Known:
 
 @dataclass
 class Seen:
-    """What was last seen of one replica."""
+    """State of one replica when it was last seen."""
 
     incarnation: int
     core: object = None
@@ -59,12 +59,12 @@ class Seen:
     scanned: int = 0
     """Batches below were compared already."""
     place: Place | None = None
-    """Where the batch at `scanned` begins."""
+    """Place where the batch at `scanned` begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What to compare of a log, and under which invariant's name."""
+    """Range of a log to compare, and the invariant's name."""
 
     name: str
     start: int
@@ -73,7 +73,7 @@ class _Range:
 
 
 def restored_end(tier: Tier) -> int:
-    """Where the records end that it has from another cluster."""
+    """End of the records that a tier has from another cluster."""
     return max((int(one.end_offset) for one in tier.segments if one.producers is not None), default=0)
 
 
@@ -92,7 +92,7 @@ class PartitionChecks:
         """`lost`: of a cluster that is no more, whose topics this one may have restored."""
         self.partitions: dict[TopicIdPartition, Known] = {}
         self._restored: dict[TopicIdPartition, int] = {}
-        """Where the records end that a partition has from the lost cluster."""
+        """Ends of the records that partitions have from the lost cluster."""
         self._lost = {} if lost is None else lost.partitions
         self.truncations = 0
         """Logs that were seen to become shorter: a mark that the runs reach what they are to test."""
@@ -133,7 +133,7 @@ class PartitionChecks:
             known.log_start = max(known.log_start, log.log_start_offset)
 
     def note_restored(self, image: MetadataImage) -> None:
-        """What the metadata say of a cluster that has restored topics."""
+        """Note what the metadata say of a cluster that has restored topics."""
         for where, tier in image.tiers.items():
             if where not in self._restored:
                 self._restored[where] = restored_end(tier)

@@ -1,4 +1,5 @@
-"""After a run: every replica knows who wrote what its disk may not have any more (rule B24)."""
+"""Check after a run: every replica knows who wrote what its disk may not have any more (rule B24: a log knows its
+producers)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 
 _PRODUCER = Struct(">qh")
 _PRODUCER_AT = 43
-"""In a batch: the id of its producer, and the epoch of that."""
+"""Position in a batch of its producer's id, and the epoch behind it."""
 
 Known = Mapping[int, tuple[int, int]]
 """Producer id -> its epoch, and the last offset that it wrote, as a replica has it in memory."""

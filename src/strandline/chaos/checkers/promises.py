@@ -11,7 +11,7 @@ from strandline.chaos.checkers.order import READ, READ_FINALLY, Analysis
 
 
 def inconsistent_offsets(analysis: Analysis) -> Iterator[Anomaly]:
-    """One (partition, offset) with two values."""
+    """Offsets with two values."""
     columns = analysis.columns
     for number, order in enumerate(analysis.orders):
         for offset, others in order.conflicts.items():
@@ -20,7 +20,7 @@ def inconsistent_offsets(analysis: Analysis) -> Iterator[Anomaly]:
 
 
 def duplicates(analysis: Analysis) -> Iterator[Anomaly]:
-    """One value at more than one offset; legal where its producer retried without idempotence."""
+    """Values at more than one offset; legal where the producer retried without idempotence."""
     if not analysis.elsewhere:
         return
     columns, sends = analysis.columns, analysis.columns.sends
@@ -103,7 +103,7 @@ def aborted_reads(analysis: Analysis) -> Iterator[Anomaly]:
 
 
 def unseen(analysis: Analysis) -> Iterator[Anomaly]:
-    """Promised, and beyond the highest offset read: must be empty once everything healed and was read."""
+    """Acknowledged values beyond the highest offset read: there must be none once everything healed and was read."""
     columns, sends = analysis.columns, analysis.columns.sends
     for row, flags in enumerate(sends.flags):
         if not flags & ACKED or analysis.seen[sends.value[row]] & READ:

@@ -19,11 +19,11 @@ from strandline.controller.raft.messages import ReplicaKey
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """What one node's quorum looks like at an instant."""
+    """State of one node's quorum at an instant."""
 
     node: int
     replica: ReplicaKey
-    """As which it presents itself: with another disk, or having lost its log, it is another one."""
+    """Replica as which the node presents itself: with another disk, or having lost its log, it is another one."""
     incarnation: int
     epoch: int
     leader: int | None
@@ -34,19 +34,19 @@ class QuorumView:
     last_epoch: int
     """Epoch of the last record of its log."""
     doubt: bool = False
-    """It cut a tail that it may have acknowledged, and has not caught up since."""
+    """True: the node cut a tail that it may have acknowledged, and has not caught up since."""
     voters: tuple[ReplicaKey, ...] = ()
-    """Its voter set; vacant places are left out."""
+    """Voter set of the node; vacant places are left out."""
     majority: int = 2
-    """How many of that set decide."""
+    """Number of voters of that set that decide."""
     durable_end: int = 0
-    """Up to where its log is synced."""
+    """Offset up to which its log is synced."""
     log: LogSummary | None = None
     """The shape of its log, alive: to be read at once."""
     log_start: int = 0
-    """Where the log on the disk begins."""
+    """Start offset of the log on the disk."""
     reloads: int = 0
-    """Fetched snapshots that replaced its log since its process began."""
+    """Number of fetched snapshots that replaced its log since its process began."""
 
 
 class MonotonicEpoch:
@@ -113,7 +113,7 @@ class MonotonicHighWatermark:
 
 
 class LeaderNeverLoadSnapshot:
-    """While it leads an epoch, nobody's snapshot replaces a node's log (rule A10)."""
+    """Check: while a node leads an epoch, nobody's snapshot replaces its log (rule A10)."""
 
     def __init__(self) -> None:
         self._leading: dict[tuple[int, int], tuple[int, int]] = {}
@@ -172,7 +172,7 @@ class CommittedLog:
         self._checked_leaders: set[tuple[int, int]] = set()
 
     def committed(self, node: int, batch: CommittedBatch) -> None:
-        """`node` handed `batch` to its listeners."""
+        """Note that `node` handed `batch` to its listeners."""
         known = self.batches.get(batch.base_offset)
         if known is None:
             self.batches[batch.base_offset] = batch
@@ -184,13 +184,14 @@ class CommittedLog:
             raise InvariantViolated("ConsistentCommittedData", "two nodes committed different data", **facts)
 
     def note(self, view: QuorumView) -> None:
-        """What lies below a node's high watermark is committed, on whichever node."""
+        """Note that what lies below a node's high watermark is committed, on whichever node."""
         if view.log is not None and self.end < view.high_watermark <= view.log.end_offset:
             self.end = view.high_watermark
             self.last_epoch = view.log.epoch_before(view.high_watermark)
 
     def check(self, view: QuorumView) -> None:
-        """A leader holds all that was ever committed, from its first instant (raft's Leader Completeness)."""
+        """Check that a leader holds all that was ever committed, from its first instant (raft's Leader
+        Completeness)."""
         key = (view.node, view.epoch)
         if not view.leading or key in self._checked_leaders:
             return
@@ -220,7 +221,7 @@ class QuorumChecks:
         self._majority = MajorityReachedHighWatermark(disk_of)
 
     def observe(self, views: Sequence[QuorumView]) -> None:
-        """All live nodes at one instant. Raises InvariantViolated."""
+        """Check all live nodes at one instant. Raises InvariantViolated."""
         for view in views:
             self.log.note(view)
         for check in self._checks:

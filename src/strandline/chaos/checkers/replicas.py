@@ -1,4 +1,4 @@
-"""After a run: the committed prefixes of all replicas, compared byte by byte, and what is in them (rule E2)."""
+"""Check after a run: the committed prefixes of all replicas, compared byte by byte, and what is in them (rule E2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers that ask must hold: an admin's changes stay, who may come in does, and nobody else.
+"""Checks of brokers with an authorizer: an admin's changes stay, who may come in does, and nobody else.
 
 | violation | says |
 |---|---|
@@ -27,12 +27,13 @@ PROMPT_MS = 1_500.0
 """An answer that came so soon is that of the only call there was: nodes repeat one after 2 s."""
 
 LATE_PROMPT_MS = 6_000.0
-"""So long after a prompt answer its call may be carried out once more: networks repeat one within 3.4 s, and the node
-that does it may be paused."""
+"""Milliseconds after a prompt answer in which its call may be carried out once more: networks repeat one within 3.4
+s, and the node that does it may be paused."""
 
 LATE_MS = 30_000.0
-"""So long after it was given up, or answered late, a call may still be under way: cut off for as long as connections
-last, held by a paused broker, repeated by it while `request.timeout.ms` lasts, repeated by the network."""
+"""Milliseconds after a call was given up, or answered late, in which it may still be under way: cut off for as long
+as connections last, held by a paused broker, repeated by it while `request.timeout.ms` lasts, repeated by the
+network."""
 
 DENIALS = frozenset(
     {
@@ -49,7 +50,7 @@ DENIALS = frozenset(
 
 
 class Key(NamedTuple):
-    """What is changed: a user's password, one of its rights, one of its quotas."""
+    """Thing that an admin changes: a user's password, one of its rights, one of its quotas."""
 
     kind: str
     who: str
@@ -74,14 +75,14 @@ class Change:
 
     @property
     def until_ms(self) -> float:
-        """When it can take place no more."""
+        """Time from which the change can take place no more."""
         prompt = self.answered and self.ended_ms - self.invoked_ms < PROMPT_MS
         return self.ended_ms + (LATE_PROMPT_MS if prompt else LATE_MS)
 
 
 @dataclass
 class Rights:
-    """What an admin asked for and was answered; what users tried, and what came of it.
+    """Requests of an admin and their answers; attempts of users, and their results.
 
     The admin changes a key by one call after the other.
     """
@@ -100,7 +101,7 @@ class Rights:
         return change
 
     def is_quiet(self, key: Key, now_ms: float) -> bool:
-        """No attempt of the past can take place any more."""
+        """True if no attempt of the past can take place any more."""
         return all(change.until_ms <= now_ms for change in self.changes.get(key, ()))
 
     def last(self, key: Key) -> Change | None:
@@ -118,7 +119,8 @@ class Rights:
         return list(dict.fromkeys(change.value for change in reversed(self.changes.get(key, ()))))[::-1]
 
     def may_be(self, key: Key) -> list[Value]:
-        """What a key may be now: what was answered last, what was asked for since, and what may have come late."""
+        """Values that a key may have now: what was answered last, what was asked for since, and what may have come
+        late."""
         changes = self.changes.get(key, [])
         answered = [number for number, change in enumerate(changes) if change.answered]
         if not answered:

@@ -16,7 +16,7 @@ _SWAP = ".swap"
 
 
 class Place(NamedTuple):
-    """Where a batch stands: who goes on from here need not read what lies before."""
+    """Place of a batch: who goes on from here need not read what lies before."""
 
     file: FileNode
     position: int
@@ -99,7 +99,7 @@ def _is_segment(name: str) -> bool:
 
 
 def batch_at(file: FileNode, position: int) -> StoredBatch | None:
-    """What a batch that begins there says of itself; None at the end of what was written. Raises NotABatch."""
+    """Header of the batch that begins there; None at the end of what was written. Raises NotABatch."""
     head = file.read(HEADER_BYTES, position)
     return parse(head) if any(head[:17]) else None  # zeros are preallocated, and not written yet
 

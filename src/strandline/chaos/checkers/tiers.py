@@ -37,11 +37,11 @@ Place = tuple[SimDisk, str]
 """The disk and the directory of a broker's replica."""
 
 Objects = Mapping[str, SimObject]
-"""What lies in the store, by key."""
+"""Objects in the store, by key."""
 
 
 def object_key(cluster_id: str, topic: str, where: TopicIdPartition, segment: TieredSegment, suffix: str) -> str:
-    """Of an object of a segment: `.log` or `.index`."""
+    """Key of an object of a segment: `.log` or `.index`."""
     name = f"{segment.base_offset:020d}-{segment.segment_id}{suffix}"
     return f"{cluster_id}/{topic}-{where.topic_id}/{where.partition}/{name}"
 
@@ -64,7 +64,7 @@ class TierIsStored:
 
     def __init__(self, cluster_id: str) -> None:
         self.looked = 0
-        """So many segments were."""
+        """Number of segments that were looked at."""
         self._cluster_id = cluster_id
         self._whole: dict[UUID, tuple[SimObject, SimObject]] = {}
         """The objects of a segment, as they were when they were looked at."""
@@ -162,15 +162,15 @@ class TierCoversTheLog:
 
 
 def _is_of(directory: DirNode, topic_id: UUID) -> bool:
-    """A deleted topic may have had this name."""
+    """True if a deleted topic may have had this name."""
     file = directory.entries.get(PARTITION_METADATA)
     id_text = urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
     return isinstance(file, FileNode) and id_text in file.read(file.size, 0)
 
 
 class NothingLeaks:
-    """At the end of a run, when the reaper has had its time, the store holds no object that the metadata do not
-    name."""
+    """Check at the end of a run, when the reaper has had its time: the store holds no object that the metadata do
+    not name."""
 
     def __init__(self, cluster_id: str) -> None:
         self._cluster_id = cluster_id
@@ -209,7 +209,7 @@ class TierChecks:
 
     @property
     def looked(self) -> int:
-        """So many segments were read."""
+        """Number of segments that were read."""
         return self._stored.looked
 
     def inspect(
@@ -218,7 +218,7 @@ class TierChecks:
         partitions: Mapping[TopicIdPartition, Known],
         places: Callable[[str], Mapping[str, Place]],
     ) -> None:
-        """What must hold at any instant. `places` says where the brokers have a partition's logs.
+        """Check what must hold at any instant. `places` says where the brokers have a partition's logs.
 
         Raises InvariantViolated.
         """
@@ -241,7 +241,7 @@ class TierChecks:
         self._leaks.check(self._store.objects, _names(image), image.tiers)
 
     def batches(self, image: MetadataImage) -> dict[str, list[tuple[StoredBatch, bytes]]]:
-        """What the metadata name, by the names of partitions' directories."""
+        """Batches that the metadata name, by the names of partitions' directories."""
         found: dict[str, list[tuple[StoredBatch, bytes]]] = {}
         for where, tier in image.tiers.items():
             topic = image.topic_by_id[where.topic_id].name

@@ -64,7 +64,7 @@ def cycles(analysis: Analysis) -> Iterator[Anomaly]:
 
 
 def _write_edges(analysis: Analysis) -> Edges:
-    """From each committed transaction to that of the next write in the partition, if that is another."""
+    """Edges from each committed transaction to that of the next write in the partition, if that is another."""
     writer = _writers(analysis)
     edges: Edges = {}
     for order in analysis.orders:
@@ -80,7 +80,7 @@ def _write_edges(analysis: Analysis) -> Edges:
 
 
 def _read_edges(analysis: Analysis) -> Edges:
-    """From each transaction to those that read what it wrote, and committed."""
+    """Edges from each transaction to those that read what it wrote, and committed."""
     writer, polls = _writers(analysis), analysis.columns.polls
     edges: Edges = {}
     for poll, reader in enumerate(polls.transaction):

@@ -1,4 +1,4 @@
-"""What must hold of what users do: consumers are given what they asked for, and records are what was sent.
+"""Checks of users: consumers are given what they asked for, and records are what was sent.
 
 | violation | says |
 |---|---|
@@ -25,7 +25,7 @@ from strandline.chaos.checkers.history import Partition
 from strandline.chaos.checkers.invariant import InvariantViolated
 
 SHOWN_MAX = 10
-"""So many offsets of a violation are told."""
+"""Maximum offsets listed per violation."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -47,7 +47,7 @@ def place_of_key(key: bytes, partitions: int) -> int:
     return ((mixed ^ mixed >> 15) & 0x7FFFFFFF) % partitions
 
 
-class Shown(NamedTuple):
+class ConsumedRecord(NamedTuple):
     """A record as a consumer got it, however it asked."""
 
     partition: Partition
@@ -69,11 +69,11 @@ class Content:
 
 
 @dataclass
-class UserLedger:
-    """What users were promised and given, over all incarnations of their process."""
+class UserRecords:
+    """Promises to users and what they were given, over all incarnations of their process."""
 
     contents: dict[str, Content] = field(default_factory=dict)
-    """By value."""
+    """Contents by value."""
     acked: dict[Partition, dict[int, str]] = field(default_factory=dict)
     """Partition -> offset -> value."""
     done: dict[Partition, set[int]] = field(default_factory=dict)
@@ -86,10 +86,10 @@ class UserLedger:
         self.acked.setdefault(partition, {})[offset] = value
 
     def end(self, partition: Partition) -> int:
-        """Behind the last record that was acknowledged."""
+        """End behind the last record that was acknowledged."""
         return max(self.acked.get(partition, ()), default=-1) + 1
 
-    def check_whole(self, who: str, shown: Iterable[Shown]) -> None:
+    def check_whole(self, who: str, shown: Iterable[ConsumedRecord]) -> None:
         """Raises InvariantViolated."""
         for record in shown:
             sent = self.contents.get(record.value)
@@ -104,7 +104,7 @@ class UserLedger:
                 facts = {"who": who, "offset": record.offset, "sent": wanted, "shown": found}
                 raise InvariantViolated("RecordIsWhole", f"{record.value[:40]} in {record.partition}", **facts)
 
-    def finish(self, shown: Iterable[Shown]) -> None:
+    def finish(self, shown: Iterable[ConsumedRecord]) -> None:
         """A member of the group is done with these."""
         for record in shown:
             self.done.setdefault(record.partition, set()).add(record.offset)
@@ -123,7 +123,7 @@ class UserLedger:
             facts = {"who": who, "partition": str(partition), "end": end, "acked_end": acked_end}
             raise InvariantViolated("EndIsBehindAcks", "an acknowledged record lies behind the end", **facts)
 
-    def check_lookups(self, stored: Sequence[Shown]) -> None:
+    def check_lookups(self, stored: Sequence[ConsumedRecord]) -> None:
         """`stored`: everything, read to the end. Raises InvariantViolated."""
         times: dict[Partition, list[tuple[int, int]]] = {}
         for record in stored:
@@ -135,16 +135,16 @@ class UserLedger:
                 raise InvariantViolated("FirstAtTime", "a look-up by time passed over records", **facts)
 
 
-class Stand:
-    """Where one consumer stands: by what it asked for, and what it was given. Offsets follow on each other: nothing is
-    deleted or compacted in what it reads."""
+class ConsumerPosition:
+    """Position of one consumer: by what it asked for, and what it was given. Offsets follow on each other: nothing
+    is deleted or compacted in what it reads."""
 
-    def __init__(self, who: str, ledger: UserLedger) -> None:
+    def __init__(self, who: str, ledger: UserRecords) -> None:
         self.who = who
         self.generation = 0
         """Counts up with every assignment and seek."""
         self.next: dict[Partition, int | None] = {}
-        """By assigned partition; None: it is for the consumer to find out."""
+        """Next offset by assigned partition; None: it is for the consumer to find out."""
         self.paused: set[Partition] = set()
         self.begins: Callable[[Partition, int], None] = lambda _partition, _offset: None
         """Checks where the consumer begins what it was given by a group. Raises InvariantViolated."""
@@ -153,14 +153,14 @@ class Stand:
         self._asked_time: dict[Partition, int] = {}
 
     def hold(self, partitions: Iterable[Partition]) -> None:
-        """These are assigned, and begin where the consumer finds out."""
+        """Note partitions that are assigned, and begin where the consumer finds out."""
         self.generation += 1
         for one in partitions:
             self._move(one, None)
             self.paused.discard(one)
 
     def lose(self, partitions: Iterable[Partition]) -> None:
-        """These are assigned no more."""
+        """Note partitions that are assigned no more."""
         self.generation += 1
         for one in partitions:
             self.next.pop(one, None)
@@ -172,13 +172,13 @@ class Stand:
         self._move(partition, offset)
 
     def seek_end(self, partition: Partition) -> None:
-        """To the end as it is now, or later."""
+        """Move to the end as it is now, or later."""
         self.generation += 1
         self._move(partition, None)
         self._at_least[partition] = self._ledger.end(partition)
 
     def seek_time(self, partition: Partition, timestamp_ms: int) -> None:
-        """To the first record of that time or later."""
+        """Move to the first record of that time or later."""
         self.generation += 1
         self._move(partition, None)
         self._asked_time[partition] = timestamp_ms
@@ -188,7 +188,7 @@ class Stand:
         self._at_least.pop(partition, None)
         self._asked_time.pop(partition, None)
 
-    def given(self, records: Sequence[Shown]) -> None:
+    def given(self, records: Sequence[ConsumedRecord]) -> None:
         """One call gave these. Raises InvariantViolated."""
         self._ledger.check_whole(self.who, records)
         for record in records:
@@ -235,6 +235,6 @@ def check_answered(who: str, call: str, answered: Mapping[str, bool]) -> None:
 
 
 def check_memory(who: str, used: int) -> None:
-    """Of a producer all of whose records have their answers. Raises InvariantViolated."""
+    """Check the memory of a producer all of whose records have their answers. Raises InvariantViolated."""
     if used:
         raise InvariantViolated("MemoryComesBack", "nothing waits, and memory is taken", who=who, bytes=used)

@@ -1,4 +1,4 @@
-"""What must hold after the load, whatever was killed in its middle. Each check raises, or returns a sentence."""
+"""Checks after the load, whatever was killed in its middle. Each check raises, or returns a sentence."""
 
 from __future__ import annotations
 

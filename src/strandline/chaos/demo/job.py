@@ -37,7 +37,7 @@ TOPIC = "flights"
 COPY = "flights-by-spark"
 PARTITIONS = 6
 CATCH_UP_S = 60.0
-"""How long the killed node may take to be back in every ISR."""
+"""Seconds that the killed node may take to be back in every ISR."""
 
 
 class Progress(Protocol):

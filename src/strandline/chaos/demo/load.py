@@ -1,4 +1,4 @@
-"""What is sent, and when each record was acknowledged."""
+"""The load: the records that are sent, and when each was acknowledged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FlightLoad:
         self.offsets = array("q", [-1]) * count
         self.latencies_ms = array("d", [-1.0]) * count
         self.ack_times_ms: list[array[float]] = [array("d") for _ in range(partitions)]
-        """For each partition, when its acks came, in order."""
+        """Times of each partition's acks, in order."""
         self.acked = 0
         self.errors: list[str] = []
 

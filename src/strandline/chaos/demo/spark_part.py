@@ -17,14 +17,14 @@ from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ports import Clock
 
 STREAM_S = 300.0
-"""How long the streaming query may take for all rows."""
+"""Seconds that the streaming query may take for all rows."""
 
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "default-jre-headless")
 
 
 @dataclass(frozen=True)
 class SparkResult:
-    """What Spark found, and how fast."""
+    """Counts that Spark found, and how fast."""
 
     rows: int
     departures_by_carrier: dict[str, int]
@@ -38,7 +38,7 @@ class SparkResult:
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What the streaming query did."""
+    """Work of the streaming query."""
 
     killed: int
     """The node that was killed while it ran."""
@@ -52,7 +52,7 @@ class StreamResult:
 
 
 def install_java() -> None:
-    """Where PySpark is and no Java: install one from Debian's packages, if this user may."""
+    """Install Java from Debian's packages where PySpark is and no Java, if this user may."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") or os.environ.get("JAVA_HOME"):
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

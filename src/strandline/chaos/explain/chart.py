@@ -19,7 +19,7 @@ LANE = 104
 TOP = 46
 FAULTS_MAX = 60
 POINTS_MAX = 1500
-"""Of one line: more would not be seen."""
+"""Points of one line at most: more would not be seen."""
 
 LEADER, FOLLOWER, OTHER, BAD = "#0072b2", "#56b4e9", "#e69f00", "#d55e00"
 END, WATERMARK, FRAME = "#1a1a1a", "#009e73", "#bbbbb5"
@@ -160,7 +160,7 @@ class _Chart:
                 yield f'<text x="{x:.1f}" y="{TOP - 12}" text-anchor="middle">{number}{label}</text>'
 
     def _record(self) -> Iterator[str]:
-        """Where the record was, and the violation."""
+        """Lines that mark where the record was, and the violation."""
         bottom = TOP + LANE * len(self.story.nodes)
         for step in self.story.steps:
             x = self.x(step.at_ms)

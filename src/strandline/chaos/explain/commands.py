@@ -1,4 +1,4 @@
-"""What `strandline sim` does beyond running seeds: explain a failure, shrink it, stop a run and look."""
+"""Further work of `strandline sim`: explain a failure, shrink it, stop a run and look."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LOOK_EVERY = 4
 
 
 class Replica(NamedTuple):
-    """What a node had of one partition, or of the metadata quorum, from `at_ms` on. -1: unknown."""
+    """State of one partition, or of the metadata quorum, on a node, from `at_ms` on."""
 
     at_ms: float
     role: str
@@ -40,7 +40,7 @@ class Replica(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What the committed metadata said of a partition from `at_ms` on."""
+    """Committed metadata of a partition from `at_ms` on."""
 
     at_ms: float
     leader: int
@@ -83,7 +83,7 @@ class Recorder:
         self.run = run
         self.recording = Recording()
         self.stopped_at: dict[str, Any] = {}
-        """What `on_stop` saw, while everything was still alive."""
+        """State that `on_stop` saw, while everything was still alive."""
         self._until_ms = until_ms
         self._on_stop = on_stop
         self._image: MetadataImage | None = None

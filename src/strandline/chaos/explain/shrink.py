@@ -22,7 +22,7 @@ Make = Callable[[dict[str, Any]], Run]
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is left of the faults, and how long they last."""
+    """Faults that are left, and how long they last."""
 
     first: int
     without: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Candidate:
         return tuple(number for number in range(self.first) if number not in self.without)
 
     def changes(self) -> dict[str, Any]:
-        """As `--options` takes it."""
+        """Changes in the form of `--options`."""
         faults: dict[str, Any] = {"first": self.first}
         if self.without:
             faults["without"] = list(self.without)

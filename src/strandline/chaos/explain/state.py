@@ -46,7 +46,7 @@ def _replica(point: Replica) -> dict[str, Any]:
 
 
 def open_faults(world: World) -> Iterator[str]:
-    """What is in effect now, from the world itself."""
+    """Lines on the faults in effect now, from the world itself."""
     for name, machine in world.machines.items():
         process = machine.process
         if not machine.powered:
@@ -72,7 +72,7 @@ def open_faults(world: World) -> Iterator[str]:
 
 
 def render(document: Mapping[str, Any]) -> list[str]:
-    """As lines of text."""
+    """Lines of text of a document."""
     lines = [f"state at {document['at_ms']:,.0f} ms of virtual time", "", "nodes"]
     for name, node in document["nodes"].items():
         ready = "" if "ready" not in node else ", ready" if node["ready"] else ", not ready"

@@ -1,4 +1,4 @@
-"""What a failure is about: the partition, the record, and their past. Built from a recording and a history."""
+"""The story of a failure: the partition, the record, and their past. Built from a recording and a history."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Story:
     subject: str
     """A partition, or the metadata quorum."""
     record: str = ""
-    """Which record was lost or wrong, if one was."""
+    """Record that was lost or wrong, if one was."""
     record_offset: int = -1
     steps: list[Step] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
@@ -58,11 +58,11 @@ class Story:
     replay: list[str] = field(default_factory=list)
     """Commands."""
     unit: str = "ms"
-    """Of its times: milliseconds of a run, or the steps of a path."""
+    """Unit of its times: milliseconds of a run, or the steps of a path."""
 
     @property
     def name(self) -> str:
-        """What the story is of."""
+        """Title of the story."""
         return f"Seed {self.seed}" if self.unit == "ms" else "A path through the states"
 
     def moment(self, at: float) -> str:
@@ -70,7 +70,7 @@ class Story:
         return f"{at:.0f} ms" if self.unit == "ms" else f"step {at:.0f}"
 
     def at(self, node: str, at_ms: float) -> Replica | None:
-        """What a node was at an instant: the last change that was seen then."""
+        """State of a node at an instant: the last change that was seen then."""
         last = None
         for point in self.replicas.get(node, ()):
             if point.at_ms > at_ms:
@@ -79,7 +79,7 @@ class Story:
         return last
 
     def committed_at(self, at_ms: float) -> Committed | None:
-        """What the committed metadata said at an instant."""
+        """Committed metadata at an instant."""
         last = None
         for point in self.committed:
             if point.at_ms > at_ms:
@@ -89,8 +89,8 @@ class Story:
 
 
 @dataclass
-class _Concern:
-    """What the violation points at."""
+class _Subject:
+    """Subject of the violation."""
 
     subject: str
     offset: int = -1
@@ -131,23 +131,23 @@ def _short(text: str, limit: int = 240) -> str:
 # --- what it is about ---
 
 
-def _concern(error: BaseException | None, history: History | None, recording: Recording) -> _Concern:
+def _concern(error: BaseException | None, history: History | None, recording: Recording) -> _Subject:
     facts = error.facts if isinstance(error, InvariantViolated) else {}
     partition = facts.get("partition")
     if isinstance(partition, str) and partition in recording.replicas:
         start = facts.get("offset", facts.get("log_end", facts.get("now", -1)))
         offset = start if isinstance(start, int) else -1
-        return _Concern(partition, offset, _value_at(history, partition, offset))
+        return _Subject(partition, offset, _value_at(history, partition, offset))
     if isinstance(error, InvariantViolated) and history is not None:
         for anomaly in judge(history):
             if anomaly.name == error.name and anomaly.partition is not None:
                 offsets = anomaly.facts.get("offsets") or [anomaly.facts.get("offset", anomaly.facts.get("to_offset"))]
                 value = anomaly.facts.get("value")
                 offset = offsets[0] if isinstance(offsets[0], int) else -1
-                return _Concern(str(anomaly.partition), offset, value)
+                return _Subject(str(anomaly.partition), offset, value)
     if _about_the_quorum(error) or len(recording.replicas) <= 1:
-        return _Concern(QUORUM)
-    return _Concern(_sickest(recording))
+        return _Subject(QUORUM)
+    return _Subject(_sickest(recording))
 
 
 def _about_the_quorum(error: BaseException | None) -> bool:
@@ -232,7 +232,7 @@ def _end(point: Replica) -> str:
     return f"{point.log_end}" + (f"@{point.log_end_epoch}" if point.log_end_epoch >= 0 else "")
 
 
-def _record_path(story: Story, concern: _Concern, history: History | None) -> list[Step]:
+def _record_path(story: Story, concern: _Subject, history: History | None) -> list[Step]:
     """Sent, appended where at what offset, replicated, committed, acked, read, gone."""
     send = _send_of(history, concern)
     steps: list[Step] = []
@@ -258,14 +258,14 @@ def _record_path(story: Story, concern: _Concern, history: History | None) -> li
     return steps
 
 
-def _send_of(history: History | None, concern: _Concern) -> Send | None:
+def _send_of(history: History | None, concern: _Subject) -> Send | None:
     if history is None or concern.value is None:
         return None
     return next((send for send in history.sends if send.value == concern.value), None)
 
 
 def _on_node(node: str, points: list[Replica], offset: int, since_ms: float) -> list[Step]:
-    """When a replica's log end and high watermark passed the record, and when its log end fell below it."""
+    """Steps at which a replica's log end and high watermark passed the record, and when its log end fell below it."""
     steps = []
     held = committed = False
     for point in points:

@@ -15,7 +15,7 @@ from strandline.chaos.runner import Run, in_child
 
 @dataclass
 class Watched:
-    """What became of a watched run."""
+    """Result of a watched run."""
 
     ended: str
     """held, failed, or stopped (at the instant asked for)."""

@@ -133,7 +133,7 @@ def _list(output: str) -> None:
 
 
 def _words(text: str, noun: str, known: Collection[str]) -> list[str]:
-    """What stands between the commas. Raises BadParameter."""
+    """Words between the commas. Raises BadParameter."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in known]
     if unknown or not words:
@@ -161,7 +161,7 @@ def _clients(text: str | None) -> list[str]:
 
 @contextmanager
 def _directory(evidence: str | None) -> Iterator[Path]:
-    """For journals and data; deleted unless it holds evidence of a failure (`run.json`)."""
+    """Directory for journals and data; deleted unless it holds evidence of a failure (`run.json`)."""
     if evidence is not None:
         Path(evidence).mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-", dir=evidence))

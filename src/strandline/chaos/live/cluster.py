@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from strandline.chaos.demo.checks import committed_digest
+from strandline.chaos.live.disk_damage import lose_newest_batches, rot_newest_batch
 from strandline.chaos.live.namespaces import Switch
-from strandline.chaos.live.proxy import Cables
-from strandline.chaos.live.ruin import lose_newest_batches, rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, Wires, client_settings, pause
+from strandline.chaos.live.proxy import Proxies
+from strandline.chaos.live.target import ASK, DISK_FAULTS, STORE_FAULTS, NodeNetwork, client_settings, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters
@@ -74,7 +74,7 @@ class LiveCluster(DevCluster):
         disk_bytes: int | None = None,
         secure: bool = False,
     ) -> None:
-        self._wires: Wires = Switch() if cut == "netns" else Cables()
+        self._wires: NodeNetwork = Switch() if cut == "netns" else Proxies()
         super().__init__(
             data_dir,
             nodes=nodes,
@@ -137,7 +137,7 @@ class LiveCluster(DevCluster):
         self._wires.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
 
     def held(self, a: int, b: int) -> int:
-        """How often something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing.
+        """Number of times that something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing.
 
         Raises:
             DevError: under "netns" nobody counts.
@@ -169,7 +169,7 @@ class LiveCluster(DevCluster):
             self._ahead.pop(node_id, None)
 
     def _ask(self, node_id: int, fault: Mapping[str, float]) -> None:
-        """By the node's fault hook. Raises OSError."""
+        """Ask for a fault by the node's fault hook. Raises OSError."""
         body = json.dumps(fault).encode()
         scheme, context = "http", None
         if self._layout.secure:
@@ -217,7 +217,7 @@ class LiveCluster(DevCluster):
 
         Raises:
             DevError: the node runs.
-            NothingToRot: no batch is newer than what its checkpoints vouch for.
+            NothingToDamage: no batch is newer than what its checkpoints vouch for.
         """
         self._directory_of_the_dead(node_id)
         return rot_newest_batch(self._replica(node_id, topic, partition), seed)
@@ -227,7 +227,7 @@ class LiveCluster(DevCluster):
 
         Raises:
             DevError: the node runs.
-            NothingToRot: no batch is newer than what its checkpoints vouch for.
+            NothingToDamage: no batch is newer than what its checkpoints vouch for.
         """
         return lose_newest_batches(self._directory_of_the_dead(node_id) / f"{topic}-{partition}", seed)
 
@@ -334,7 +334,7 @@ class LiveCluster(DevCluster):
 
     @property
     def store_url(self) -> str | None:
-        """Of the nodes' object store; None: they have none."""
+        """URL of the nodes' object store; None: they have none."""
         return self._settings.get(STORE_URL)
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
@@ -409,7 +409,7 @@ class LiveCluster(DevCluster):
 
 
 def why_no_mount() -> str | None:
-    """Why no node can be given a disk of its own here; None: it can."""
+    """Reason why no node can be given a disk of its own here; None: it can."""
     if sys.platform != "linux":
         return "a small disk for each node is a tmpfs, which Linux alone has"
     if os.geteuid() != 0:

@@ -16,14 +16,15 @@ from strandline.proto.errors import StrandlineError
 SHOWN_MAX = 5
 SLOW_DISK_MS = (20, 50, 200)
 AHEAD_DAYS = (8, 400, -8)
-"""Beyond `retention.ms` of the topics, `offsets.retention.minutes` and `producer.id.expiration.ms`, or back as far."""
+"""Days by which a clock is set: beyond `retention.ms` of the topics, `offsets.retention.minutes` and
+`producer.id.expiration.ms`, or back as far."""
 SEGMENT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 4096
 RETENTION_MS = 7 * 24 * 3_600_000
-"""Of the topics: only a clock that is wrong makes a record of theirs older."""
+"""Retention of the topics, in milliseconds: only a clock that is wrong makes a record of theirs older."""
 
 CLOSED_S = 2.0
-"""So long after a change of their size segments are closed, on a machine that is not very busy."""
+"""Seconds until a segment.bytes change takes effect, on a machine that is not very busy."""
 
 
 class NotNow(Exception):
@@ -35,7 +36,7 @@ class Violated(Exception):
 
 
 @dataclass
-class Strike:
+class ActiveFault:
     """One fault under way.
 
     Attributes:
@@ -50,8 +51,8 @@ class Strike:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What a fault may look at and do.
+class FaultContext:
+    """Cluster and state that a fault works with.
 
     Attributes:
         whole: whether every replica is in its ISR and every node runs, now.
@@ -88,14 +89,14 @@ class Scene:
             raise NotNow("not every replica is in sync: a disk too many would be lost")
 
     def any_node(self) -> int:
-        """Some node that runs."""
+        """A node that runs, drawn."""
         running = self.target.running()
         if not running:
             raise NotNow("no node runs")
         return self.rng.choice(running)
 
     def any_broker(self) -> int:
-        """Some broker that runs."""
+        """A broker that runs, drawn."""
         running = [node for node in self.target.running() if node in self.target.broker_ids]
         if not running:
             raise NotNow("no broker runs")
@@ -114,35 +115,35 @@ class Fault:
     name: str
     sentence: str
     hold_s: tuple[float, float]
-    strike: Callable[[Scene], Strike]
+    strike: Callable[[FaultContext], ActiveFault]
 
 
 def _start(target: ChaosTarget, node: int) -> Callable[[], None]:
     return lambda: target.start_node(node, wait=False)
 
 
-def _kill(scene: Scene, node: int, who: str) -> Strike:
+def _kill(scene: FaultContext, node: int, who: str) -> ActiveFault:
     scene.target.kill(node)
-    return Strike(f"SIGKILL of node {node}, {who}", [_start(scene.target, node)], [node])
+    return ActiveFault(f"SIGKILL of node {node}, {who}", [_start(scene.target, node)], [node])
 
 
-def _kill_leader(scene: Scene) -> Strike:
+def _kill_leader(scene: FaultContext) -> ActiveFault:
     return _kill(scene, *scene.any_leader())
 
 
-def _kill_controller(scene: Scene) -> Strike:
+def _kill_controller(scene: FaultContext) -> ActiveFault:
     node = scene.target.controller()
     if node is None:
         raise NotNow("no controller is known")
     return _kill(scene, node, "the active controller")
 
 
-def _kill_any(scene: Scene) -> Strike:
+def _kill_any(scene: FaultContext) -> ActiveFault:
     return _kill(scene, scene.any_node(), "any node")
 
 
-def _kill_every_node(scene: Scene) -> list[int]:
-    """Those that ran, in any order."""
+def _kill_every_node(scene: FaultContext) -> list[int]:
+    """Kill every node; returns those that ran, in any order."""
     nodes = scene.target.running()
     for node in nodes:
         scene.target.kill(node)
@@ -150,19 +151,20 @@ def _kill_every_node(scene: Scene) -> list[int]:
     return nodes
 
 
-def _start_last(scene: Scene, nodes: list[int], last: list[int]) -> list[Callable[[], None]]:
+def _start_last(scene: FaultContext, nodes: list[int], last: list[int]) -> list[Callable[[], None]]:
     """Start all but `last`: those must acknowledge by themselves. Then start `last`."""
     starts = [_start(scene.target, node) for node in nodes if node not in last]
     return [*starts, scene.wait_acked, *(_start(scene.target, node) for node in last)]
 
 
-def _kill_all(scene: Scene) -> Strike:
+def _kill_all(scene: FaultContext) -> ActiveFault:
     nodes = _kill_every_node(scene)
-    return Strike("SIGKILL of every node at once", [_start(scene.target, node) for node in nodes], nodes)
+    return ActiveFault("SIGKILL of every node at once", [_start(scene.target, node) for node in nodes], nodes)
 
 
-def _crash_all_one_rots(scene: Scene) -> Strike:
-    """Schedule 45. What rots is what was written last: a start cannot tell it from a torn write."""
+def _crash_all_one_rots(scene: FaultContext) -> ActiveFault:
+    """Rot the batch that was written last: a start cannot tell it from a torn write (schedule 45: one of all nodes
+    rots). What rots is what was written last: a start cannot tell it from a torn write."""
     scene.all_whole()
     leader, topic, number = scene.led_partition()
     nodes = _kill_every_node(scene)
@@ -170,11 +172,13 @@ def _crash_all_one_rots(scene: Scene) -> Strike:
     try:
         where = scene.target.rot_newest(leader, topic, number, scene.rng.randrange(1 << 30))
     except (OSError, StrandlineError) as error:
-        return Strike(f"SIGKILL of every node at once; nothing rots ({error})", undo, nodes)
-    return Strike(f"SIGKILL of every node at once; on node {leader}, which led and starts last, {where}", undo, nodes)
+        return ActiveFault(f"SIGKILL of every node at once; nothing rots ({error})", undo, nodes)
+    return ActiveFault(
+        f"SIGKILL of every node at once; on node {leader}, which led and starts last, {where}", undo, nodes
+    )
 
 
-def _zeroed_tail(scene: Scene) -> Strike:
+def _zeroed_tail(scene: FaultContext) -> ActiveFault:
     """Schedule 96. The dishonest node is started first, and all others at once: an honest copy that comes later than is
     waited for (rule B30) may be cut."""
     scene.all_whole()
@@ -185,25 +189,27 @@ def _zeroed_tail(scene: Scene) -> Strike:
     try:
         where = scene.target.lose_newest(leader, topic, number, scene.rng.randrange(1 << 30))
     except (OSError, StrandlineError) as error:
-        return Strike(f"SIGKILL of every node at once; nothing is lost ({error})", undo, nodes)
-    return Strike(f"SIGKILL of every node at once; on node {leader}, which led and starts first, {where}", undo, nodes)
+        return ActiveFault(f"SIGKILL of every node at once; nothing is lost ({error})", undo, nodes)
+    return ActiveFault(
+        f"SIGKILL of every node at once; on node {leader}, which led and starts first, {where}", undo, nodes
+    )
 
 
-def _one_stays_dead(scene: Scene) -> Strike:
+def _one_stays_dead(scene: FaultContext) -> ActiveFault:
     """Schedule 53. A machine is a broker; where controllers are processes of their own one of those dies with it."""
     dead = [scene.any_broker()]
     if dead[0] not in scene.target.controller_ids:
         dead.append(scene.rng.choice(scene.target.controller_ids))
     nodes = _kill_every_node(scene)
     names = " and ".join(map(str, dead))
-    return Strike(
+    return ActiveFault(
         f"SIGKILL of every node at once; {names} dead until the others acknowledge",
         _start_last(scene, nodes, dead),
         nodes,
     )
 
 
-def _directory_lost(scene: Scene) -> Strike:
+def _directory_lost(scene: FaultContext) -> ActiveFault:
     """Schedule 48: after a crash of the leader alone, or after a stop of all nodes: then it starts first."""
     target = scene.target
     scene.all_whole()
@@ -212,7 +218,7 @@ def _directory_lost(scene: Scene) -> Strike:
         target.kill(leader)
         target.lose_directory(leader, topic, number)
         what = f"SIGKILL of node {leader}, and its directory {topic}-{number}, which it led, is removed"
-        return Strike(what, [_start(target, leader)], [leader])
+        return ActiveFault(what, [_start(target, leader)], [leader])
     brokers = [node for node in target.broker_ids if node != leader]
     controllers = [node for node in target.controller_ids if node not in target.broker_ids]
     for node in (*brokers, leader, *controllers):
@@ -220,30 +226,30 @@ def _directory_lost(scene: Scene) -> Strike:
     target.lose_directory(leader, topic, number)
     what = f"every node stopped in an orderly way, node {leader} last, and its directory {topic}-{number} is removed"
     nodes = [leader, *controllers, *brokers]
-    return Strike(what, [_start(target, node) for node in nodes], nodes)
+    return ActiveFault(what, [_start(target, node) for node in nodes], nodes)
 
 
-def _pause(scene: Scene) -> Strike:
+def _pause(scene: FaultContext) -> ActiveFault:
     node = scene.any_node()
     scene.target.pause(node)
-    return Strike(f"SIGSTOP of node {node}", [lambda: scene.target.resume(node)])
+    return ActiveFault(f"SIGSTOP of node {node}", [lambda: scene.target.resume(node)])
 
 
-def _partition(scene: Scene) -> Strike:
+def _partition(scene: FaultContext) -> ActiveFault:
     a, b = scene.rng.sample(scene.target.node_ids, 2)
     one_way = scene.rng.random() < 0.5
     scene.target.partition(a, b, one_way=one_way)
     how = f"nothing comes from node {a} to node {b}" + ("" if one_way else ", nor back")
-    return Strike(how, [scene.target.heal])
+    return ActiveFault(how, [scene.target.heal])
 
 
-def _isolate(scene: Scene) -> Strike:
+def _isolate(scene: FaultContext) -> ActiveFault:
     node = scene.any_node()
     scene.target.isolate(node)
-    return Strike(f"node {node} is cut off from all others", [scene.target.heal])
+    return ActiveFault(f"node {node} is cut off from all others", [scene.target.heal])
 
 
-def _rolling_restart(scene: Scene) -> Strike:
+def _rolling_restart(scene: FaultContext) -> ActiveFault:
     """Strikes from the first undo on: each node in turn, and only while the others are whole."""
 
     def steps() -> Iterator[Callable[[], None]]:
@@ -252,11 +258,12 @@ def _rolling_restart(scene: Scene) -> Strike:
             yield lambda node=node: scene.target.stop_node(node)  # type: ignore[misc]
             yield _start(scene.target, node)
 
-    return Strike("every node stopped in an orderly way and started again, one after the other", list(steps()))
+    return ActiveFault("every node stopped in an orderly way and started again, one after the other", list(steps()))
 
 
-def _dirs_swapped(scene: Scene) -> Strike:
-    """Schedule 95, from the first undo on: by the second node a majority has another order."""
+def _dirs_swapped(scene: FaultContext) -> ActiveFault:
+    """Swap the directories from the first undo on: by the second node a majority has another order (schedule 95:
+    `log.dirs` in another order)."""
 
     def steps() -> Iterator[Callable[[], None]]:
         for node in scene.target.node_ids:
@@ -265,19 +272,21 @@ def _dirs_swapped(scene: Scene) -> Strike:
             yield lambda node=node: scene.target.swap_directories(node)  # type: ignore[misc]
             yield _start(scene.target, node)
 
-    return Strike("every node stopped and started with log.dirs in another order, one after the other", list(steps()))
+    return ActiveFault(
+        "every node stopped and started with log.dirs in another order, one after the other", list(steps())
+    )
 
 
-def _slow_disk(scene: Scene) -> Strike:
+def _slow_disk(scene: FaultContext) -> ActiveFault:
     node, delay_ms = scene.any_broker(), scene.rng.choice(SLOW_DISK_MS)
     try:
         scene.target.slow_disk(node, delay_ms)
     except OSError as error:
         raise NotNow(f"node {node} does not answer: {error}") from None
-    return Strike(f"syncs of node {node} take {delay_ms} ms longer", [scene.target.heal])
+    return ActiveFault(f"syncs of node {node} take {delay_ms} ms longer", [scene.target.heal])
 
 
-def _clock_ahead(scene: Scene) -> Strike:
+def _clock_ahead(scene: FaultContext) -> ActiveFault:
     """Schedule 100: what expired by such a clock would be gone when it is put right."""
     node, who = scene.any_leader()
     days = scene.rng.choice(AHEAD_DAYS)
@@ -286,49 +295,49 @@ def _clock_ahead(scene: Scene) -> Strike:
     except OSError as error:
         raise NotNow(f"node {node} does not answer: {error}") from None
     how = f"{days} days ahead" if days > 0 else f"{-days} days back"
-    return Strike(f"the wall clock of node {node} is set {how}, {who}", [scene.target.heal])
+    return ActiveFault(f"the wall clock of node {node} is set {how}, {who}", [scene.target.heal])
 
 
-def _fill(scene: Scene, node: int, who: str) -> Strike:
+def _fill(scene: FaultContext, node: int, who: str) -> ActiveFault:
     """Segments are allocated ahead of their records, and would have room for the whole fault. Small ones need some with
     nearly every batch, once those that were there are closed."""
     _set_segment_bytes(scene, SMALL_SEGMENT_BYTES)
     pause(CLOSED_S)
     scene.target.fill_disk(node)
     undo = [lambda: scene.target.free_disk(node), lambda: _set_segment_bytes(scene, SEGMENT_BYTES)]
-    return Strike(f"the disk of node {node} is full{who}", undo)
+    return ActiveFault(f"the disk of node {node} is full{who}", undo)
 
 
-def _set_segment_bytes(scene: Scene, size: int) -> None:
+def _set_segment_bytes(scene: FaultContext, size: int) -> None:
     change = [ConfigChange("segment.bytes", str(size))]
     with Admin(scene.target.responsive, **ASK, **client_settings(scene.target.client_properties)) as admin:
         admin.alter_configs({ConfigResource("topic", topic): change for topic, _ in scene.partitions})
 
 
-def _disk_full(scene: Scene) -> Strike:
+def _disk_full(scene: FaultContext) -> ActiveFault:
     return _fill(scene, scene.any_node(), "")
 
 
-def _full_leader(scene: Scene) -> Strike:
+def _full_leader(scene: FaultContext) -> ActiveFault:
     node, who = scene.any_leader()
     return _fill(scene, node, f", {who}")
 
 
-def _wiped_dir(scene: Scene) -> Strike:
+def _wiped_dir(scene: FaultContext) -> ActiveFault:
     """A wiped voter has forgotten its votes, a wiped replica what it acknowledged: only the others' being whole keeps
     the promises."""
     target = scene.target
     scene.all_whole()
     node = scene.any_node()
     target.kill(node)
-    return Strike(
+    return ActiveFault(
         f"node {node} killed, its directory emptied and formatted anew",
         [lambda: target.wipe(node), _start(target, node)],
         [node],
     )
 
 
-def _restore_then_produce(scene: Scene) -> Strike:
+def _restore_then_produce(scene: FaultContext) -> ActiveFault:
     """Schedule 92. It is judged here: nobody else knows of the topic."""
     if scene.target.store_url is None:
         raise NotNow("the nodes have no object store")
@@ -337,7 +346,9 @@ def _restore_then_produce(scene: Scene) -> Strike:
     if missing:
         words = f"of {acked} records acknowledged after the restore of {topic} {len(missing)} are not there"
         raise Violated(f"AckedAreWritten: {words}: {missing[:SHOWN_MAX]}")
-    return Strike(f"{topic} restored from the store of a lost cluster; {acked} records acknowledged, and all there")
+    return ActiveFault(
+        f"{topic} restored from the store of a lost cluster; {acked} records acknowledged, and all there"
+    )
 
 
 _ALL = (
@@ -405,7 +416,7 @@ def plan(names: list[str], rng: random.Random) -> Iterator[Fault]:
             yield FAULTS[name]
 
 
-def undo(strike: Strike) -> None:
+def undo(strike: ActiveFault) -> None:
     """Undo a fault as far as it goes: a node that cannot be reached is left to the end of the run."""
     while strike.undo:
         step = strike.undo.pop(0)

@@ -1,4 +1,4 @@
-"""What faults cost: how long no partition's record was acknowledged."""
+"""Cost of faults: how long no partition's record was acknowledged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Window:
 
 @dataclass
 class AckTimes:
-    """When each partition's records were acknowledged under acks=all, by whomever."""
+    """Times at which each partition's records were acknowledged under acks=all, by whomever."""
 
     times_ms: dict[Partition, list[float]] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class AckTimes:
         return times is not None and times[-1] >= since_ms
 
     def within(self, begin_ms: float, end_ms: float) -> int:
-        """How many acks came in [begin, end]."""
+        """Number of acks in [begin, end]."""
         return sum(bisect_right(times, end_ms) - bisect_left(times, begin_ms) for times in self.times_ms.values())
 
 

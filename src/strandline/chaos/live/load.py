@@ -116,7 +116,7 @@ class Load:
         self._running.clear()
 
     def errors(self) -> dict[str, dict[str, int]]:
-        """What the clients saw going wrong, by client, counted."""
+        """Errors that the clients saw, by client, counted."""
         return {follower.name: follower.errors for follower in self.followers if follower.errors}
 
     @property

@@ -36,7 +36,7 @@ _OWN = "/proc/thread-self/ns/net"
 
 
 class Switch:
-    """The bridge and the nodes' namespaces; see `wires.Wires`.
+    """The bridge and the nodes' namespaces; see `wires.NodeNetwork`.
 
     The thread that makes it is in the run's network from then on, until `close`. Not safe for threads.
 
@@ -113,7 +113,7 @@ class Switch:
         """Nothing to do: its kernel lives on, and refuses."""
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """From now on frames from the first to the second of each pair are lost."""
+        """Lose frames from the first to the second of each pair from now on."""
         for a, b in pairs:
             self._point(a, b, NOWHERE)
             self._cut[a, b] = None
@@ -139,13 +139,13 @@ class Switch:
             os.close(space)
 
     def _point(self, a: int, b: int, hardware: str) -> None:
-        """What `a` thinks the hardware address of `b` is."""
+        """Set what `a` thinks the hardware address of `b` is."""
         with self.inside(a):
             _ip(f"neighbour replace {self.host(b)} lladdr {hardware} dev eth0 nud permanent")
 
 
 def why_none() -> str | None:
-    """Why no network namespaces can be had here, and what to do; None: they can."""
+    """Reason why no network namespaces can be had here, and what to do; None: they can."""
     if sys.platform != "linux":
         return "network namespaces are Linux's"
     if os.geteuid() != 0:

@@ -39,14 +39,14 @@ _CONNECTION = re.compile(
 
 @dataclass(eq=False)
 class _Caller:
-    """Who opened a connection: known by its port at first."""
+    """Node that opened a connection: known by its port at first."""
 
     port: int
     looked_up: bool = False
     node_id: int | None = None
 
 
-class Cables:
+class Proxies:
     """All proxies of one cluster, on a thread of their own.
 
     A node that is down refuses connections: `unplug` and `plug_in` say so. Connections from processes that are no node
@@ -77,7 +77,8 @@ class Cables:
         return contextlib.nullcontext()
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
-        """Where other nodes shall connect to reach `node_id`, which listens at `target`. It is unplugged at first."""
+        """Add a node that listens at `target`, and return where others shall connect to reach it. It is unplugged at
+        first."""
         holder = _bound(0)  # never listens: it keeps the port ours, and refuses, while nobody else does
         self._holders[node_id] = holder
         self._targets[node_id] = target
@@ -96,7 +97,7 @@ class Cables:
         self._wait(self._unplug(node_id))
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """From now on nothing comes from the first to the second of each pair."""
+        """Let nothing come from the first to the second of each pair from now on."""
         self._wait(self._set_cut({**self._cut, **dict.fromkeys(pairs)}))
 
     def mend(self) -> None:
@@ -106,7 +107,7 @@ class Cables:
         self._wait(self._set_cut({}))
 
     def held(self, a: int, b: int) -> int:
-        """How often something on its way from `a` to `b` met a cut so far."""
+        """Number of times that something on its way from `a` to `b` met a cut so far."""
         return self._held.get((a, b), 0)
 
     @property

@@ -1,4 +1,4 @@
-"""After a run: what every replica holds below the high watermark is the same bytes (rule E2)."""
+"""Check after a run: what every replica holds below the high watermark is the same bytes (rule E2)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
 
 
 def _digest(target: ChaosTarget, node: int, place: TopicPartition, end: int) -> str:
-    """What a replica holds, or why it cannot be told."""
+    """Digest of what a replica holds, or why it cannot be told."""
     try:
         digest, length = target.digest(node, place.topic, place.partition, end)
     except (CheckFailed, StrandlineError) as failed:

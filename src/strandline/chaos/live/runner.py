@@ -18,10 +18,10 @@ from strandline.chaos.live.faults import (
     FAULTS,
     RETENTION_MS,
     SEGMENT_BYTES,
+    ActiveFault,
     Fault,
+    FaultContext,
     NotNow,
-    Scene,
-    Strike,
     Violated,
     plan,
     undo,
@@ -35,7 +35,7 @@ from strandline.proto.errors import StrandlineError
 
 READY_S = 60.0
 WHOLE_S = 90.0
-"""After healing, so long for: every node up, every replica in its ISR, acks in every partition."""
+"""Seconds after healing for: every node up, every replica in its ISR, acks in every partition."""
 
 QUIET_S = 1.5
 POLL_S = 0.1
@@ -84,7 +84,7 @@ class RunOptions:
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """Result of a run.
 
     Attributes:
         violations: every broken promise, one sentence each; none: the run held.
@@ -101,7 +101,7 @@ class Outcome:
 
     @property
     def held(self) -> bool:
-        """Nothing was broken."""
+        """True if nothing was broken."""
         return not self.violations
 
     def never_struck(self, options: RunOptions) -> set[str]:
@@ -133,14 +133,14 @@ class LiveRun:
         )
         self._acks = AckTimes()
         self._windows: list[Window] = []
-        self._strikes: list[Strike] = []
+        self._strikes: list[ActiveFault] = []
         self._struck_alone: set[str] = set()
         self._outcome = Outcome()
         self._over = False
         self._began = time.monotonic()
         self._partitions = [Partition(topic, n) for topic, count in options.topics.items() for n in range(count)]
         partitions = [(where.topic, where.number) for where in self._partitions]
-        self._scene = Scene(target, self._rng, partitions, self._whole, self._wait_whole, self._wait_acked)
+        self._scene = FaultContext(target, self._rng, partitions, self._whole, self._wait_whole, self._wait_acked)
 
     def execute(self) -> Outcome:
         """Run it; the cluster is there, and started. It is left running, healed as far as it can be."""
@@ -308,7 +308,7 @@ class LiveRun:
         return all(self._acks.acked_since(where, since_ms) for where in self._partitions)
 
     def _whole(self) -> bool:
-        """Every node runs, every replica is in its ISR, every voter has what the quorum committed."""
+        """True if every node runs, every replica is in its ISR, every voter has what the quorum committed."""
         if self._target.running() != sorted(self._target.node_ids):
             return False
         try:

@@ -1,6 +1,6 @@
-"""What the live runner needs of a cluster, whatever its nodes are: processes of this machine, or containers.
+"""Interface that the live runner needs of a cluster, whatever its nodes are: processes of this machine, or containers.
 
-And what it needs of that which joins them: proxies (`proxy.Cables`) or a bridge (`namespaces.Switch`).
+And what it needs of that which joins them: proxies (`proxy.Proxies`) or a bridge (`namespaces.Switch`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ChaosTarget(Protocol):
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find the brokers."""
+        """Bootstrap list of the brokers."""
 
     @property
     def client_properties(self) -> Path | None:
@@ -53,11 +53,11 @@ class ChaosTarget(Protocol):
 
     @property
     def store_url(self) -> str | None:
-        """Of its object store, where this process reaches that too; None: there is none."""
+        """URL of its object store, where this process reaches that too; None: there is none."""
 
     @property
     def responsive(self) -> str:
-        """As `bootstrap`: the brokers that run, stand still nowhere, and are cut off from nobody."""
+        """Bootstrap list of the brokers that run, stand still nowhere, and are cut off from nobody."""
 
     def start(self) -> None:
         """Start everything; returns once every node does its work."""
@@ -69,7 +69,7 @@ class ChaosTarget(Protocol):
         """The nodes whose processes live, paused ones too."""
 
     def kill(self, node_id: int) -> None:
-        """As a crash."""
+        """Kill a node, as a crash does."""
 
     def pause(self, node_id: int) -> None:
         """The node stands still, its connections stay open."""
@@ -136,21 +136,21 @@ class ChaosTarget(Protocol):
 
 
 def client_settings(properties: Path | None) -> dict[str, Any]:
-    """What stands in a file of Kafka's client settings; nothing without one."""
+    """Settings in a file of Kafka's client settings; none without one."""
     return {} if properties is None else dict(parse_properties(properties.read_text(), str(properties)))
 
 
-class Wires(Protocol):
+class NodeNetwork(Protocol):
     """Ways from each node to each other. Clients are never cut off."""
 
     def host(self, node_id: int) -> str:
         """The address at which a node listens."""
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
-        """Where other nodes shall connect to reach `node_id`, which listens at `target`."""
+        """Add a node that listens at `target`, and return where others shall connect to reach it."""
 
     def inside(self, node_id: int) -> AbstractContextManager[None]:
-        """What is started or bound meanwhile, is where the node is."""
+        """Start or bind what the context starts or binds where the node is."""
 
     def owns(self, node_id: int, pid: int) -> None:
         """`pid` is a process of that node."""
@@ -162,13 +162,14 @@ class Wires(Protocol):
         """The node is down: who connects is refused."""
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """From now on nothing comes from the first to the second of each pair."""
+        """Let nothing come from the first to the second of each pair from now on."""
 
     def mend(self) -> None:
         """Everything comes through again."""
 
     def held(self, a: int, b: int) -> int:
-        """How often something from `a` to `b` met a cut so far; raises DevError where nobody counts."""
+        """Number of times that something on its way from `a` to `b` met a cut so far; raises DevError where nobody
+        counts."""
 
     def close(self) -> None:
         """Take them away. Idempotent."""

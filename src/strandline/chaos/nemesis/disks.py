@@ -21,7 +21,7 @@ from strandline.chaos.nemesis.processes import DAYS_MS
 from strandline.controller.quorum.recovery_point import FILE_NAME as RECOVERY_POINT
 from strandline.controller.quorum.state_file import STATE
 from strandline.log.checkpoints import copy_of
-from strandline.log.lives import INCARNATIONS
+from strandline.log.incarnations import INCARNATIONS
 from strandline.replica.disk_health import NOTICE_MS
 
 if TYPE_CHECKING:
@@ -32,15 +32,16 @@ _ROTS_AT_THE_END = 0.5
 _PARTITION = re.compile(r"-\d+/[^/]*$")
 """A file in the directory of a partition."""
 _APART_MS = 100
-"""So far apart do nodes start that were killed together: what rule B30 waits for is longer."""
+"""Milliseconds between the starts of nodes that were killed together, at most: what rule B30 (an unproven end waits
+for reports) waits for is longer."""
 _CALM_MS = 6_000
-"""After that the replicas are in sync again."""
+"""Milliseconds after which the replicas are in sync again."""
 _BATCHES_LOST_MAX = 8
 _BESIDE_LOGS = re.compile(
     r"/([a-z-]+-offset-checkpoint|offset-checkpoints-copy|\.boot-id|\.retention-clock|\.kafka_cleanshutdown"
     r"|incarnations(-copy)?|replica-directories|recovery-findings|recovery-point\.properties|quorum-state|leader-epoch-checkpoint|\d{20}\.(index|timeindex|snapshot))$"
 )
-"""What a start builds anew where it is damaged, or goes on without (docs/storage.md)."""
+"""Files that a start builds anew where they are damaged, or goes on without (docs/storage.md)."""
 _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
 
@@ -281,7 +282,7 @@ def zeroed_tail(nemesis: Nemesis) -> None:
 
 
 def _lose_tail(nemesis: Nemesis, disk: SimDisk, directory: str, path: str) -> None:
-    """Of the batches of a log's newest segment the last ones go. Of the metadata log only what nothing vouches for: a
+    """Lose the last batches of a log's newest segment. Of the metadata log only what nothing vouches for: a
     controller that finds less than it noted as durable ends with advice to its operator (rule E5)."""
     noted = disk.files().get(f"{directory}/{RECOVERY_POINT}", b"")
     vouched = re.search(rb"^recovery\.point=(\d+)$", noted, re.MULTILINE)
@@ -344,7 +345,7 @@ def _is_beside_logs(path: str) -> bool:
 
 
 def _damaged(rng: random.Random, content: bytes, older: bytes | None) -> tuple[str, bytes]:
-    """What becomes of a file; how that is called comes first."""
+    """Damage a file; the kind of damage comes first."""
     ways = ["flipped", "flipped", "zeros", "cut", *(["older"] if older is not None and older != content else [])]
     way = rng.choice(ways)
     if way == "older" and older is not None:

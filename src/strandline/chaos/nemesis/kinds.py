@@ -78,7 +78,7 @@ BY_NAME_ALONE = ("seesaw",)
 """Never among others: it needs its time and options of its own (`chaos/scenario_options.py`, `SEESAW`)."""
 
 OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
-"""They strike one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""
+"""Faults of one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""
 
 OF_CLOCKS = ("wall_days", "wipe_ahead")
 """Drawn besides, with settings by which such a clock takes something (`chaos/scenario_options.py`, `DATED`); the last
@@ -87,15 +87,16 @@ BESIDE = ("damage_files",)
 """Drawn besides, in a share of all runs of whole nodes: what the others draw stays as it is."""
 
 STORE_KINDS = ("store_away", "store_slow", "store_refuses", "store_loses_answers", "store_keeps")
-"""Those of the object store: drawn where there is one (`chaos/tiered.py`)."""
+"""Faults of the object store: drawn where there is one (`chaos/tiered.py`)."""
 
 NODE_KINDS = tuple(
     name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *STORE_KINDS)
 )
-"""Those that a whole node is asked to survive."""
+"""Faults that a whole node is asked to survive."""
 
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
-"""Those that the metadata quorum alone is asked to survive."""
+"""Faults that the metadata quorum alone is asked to survive."""
 
 DESTRUCTIVE = ("bit_rot", "rot_beside_log", "zeroed_tail", "lose_directory", "wipe", "wipe_ahead", "wipe_one")
-"""They take good copies of partitions away for good: harmless only where what is committed is on two disks."""
+"""Faults that take good copies of partitions away for good: harmless only where what is committed is on two disks.
+"""

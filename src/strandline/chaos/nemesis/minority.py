@@ -14,7 +14,7 @@ _ALL_DIED = "dead after a power cut of all"
 
 _ALONE = ("dead", "isolated", "deaf", "dumb", "deaf to the nodes", "dumb to the nodes", "paused", "slow disk")
 LASTING = (*_ALONE, _ALL_DIED)
-"""What a machine can be for as long as the others are to do without it."""
+"""States in which a machine can be for as long as the others are to do without it."""
 
 
 def cripple(

@@ -16,7 +16,7 @@ from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import World
 
 _SLOW_MARGIN = 1.5
-"""For what a sync takes beside its drawn duration: 20 us a file, and a look at its age now and then."""
+"""Factor for what a sync takes beside its drawn duration: 20 us a file, and a look at its age now and then."""
 _SUPERVISED_MS = 6_000.0
 """Longer than a failed node takes to stop."""
 
@@ -44,7 +44,7 @@ class Nemesis:
     controller: Callable[[], str | None] = lambda: None
     """The active controller's machine."""
     on_fault: Callable[[], None] = lambda: None
-    """Called after each fault: checkers look at the world then."""
+    """Callback after each fault: checkers look at the world then."""
     damaged: dict[str, None] = field(default_factory=dict)
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     dead: dict[str, None] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Nemesis:
         self._schedule = self.rng
 
     def look(self) -> None:
-        """Before something is destroyed: what a disk has, and others may have heard of, counts."""
+        """Look before something is destroyed: what a disk has, and others may have heard of, counts."""
         if self.world.loop.observe is not None:
             self.world.loop.observe()
 
@@ -125,7 +125,7 @@ class Nemesis:
             self._supervise(name, _SUPERVISED_MS)
 
     def go_on(self) -> None:
-        """After `heal` there is another phase of faults."""
+        """Begin another phase of faults after `heal`."""
         self._healed = False
 
     def _supervise(self, name: str, left_ms: float) -> None:
@@ -152,7 +152,7 @@ class Nemesis:
 
     @property
     def is_calm(self) -> bool:
-        """No fault is in effect that is still to be undone."""
+        """True if no fault is in effect that is still to be undone."""
         return not self._undo and not self.damaged and not self.dead
 
     def _undo_now(self, number: int) -> None:
@@ -161,17 +161,17 @@ class Nemesis:
             action()
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> None:
-        """Do something more to the world then, unless it is healed by that time."""
+        """Do something more to the world later, unless it is healed by that time."""
         self.call_after(delay_ms, lambda: None if self._healed else action())
 
     def call_after(self, delay_ms: float, action: Callable[[], None]) -> None:
-        """Do something then, healed or not."""
+        """Do something later, healed or not."""
         # In a context of its own: a strike comes in the name of the process that it kills.
         due_us = self.world.loop.now_us + int(delay_ms * 1000)
         self.world.loop.call_at_us(due_us, action, context=contextvars.Context())
 
     def duration_ms(self) -> int:
-        """How long a fault lasts, drawn."""
+        """Milliseconds that a fault lasts, drawn."""
         return self.rng.randint(self.options.duration_min_ms, self.options.duration_max_ms)
 
     def disk(self, name: str) -> SimDisk:
@@ -184,28 +184,28 @@ class Nemesis:
         return disks[0] if len(disks) == 1 else self.rng.choice(disks)
 
     def pick(self) -> str:
-        """Some node's machine."""
+        """Machine of a node, drawn."""
         return self.rng.choice(list(self.names))
 
     def pair(self) -> tuple[str, str]:
-        """Some two machines, clients' among them."""
+        """Two machines, clients' among them, drawn."""
         first, second = self.rng.sample(list(self.world.machines), 2)
         return first, second
 
     def restart(self, name: str) -> None:
-        """Unless it stays dead, or its disk lies: over the page cache of a failed sync nothing may start before the
-        machine reboots."""
+        """Start the node's process again, unless it stays dead, or its disk lies: over the page cache of a failed
+        sync nothing may start before the machine reboots."""
         if self.world.process(name) is None and name not in self.damaged and name not in self.dead:
             self.note(f"start {name}")
             self.start(name)
 
     def start_again(self, name: str) -> None:
-        """The operator restarts the node."""
+        """Restart the node, as its operator does."""
         self.world.kill(name)
         self.restart(name)
 
     def force_vote(self, name: str) -> None:
-        """The operator stops the node, forces its vote, and starts it again."""
+        """Stop the node, force its vote and start it again, as its operator does."""
         self.world.kill(name)
         self.forced[name] = None
         self.restart(name)
@@ -218,7 +218,7 @@ class Nemesis:
         self.note(f"{how} {name} for {self.later(lambda: self.restart(name))} ms")
 
     def excuse(self, name: str) -> None:
-        """A node there has a reason to stop itself, until `blame`."""
+        """Excuse the node: it has a reason to stop itself, until `blame`."""
         self.excused[name] = self.excused.get(name, 0) + 1
 
     def blame_after_slow_syncs(self, name: str, factor: float) -> None:

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 _LOOKS_EVERY_MS = 500.0
 _LAST_RESORT_MS = 10_000.0
-"""So long nobody leads before votes are forced, or an unclean election is asked for."""
+"""Milliseconds that nobody leads before votes are forced, or an unclean election is asked for."""
 
 
 @dataclass
 class Operator:
-    """Does what `strandline quorum restore-vote` does, for a node that follows the quorum's leader without the vote
-    that it has a place for; and `force-vote` where nobody leads."""
+    """Simulated operator: it does what `strandline quorum restore-vote` does, for a node that follows the quorum's
+    leader without the vote that it has a place for; and `force-vote` where nobody leads."""
 
     world: World
     quorums: Callable[[], Mapping[str, Quorum]]
-    """By machine, those whose processes live."""
+    """Quorums by machine, of those whose processes live."""
     controllers: Sequence[str]
     note: Callable[[str], None]
     victim: str
@@ -60,7 +60,7 @@ class Operator:
     """The leader that is asked, and its process: if that dies, the task in it never ends."""
 
     async def work(self) -> None:
-        """For as long as the run lasts."""
+        """Work for as long as the run lasts."""
         while True:
             await self.world.sleep_ms(_LOOKS_EVERY_MS)
             self._look()
@@ -106,9 +106,9 @@ class Operator:
                 self.force(name)
 
     def _watch_partitions(self) -> None:
-        """Where the last ISR has nothing but new disks and empty logs, and another replica holds more, nobody is
-        elected before the operator says so; nor where of the last ISR one log was cut, and the other machine stays
-        dead."""
+        """Ask for an unclean election where nobody is elected before the operator says so: the last ISR has nothing
+        but new disks and empty logs, and another replica holds more; or one log of the last ISR was cut, and the
+        other machine stays dead."""
         since_ms, before = self._leaderless
         now = self.leaderless(self.victim != "")
         if not now or now != before:
@@ -154,15 +154,15 @@ def _in_doubt(quorum: Quorum) -> bool:
 
 
 def force_vote(disk: Disk, data_dir: str, directory_id: UUID) -> None:
-    """What `strandline quorum force-vote` does on a node that does not run."""
+    """Force the vote as `strandline quorum force-vote` does, on a node that does not run."""
     memory = memory_of(disk, data_dir, directory_id, promises=True)
     memory.recall()
     memory.force_vote()
 
 
 def all_vote(quorums: Mapping[str, Quorum], controllers: Sequence[str]) -> bool:
-    """Every controller is there and has its vote, beyond doubt, in its own opinion and in that of all others, who know
-    that this is committed: a vote that was given a moment ago goes with a power cut of all."""
+    """True if every controller is there and has its vote, beyond doubt, in its own opinion and in that of all
+    others, who know that this is committed: a vote that was given a moment ago goes with a power cut of all."""
     there = [quorums[name] for name in controllers if name in quorums]
     return len(there) == len(controllers) and all(_votes(one, there) for one in there)
 

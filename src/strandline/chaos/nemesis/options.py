@@ -1,4 +1,4 @@
-"""Which faults a run uses.
+"""Faults that a run uses.
 
 Swarm testing: a seed first draws which *kinds* of fault it uses and how often, then the faults themselves. A run in
 which everything happens at once hides bugs that need one kind alone.

@@ -151,7 +151,8 @@ def pause(nemesis: Nemesis) -> None:
 
 
 DAYS_MS = tuple(days * 86_400_000 for days in (-400, -8, 8, 8, 8, 400, 30_000))
-"""Beyond what anything is kept for, here and by default; the last is a date with a wrong digit."""
+"""Milliseconds by which a clock is set: beyond what anything is kept for, here and by default; the last is a date
+with a wrong digit."""
 
 
 def wall_days(nemesis: Nemesis) -> None:

@@ -44,11 +44,11 @@ _ONE_ATTEMPT: dict[str, Any] = {
 """A call goes out once: what is repeated is written down as another attempt."""
 
 _UNANSWERED_FIRST = 0.5
-"""So many changes repeat one that has no answer, where there is one."""
+"""Share of changes that repeat one that has no answer, where there is one."""
 
 
 class Administration:
-    """Over the whole run.
+    """State of the admin over the whole run.
 
     Attributes:
         prepared: the topic is there, and all users.
@@ -134,7 +134,7 @@ class Administration:
         self.done = True
 
     async def _change(self, admin: Admin, key: Key, value: Value) -> bool:
-        """One attempt; whether it was answered."""
+        """Make one attempt at a change; returns whether it was answered."""
         change = self._rights.ask(key, value, self._now_ms())
         try:
             await self._apply(admin, key, value)

@@ -1,4 +1,4 @@
-"""What a seed draws for brokers that ask, its users, and what their rights are in terms of ACLs and quotas."""
+"""Options that a seed draws for brokers with an authorizer, its users, and their rights in terms of ACLs and quotas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType,
 from strandline.proto.quotas import QuotaEntity, QuotaKey
 
 SECURED_SHARE = 0.15
-"""Of the seeds: brokers ask who a client is, and what it may do."""
+"""Share of the seeds in which brokers ask who a client is, and what it may do."""
 
 ADMIN, CLIENT, GUEST, NOBODY = "admin", "client", "guest", "nobody"
 """A super user, who comes with the format; the user of all plain clients; one without rights; one that is not there."""
@@ -38,25 +38,25 @@ NODE = {
 does not come in the midst of others (`checkers.rights.LATE_MS`)."""
 
 USERS = (f"{MECHANISM}=[name={ADMIN},password={ADMIN}:1]",)
-"""Of the format."""
+"""Users that `format` writes."""
 
 _QUOTAS: Mapping[str, tuple[float, ...]] = {
     QuotaKey.PRODUCER_BYTE_RATE: (300_000.0, 1_000_000.0),
     QuotaKey.CONSUMER_BYTE_RATE: (1_000_000.0, 5_000_000.0),
 }
-"""Of the client: what a burst takes is slowed down, and the whole is read within the deadline."""
+"""Quotas of the client: what a burst takes is slowed down, and the whole is read within the deadline."""
 
 
 @dataclass
 class SecuredOptions:
-    """What the admin and the users do. Times in milliseconds."""
+    """Options of the admin and the users. Times in milliseconds."""
 
     users: int
-    """So many of NAMES."""
+    """Number of users out of NAMES."""
     change_gap_ms: float
-    """Between two changes of the admin."""
+    """Milliseconds between two changes of the admin."""
     use_gap_ms: float
-    """Between two attempts of a user."""
+    """Milliseconds between two attempts of a user."""
     session_ms: int
     """connections.max.reauth.ms: how long a login holds; 0: as long as the connection."""
     quotas: bool
@@ -84,7 +84,7 @@ class SecuredOptions:
 
     @property
     def changing(self) -> list[Key]:
-        """What the admin changes while faults strike."""
+        """Keys that the admin changes while faults strike."""
         keys = [Key(kind, name) for name in self.names for kind in (PASSWORD, WRITE, READ)]
         return keys + ([Key(kind, CLIENT) for kind in _QUOTAS] if self.quotas else [])
 
@@ -100,7 +100,7 @@ def login(user: str, password: str) -> dict[str, Any]:
 
 
 PLAIN_CLIENTS = login(CLIENT, f"{CLIENT}:1")
-"""Of the workload and the services."""
+"""Login of the workload's and the services' clients."""
 
 
 def binding_of(key: Key) -> AclBinding:
@@ -127,7 +127,7 @@ def entity_of(key: Key) -> QuotaEntity:
 
 
 def next_value(key: Key, last: object, number: int, rng: random.Random) -> Any:
-    """What a key changes to: a new password or none, a right given or taken, another quota or none."""
+    """New value of a key: a new password or none, a right given or taken, another quota or none."""
     if key.kind == PASSWORD:
         return None if last is not None and rng.random() < 0.2 else f"{key.who}:{number}"
     if is_quota(key):

@@ -28,7 +28,7 @@ _USERS_AT_ONCE = 2
 
 
 class Secured:
-    """Of one run."""
+    """Authorizer, admin and users of one run."""
 
     def __init__(self, bootstrap: str, options: SecuredOptions, now_ms: Callable[[], float]) -> None:
         self.rights = Rights(super_users=(ADMIN,))
@@ -48,7 +48,7 @@ class Secured:
             self._broken = several.exceptions[0]
 
     def check(self) -> None:
-        """What is to hold at any time. Raises InvariantViolated."""
+        """Check what is to hold at any time. Raises InvariantViolated."""
         if self._broken is not None:
             raise self._broken
         check_not_denied(self.admin.errors)
@@ -68,8 +68,8 @@ class Secured:
             raise InvariantViolated("NobodyGetsIn", "a node has ACLs that nobody made", node=node, acls=strange)
 
     async def look_at_the_end(self, ports: Ports) -> None:
-        """Who may come in does, and nobody else; the records are those that were acknowledged. Raises
-        InvariantViolated."""
+        """Check at the end that who may come in does, and nobody else, and that the records are those that were
+        acknowledged. Raises InvariantViolated."""
         await self._users.try_all(ports)
         self.rights.check_records(await self._whole(ports))
 
@@ -86,7 +86,7 @@ class Secured:
         return found
 
     def figures(self) -> dict[str, object]:
-        """How much of it was tried."""
+        """Counts of what was tried."""
         attempts = [change for changes in self.rights.changes.values() for change in changes]
         return {
             "changes": len(attempts),

@@ -46,17 +46,17 @@ _READS: dict[str, Any] = _SHORT | {"auto_offset_reset": "earliest", "fetch_max_w
 
 _PATIENCE_MS = 2_000.0
 _WITHOUT_LOGIN = 0.1
-"""So many of those who knock say nothing of themselves."""
+"""Share of clients that try without a login."""
 
 PLAIN_TOPIC = "alpha"
-"""Of the plain clients."""
+"""Topic of the plain clients."""
 
 GUESSES = ((CLIENT, f"{CLIENT}:2"), (NOBODY, f"{NOBODY}:1"))
 """Never set."""
 
 
-class Came(Enum):
-    """What came of an attempt."""
+class Attempt(Enum):
+    """Result of an attempt."""
 
     IN = "in"
     REFUSED = "refused"
@@ -113,11 +113,11 @@ class Users:
 
     # --- attempts ---
 
-    def _count(self, what: str, came: Came) -> Came:
+    def _count(self, what: str, came: Attempt) -> Attempt:
         self.came[f"{what}: {came.value}"] += 1
         return came
 
-    async def log_in(self, ports: Ports, where: Endpoint, user: str, password: str) -> Came:
+    async def log_in(self, ports: Ports, where: Endpoint, user: str, password: str) -> Attempt:
         """Whether one broker takes a password. The user does not ask the broker for a proof of its own, as an honest
         client does. Raises InvariantViolated (NobodyGetsIn) for a password that was never set."""
         salted = self._salted.setdefault(password, SaltedPasswords(password))
@@ -131,19 +131,19 @@ class Users:
             finally:
                 connection.close()
         except StrandlineError:
-            return self._count("login", Came.NOTHING)
+            return self._count("login", Attempt.NOTHING)
         if answer.error_code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-            return self._count("login", Came.REFUSED)
+            return self._count("login", Attempt.REFUSED)
         if answer.error_code is not ErrorCode.NONE:
-            return self._count("login", Came.NOTHING)
+            return self._count("login", Attempt.NOTHING)
         self._rights.check_opened(user, password)
-        return self._count("login", Came.IN)
+        return self._count("login", Attempt.IN)
 
     @staticmethod
     async def _token(connection: Connection, token: bytes) -> Any:
         return await connection.call(Api.SASL_AUTHENTICATE, {"auth_bytes": token}, _PATIENCE_MS)
 
-    async def stay_unknown(self, ports: Ports, where: Endpoint) -> Came:
+    async def stay_unknown(self, ports: Ports, where: Endpoint) -> Attempt:
         """Ask for something without any login. Raises InvariantViolated (NobodyGetsIn) for any answer."""
         asks = {"components": (), "strict": False}
         try:
@@ -153,12 +153,12 @@ class Users:
             finally:
                 connection.close()
         except Disconnected:
-            return self._count("no login", Came.REFUSED)
+            return self._count("no login", Attempt.REFUSED)
         except StrandlineError:
-            return self._count("no login", Came.NOTHING)
+            return self._count("no login", Attempt.NOTHING)
         raise InvariantViolated("NobodyGetsIn", "a broker answered without a login", broker=str(where))
 
-    async def write(self, ports: Ports, user: str, password: str, partition: int, topic: str = GUARDED) -> Came:
+    async def write(self, ports: Ports, user: str, password: str, partition: int, topic: str = GUARDED) -> Attempt:
         """Whether a record is stored. Raises InvariantViolated (NobodyGetsIn) where the user never had the right."""
         self._written += 1
         value = f"{user}:{self._written}"
@@ -169,36 +169,36 @@ class Users:
             refused = _is_refusal(error)
             if refused:
                 self._rights.denied[value] = None
-            return self._count("write", Came.REFUSED if refused else Came.NOTHING)
+            return self._count("write", Attempt.REFUSED if refused else Attempt.NOTHING)
         finally:
             await _closed(producer)
         self._rights.check_used(user, WRITE, topic=topic, value=value)
         self._rights.stored[ack.partition, ack.offset] = value
-        return self._count("write", Came.IN)
+        return self._count("write", Attempt.IN)
 
-    async def read(self, ports: Ports, user: str, password: str, partition: int, topic: str = GUARDED) -> Came:
+    async def read(self, ports: Ports, user: str, password: str, partition: int, topic: str = GUARDED) -> Attempt:
         """Whether records are shown. Raises InvariantViolated (NobodyGetsIn) where the user never had the right."""
         consumer = Consumer(self._bootstrap, clock=ports.clock, rng=ports.rng, **_READS, **login(user, password))
         try:
             consumer.assign([(topic, partition)])
             records = await consumer.poll(2.0)
         except StrandlineError as error:
-            return self._count("read", Came.REFUSED if _is_refusal(error) else Came.NOTHING)
+            return self._count("read", Attempt.REFUSED if _is_refusal(error) else Attempt.NOTHING)
         finally:
             await _closed(consumer)
         if not records:
-            return self._count("read", Came.NOTHING)
+            return self._count("read", Attempt.NOTHING)
         self._rights.check_used(user, READ, topic=topic)
-        return self._count("read", Came.IN)
+        return self._count("read", Attempt.IN)
 
     # --- once every node has caught up ---
 
     async def try_all(self, ports: Ports) -> None:
         """Each broker lets in who may come in, and nobody else; each leader asks. Raises InvariantViolated."""
         for where in self._brokers:
-            await self._must_be(Came.REFUSED, self.stay_unknown, ports, where)
+            await self._must_be(Attempt.REFUSED, self.stay_unknown, ports, where)
             for user, password in GUESSES:
-                await self._must_be(Came.REFUSED, self.log_in, ports, where, user, password)
+                await self._must_be(Attempt.REFUSED, self.log_in, ports, where, user, password)
             for user in (CLIENT, GUEST, *self._options.names):
                 await self._try_passwords(ports, where, user)
         for user in (GUEST, *self._options.names):
@@ -206,10 +206,10 @@ class Users:
 
     async def _try_passwords(self, ports: Ports, where: Endpoint, user: str) -> None:
         for old in superseded(self._rights, user):
-            await self._must_be(Came.REFUSED, self.log_in, ports, where, user, old)
+            await self._must_be(Attempt.REFUSED, self.log_in, ports, where, user, old)
         password = self._rights.certain(Key(PASSWORD, user))
         if password is not None and password[0] is not None:
-            await self._must_be(Came.IN, self.log_in, ports, where, user, str(password[0]))
+            await self._must_be(Attempt.IN, self.log_in, ports, where, user, str(password[0]))
 
     async def _try_rights(self, ports: Ports, user: str) -> None:
         password = self._rights.certain(Key(PASSWORD, user))
@@ -219,17 +219,17 @@ class Users:
             given = self._rights.certain(Key(right, user))
             if given is None:
                 continue
-            wanted = Came.IN if given[0] else Came.REFUSED
+            wanted = Attempt.IN if given[0] else Attempt.REFUSED
             for partition in range(PARTITIONS):
                 await self._must_be(wanted, attempt, ports, user, str(password[0]), partition)
 
-    async def _must_be(self, wanted: Came, attempt: Callable[..., Awaitable[Came]], *given: Any) -> None:
+    async def _must_be(self, wanted: Attempt, attempt: Callable[..., Awaitable[Attempt]], *given: Any) -> None:
         while True:
             came = await attempt(*given)
             if came is wanted:
                 return
-            if came is not Came.NOTHING:
-                name = "NobodyIsKeptOut" if wanted is Came.IN else "NobodyGetsIn"
+            if came is not Attempt.NOTHING:
+                name = "NobodyIsKeptOut" if wanted is Attempt.IN else "NobodyGetsIn"
                 asked = {str(key): self._rights.history(key) for key in self._rights.changes if key.who in given}
                 facts = {"tried": " ".join(str(one) for one in given[1:]), "asked": asked}
                 raise InvariantViolated(name, f"a {attempt.__name__} is {came.value}, not {wanted.value}", **facts)

@@ -21,7 +21,7 @@ _BURST_MAX = 8
 """Records that go in one batch: many a deletion ends in the middle of one."""
 
 _GAP_S = 0.7
-"""Between two deletions, or two changes of settings."""
+"""Seconds between two deletions, or two changes of settings."""
 
 _SEGMENT_BYTES = ("20000", "100000", "1073741824")
 
@@ -31,22 +31,22 @@ _EXPIRES_TIERED = _EXPIRES | {"local.retention.bytes": "300", "local.retention.m
 _PADDING = "." * 80
 _COMPACTS = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0.2"}
 _TOMBSTONES = 0.1
-"""So many of them delete a key."""
+"""Share of records that delete a key."""
 _REMADE = 0.05
-"""So often, after a burst, `compacted` is deleted and made anew, as long as it is to be."""
+"""Share of bursts after which `compacted` is deleted and made anew, as long as it is to be."""
 _FILL = 40
 """Records that are enough for another pass."""
 _PASSES = 4
-"""After so many looks at what is due everything was compacted."""
+"""Looks at what is due after which everything was compacted."""
 _KEYS = 6
-"""Of `compacted`: few, so that most of what is sent is superseded."""
+"""Keys of `compacted`: few, so that most of what is sent is superseded."""
 
 EXPIRING_LEAST = 5
 """Records that `expiring` keeps at least once some have gone: one alone in its batch takes less than 200 bytes."""
 
 
 class Altered:
-    """Over all incarnations of the services' process.
+    """State over all incarnations of the services' process.
 
     Attributes:
         fed: everything was sent, and answered.
@@ -119,7 +119,7 @@ class Altered:
                 self.compacted_id = made
 
     async def _remake(self, admin: Admin) -> None:
-        """Under its name, with another id."""
+        """Make the topic anew under its name, with another id."""
         assert self.compacted_id is not None
         self._remakes += 1
         self._shared.ledger.deleted[self.compacted_id] = None

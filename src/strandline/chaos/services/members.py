@@ -16,9 +16,9 @@ from strandline.proto.ids import TopicPartition
 from strandline.tools.handling import handle_async
 
 GO_ON_SHARE = 0.6
-"""Of the members that were cut short and may go on by the same consumer: so many do."""
+"""Share of the members that go on by the same consumer, of those that were cut short and may."""
 CLOSE_SHARE = 0.7
-"""Of the others: so many close it; the rest leave it alone, as a member that hangs."""
+"""Share of the other members that close it; the rest leave it alone, as a member that hangs."""
 
 
 class Member:
@@ -40,9 +40,10 @@ class Member:
         self._group = group
         self._reads = reads
         self._all_handled = True
-        """Of the records that were handed out: so the same consumer may be asked for more."""
+        """True: all records that were handed out are handled, so the same consumer may be asked for more."""
         self._all_committed = True
-        """Of what was handled in a style that commits by itself: else nobody would, if no record came after."""
+        """True: everything that was handled in a style that commits by itself is committed: else nobody would, if no
+        record came after."""
 
     async def live(self, ports: Ports) -> None:
         """Work until cancelled, or until an error; begin again, by the same consumer where that skips nothing."""
@@ -130,8 +131,8 @@ class Member:
             commit.status, commit.completed_ms = Status.OK, self._now_ms()
 
     async def _read_back(self, consumer: Consumer, items: list[TopicPartition]) -> None:
-        """What the group has committed, if that was one generation of one topic all the while. What is committed of a
-        topic goes with it, and a client may hear of the deletion later than of the answer."""
+        """Check what the group has committed, if that was one generation of one topic all the while. What is
+        committed of a topic goes with it, and a client may hear of the deletion later than of the answer."""
         generation, invoked_ms = consumer.state.generation, self._now_ms()
         ids = {item: consumer.topic_id(item) for item in items}
         places = {item: self._place(consumer, item) for item in items}

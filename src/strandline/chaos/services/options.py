@@ -1,4 +1,4 @@
-"""What a seed draws for its services."""
+"""Options that a seed draws for its services."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ RESTING = "resting"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
-"""How records are handled: those of a poll, of a poll with a commit behind them, one by one, by `handle_async`."""
+"""Styles of handling records: those of a poll, of a poll with a commit behind them, one by one, by `handle_async`.
+"""
 
 POISON_EVERY = 13
 """Every so many-th job is one that no handler of `run` takes."""
@@ -45,10 +46,10 @@ NODE = {
 
 @dataclass
 class ServiceOptions:
-    """What the services do. Times in milliseconds."""
+    """Options of the services. Times in milliseconds."""
 
     partitions: int
-    """Of `jobs`."""
+    """Partitions of `jobs`."""
     records: int
     """Jobs; then there are no more."""
     gap_ms: float
@@ -60,7 +61,7 @@ class ServiceOptions:
     subscribes: bool
     """Whether the visitor subscribes; else its partition is named."""
     anew: int
-    """How often `fleeting` is deleted and made anew."""
+    """Number of times that `fleeting` is deleted and made anew."""
     copy: bool
     cancel_gap_ms: float
     kill: bool
@@ -74,13 +75,13 @@ class ServiceOptions:
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""
     remakes: int = 0
-    """How often `compacted` is deleted and made anew."""
+    """Number of times that `compacted` is deleted and made anew."""
     cleaner_backoff_ms: int = 500
     """log.cleaner.backoff.ms of the nodes: where it is long, nodes start again between two passes."""
     tombstones_go: bool = False
     """delete.retention.ms of `compacted` is TOMBSTONES_MS, which pass in the end."""
     rests: bool = False
-    """There is `resting`, which is empty most of the time, with a consumer at its end."""
+    """True: there is `resting`, which is empty most of the time, with a consumer at its end."""
     tiered: dict[str, str] = field(default_factory=dict)
     """Configs of `jobs`, `fleeting`, `trimmed`, `expiring` and `resting`, where segments go to the object store."""
 
@@ -114,5 +115,5 @@ class ServiceOptions:
 
 
 def is_poison(value: str) -> bool:
-    """A job that no handler of `run` takes."""
+    """True if the value is a job that no handler of `run` takes."""
     return value.startswith("j") and int(value[1:]) % POISON_EVERY == 7

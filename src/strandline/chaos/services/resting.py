@@ -29,7 +29,7 @@ _PLACE = TopicPartition(RESTING, 0)
 
 
 class Resting:
-    """Over all incarnations of the services' process.
+    """State over all incarnations of the services' process.
 
     Attributes:
         fed: there will be no more rounds.

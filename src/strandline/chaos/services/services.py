@@ -36,7 +36,7 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.tools.copy.engine import Engine
 from strandline.tools.copy.errors import CopyError, CopyTakenOver
-from strandline.tools.copy.target import Wish
+from strandline.tools.copy.target import TargetSpec
 
 WATCH_S = 1.0
 
@@ -96,8 +96,8 @@ class Services:
 
     @property
     def settled(self) -> bool:
-        """Everything that was acknowledged of the topics that live is handled, or in the dead letters: all jobs are
-        committed.
+        """True if everything that was acknowledged of the topics that live is handled, or in the dead letters: all jobs
+        are committed.
 
         Raises:
             InvariantViolated: a service has seen what must not be.
@@ -114,13 +114,13 @@ class Services:
 
     @property
     def open(self) -> list[str]:
-        """What is still to be handled."""
+        """Names of what is still to be handled."""
         living = [topic for topic in (self._topics.jobs_id, self._topics.fleeting_id) if topic is not None]
         return [value for topic in living for value in self.shared.ledger.unhandled(topic)]
 
     @property
     def ages(self) -> bool:
-        """There are tombstones whose time is to pass: `let_tombstones_go`."""
+        """True if there are tombstones whose time is to pass: `let_tombstones_go`."""
         return self._options.alters and self._options.tombstones_go
 
     async def let_tombstones_go(self, ports: Ports) -> None:
@@ -133,7 +133,7 @@ class Services:
         return {TRIMMED: self._altered.asked, RESTING: self._resting.asked, EXPIRING: INT64_MAX}
 
     def figures(self) -> dict[str, object]:
-        """How much of it was tried."""
+        """Counts of what was tried."""
         ledger = self.shared.ledger
         return {
             "acked": sum(map(len, ledger.acked.values())),
@@ -152,7 +152,7 @@ class Services:
                 self.shared.cancel_one(ports.rng)
 
     async def _watch(self, ports: Ports) -> None:
-        """What is committed was handled. Raises InvariantViolated."""
+        """Check that what is committed was handled. Raises InvariantViolated."""
         watched = {WORKERS: (JOBS, self._options.partitions), VISITORS: (FLEETING, 1)}
         consumers = {group: self.shared.consumer(ports, group_id=group, enable_auto_commit=False) for group in watched}
         while True:
@@ -174,7 +174,7 @@ class Services:
     def _engine(self, ports: Ports, *, follow: bool) -> Engine:
         settings = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 20_000, **self.shared.login}
         return Engine(
-            self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=Wish(partitions=2, configs=SAFE), transform=None,
+            self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=TargetSpec(2, configs=SAFE), transform=None,
             follow=follow, accept_deleted=False, settings=settings, on_progress=lambda _done, _all: None,
             clock=ports.clock, rng=ports.rng,
         )  # fmt: skip

@@ -1,4 +1,5 @@
-"""What the services of a run share: their clients' settings, what was promised to them, and how their tasks end."""
+"""State that the services of a run share: their clients' settings, what was promised to them, and how their tasks
+end."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from strandline.chaos.checkers.handled import Ledger
+from strandline.chaos.checkers.handled import HandledRecords
 from strandline.chaos.services.options import ServiceOptions, is_poison
 from strandline.chaos.workload import Ports
 from strandline.client.aio import Admin, Consumer, Producer
@@ -16,7 +17,7 @@ from strandline.proto.errors import KafkaError, StrandlineError
 
 
 class Shared:
-    """Over all incarnations of the services' process.
+    """State over all incarnations of the services' process.
 
     Attributes:
         ledger: what was promised, and handled.
@@ -29,7 +30,7 @@ class Shared:
         self.bootstrap = bootstrap
         self.login = login
         self.options = options
-        self.ledger = Ledger(is_poison if "run" in options.members else lambda _: False)
+        self.ledger = HandledRecords(is_poison if "run" in options.members else lambda _: False)
         self.errors: Counter[str] = Counter()
         self.cancelled = 0
         self._running: dict[str, asyncio.Task[Any]] = {}
@@ -41,7 +42,7 @@ class Shared:
     # --- clients ---
 
     def admin(self, ports: Ports) -> Admin:
-        """For topics."""
+        """Admin client for topics."""
         settings: dict[str, Any] = {"request_timeout_ms": 5_000, "default_api_timeout_ms": 10_000}
         return Admin(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings, **self.login)
 

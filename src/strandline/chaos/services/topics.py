@@ -15,10 +15,10 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 
 SAFE = {"min.insync.replicas": "2"}
-"""Of all topics here: an acknowledgement is a promise, and a deposed leader gives none."""
+"""Settings of all topics here: an acknowledgement is a promise, and a deposed leader gives none."""
 
 VISITS = (5, 10, 20, 40)
-"""How many records `fleeting` gets, each time that it is made: fewer or more than it had before."""
+"""Records that `fleeting` gets, each time that it is made: fewer or more than it had before."""
 
 
 def shown(key: str | None, value: bytes | None) -> str:
@@ -28,7 +28,7 @@ def shown(key: str | None, value: bytes | None) -> str:
 
 
 class Topics:
-    """Over all incarnations of the services' process: one that is killed goes on where it was.
+    """State over all incarnations of the services' process: one that is killed goes on where it was.
 
     Attributes:
         jobs_id, fleeting_id: of the topics that live, once they do.

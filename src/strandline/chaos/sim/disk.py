@@ -19,14 +19,14 @@ from strandline.log.real_sync import disk_error
 
 @dataclass
 class DiskConfig:
-    """How a disk of this run behaves; times in microseconds."""
+    """Behaviour of a disk of this run; times in microseconds."""
 
     sync_min_us: int = 200
     sync_max_us: int = 4_000
     read_min_us: int = 100
     read_max_us: int = 5_000
     cold_probability: float = 0.02
-    """Of a `pread_nowait` that finds its bytes not in memory."""
+    """Probability that a `pread_nowait` finds its bytes not in memory."""
     sector_bytes: int = 512
     capacity_bytes: int = 1 << 34
     slow_factor: float = 1.0
@@ -44,7 +44,7 @@ class DiskFaults:
     names: int = 0
     """Calls that open, list or change names."""
     error: int = errno.EIO
-    """What syncs of files and calls of names fail with: EIO; ENOSPC, which names meet only where one is added;
+    """Error of failing syncs of files and calls of names: EIO; ENOSPC, which names meet only where one is added;
     EMFILE, which only calls meet that need a descriptor."""
     writes: int = 0
     reads: int = 0
@@ -52,7 +52,7 @@ class DiskFaults:
 
 
 class NameCall(Enum):
-    """What a call of names needs of the machine."""
+    """Needs of a call of names."""
 
     OPENS = "a descriptor"
     ADDS = "room for a name"
@@ -83,11 +83,11 @@ class SimDisk:
         self.names = Names()
         self.used_bytes = 0
         self.foreign_bytes = 0
-        """What another program on the machine has taken."""
+        """Bytes that another program on the machine has taken."""
         self.power_cuts = 0
         self.wipes = 0
         self.destroyed = 0
-        """How often something on it was destroyed for good: a directory, a bit, everything."""
+        """Number of times that something on it was destroyed for good: a directory, a bit, everything."""
         self.rotten: dict[str, None] = {}
         """Directories with rotten files: what stands there is not judged."""
         self.tails_lost: dict[str, None] = {}
@@ -101,7 +101,7 @@ class SimDisk:
         self.hung = False
         """No sync that begins now, or is under way, ends."""
         self.on_blocked: Callable[[Caller], None] = lambda process: None
-        """Called for a process whose loop waits for a hung disk: it runs no further."""
+        """Callback for a process whose loop waits for a hung disk: it runs no further."""
         self._held: list[Callable[[], None]] = []
         self._rng = rng
         self.mounted = True
@@ -126,7 +126,7 @@ class SimDisk:
         self._count()
 
     def hang(self) -> None:
-        """From now on no sync ends, until `let_go`."""
+        """Let no sync end from now on, until `let_go`."""
         self.hung = True
 
     def let_go(self) -> None:
@@ -203,7 +203,7 @@ class SimDisk:
         self._flipped.append((path, position, self._byte(path, position)))
 
     def _byte(self, path: str, position: int) -> int:
-        """What stands there; -1 for nothing."""
+        """Byte at a position; -1 for nothing."""
         node = self.names.find(path)
         if not isinstance(node, FileNode) or position >= node.size:
             return -1
@@ -299,7 +299,7 @@ class SimDisk:
 
     @property
     def free_bytes(self) -> int:
-        """What is left; less than nothing where the capacity was lowered below what is used."""
+        """Bytes that are left; less than nothing where the capacity was lowered below what is used."""
         return self.config.capacity_bytes - self.foreign_bytes - self.used_bytes
 
     def reserve(self, before: int, after: int) -> None:
@@ -315,7 +315,7 @@ class SimDisk:
         self.used_bytes += growth
 
     def done_before_failing(self, size: int) -> int:
-        """How many of a failing write's bytes are written all the same."""
+        """Bytes of a failing write that are written all the same."""
         done = self._rng.randint(0, size) if self._rng.random() < 0.5 else 0
         self.loop.effects["write-torn"] += 0 < done < size
         return done

@@ -47,7 +47,7 @@ class FileNode:
         self.changed_from = 0
         """The lowest position that was written, or cut off, since the last check of this file set it."""
         self.modified_ms = 0
-        """When it was last written to, by the wall clock of the process that wrote."""
+        """Time of the last write, by the wall clock of the process that wrote."""
 
     # --- reading and writing the page cache ---
 
@@ -168,8 +168,8 @@ class FileNode:
     # --- what would certainly survive ---
 
     def survives_until(self, start: int, end: int) -> int:
-        """From `start` up to where, at most `end`, the bytes are the same in everything that a power cut at this
-        instant may leave."""
+        """End, at most `end`, up to which the bytes from `start` on are the same in everything that a power cut at
+        this instant may leave."""
         sizes = [self.size, *(layer.size for layer in self.layers)]
         sizes += [layer.cut_to for layer in self.layers if layer.cut_to is not None]
         sizes += [] if self.lost_size is None else [self.lost_size]
@@ -186,7 +186,7 @@ class FileNode:
         return max(start, end)
 
     def _left_of(self, index: int) -> list[bytes | None]:
-        """What else than what is written now a power cut may leave of a page."""
+        """Contents of a page that a power cut may leave instead of what is written now."""
         versions = [layer.pages[index] for layer in self.layers if index in layer.pages]
         return [self.lost[index]] if index in self.lost else versions
 

@@ -27,7 +27,8 @@ class DirNode:
         """Names whose change a failed sync should have written: what is really on the disk under them."""
 
     def lost_under_another_name(self, node: FileNode | DirNode | None) -> bool:
-        """It was renamed, and its new name is not on the disk: a rename is one step, and no half of it is there."""
+        """True if it was renamed, and its new name is not on the disk: a rename is one step, and no half of it is
+        there."""
         return any(found is node and name in self.lost for name, found in self.entries.items())
 
 
@@ -66,7 +67,7 @@ def _set(directory: DirNode, name: str, node: FileNode | DirNode | None) -> None
 
 
 def _adds(change: NameChange, node: FileNode | DirNode) -> bool:
-    """It gives the node its first name."""
+    """True if the change gives the node its first name."""
     steps = change.steps
     return any(after is node for *_, after in steps) and not any(before is node for *_, before, _ in steps)
 

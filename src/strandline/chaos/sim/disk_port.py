@@ -106,7 +106,8 @@ class SimFile:
         self._closed = True
 
     def begin_sync(self) -> int:
-        """Raises DiskError once a sync of this open file has failed (schedule 32)."""
+        """Begin a sync of this open file; raises DiskError once one has failed (schedule 32: a failed sync is never
+        repeated)."""
         self._writing()
         return self.node.begin_sync()
 
@@ -157,7 +158,7 @@ class SimLock:
 
 @dataclass(eq=False)
 class _Group:
-    """What one group sync covers."""
+    """Files and directories that one group sync covers."""
 
     files: list[tuple[SimFile, int]]
     directories: list[tuple[str, DirNode, list[NameChange]]]
@@ -329,7 +330,8 @@ class DiskPort:
         self._disk.end_sync(lambda: self._finish_sync(group))
 
     def _finish_sync(self, group: _Group) -> None:
-        """The second instant. The kernel gets here even when the process that asked was killed in between."""
+        """Finish a group sync, at its second instant. The kernel gets here even when the process that asked was
+        killed in between."""
         if self._disk.power_cuts != group.power_cuts:
             return
         error = self._carry_out(group)

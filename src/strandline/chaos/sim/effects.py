@@ -1,4 +1,4 @@
-"""What a run's faults really did to it, counted where it happens: a fault that was drawn may have met nothing.
+"""Real effects of a run's faults, counted where they happen: a fault that was drawn may have met nothing.
 
 Counting draws no chance and changes nothing: a run is the same run, looked at or not.
 """

@@ -1,4 +1,4 @@
-"""What the simulator's loop schedules: handles that know their process, and tasks and futures with a stable hash."""
+"""Handles that the simulator's loop schedules and that know their process, and tasks and futures with a stable hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How links between machines behave: what is drawn for all of them, and what a fault has done to one."""
+"""Behaviour of links between machines: what is drawn for all of them, and what a fault has done to one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 
 @dataclass
 class NetworkConfig:
-    """How a healthy network of this run behaves. Times in microseconds of world time."""
+    """Behaviour of a healthy network in this run. Times in microseconds of world time."""
 
     latency_min_us: int = 100
     latency_max_us: int = 1_000
     loss_probability: float = 0.0
-    """Of a chunk: it arrives a retransmission later."""
+    """Probability that a chunk arrives a retransmission later."""
     retransmit_us: int = 200_000
     give_up_us: int = 8_000_000
     """A sender whose data stays unacknowledged this long breaks the connection."""
@@ -23,10 +23,12 @@ class NetworkConfig:
     fragment_probability: float = 0.2
     coalesce_probability: float = 0.2
     late_probability: float = 0.0
-    """Of a single call: it is carried out up to `late_max_us` later than it arrived, behind younger ones."""
+    """Probability that a single call is carried out up to `late_max_us` later than it arrived, behind younger ones.
+    """
     late_max_us: int = 400_000
     repeat_probability: float = 0.0
-    """Of a single call: it is carried out once more, up to `repeat_max_us` later; nobody hears that answer."""
+    """Probability that a single call is carried out once more, up to `repeat_max_us` later; nobody hears that
+    answer."""
     repeat_max_us: int = 3_000_000
     frame_bytes_max: int = MESSAGE_BYTES_MAX
     """The largest request, reply or stream frame between nodes: what is larger is not sent, and ends its call."""

@@ -26,11 +26,12 @@ T = TypeVar("T")
 _TRACE_MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads small numbers over all bits
 _TRACE_MASK = (1 << 64) - 1
 _STEPS_AT_ONE_INSTANT_MAX = 400_000
-"""More callbacks than this without time moving is a busy loop of the code under test, not work."""
+"""Callbacks at one instant at most: more of them without time moving are a busy loop of the code under test, not
+work."""
 
 
 class Transports(Protocol):
-    """What makes servers and connections (`strandline.chaos.sim.transport.NetworkTransports`)."""
+    """Factory of servers and connections (`strandline.chaos.sim.transport.NetworkTransports`)."""
 
     def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[str] | None, port: int | None
@@ -65,7 +66,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.transports: Transports | None = None
         self.unhandled: list[dict[str, Any]] = []
         self.effects: Counter[str] = Counter()
-        """What faults did, by the names of `sim.effects`."""
+        """Counts of what faults did, by the names of `sim.effects`."""
         self.observe: Callable[[], None] | None = None
         self.observe_every = 64
         self._observed = 0
@@ -216,10 +217,10 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- the rest of a loop's duties ---
 
     def _process_events(self, event_list: object) -> None:
-        """There is no selector."""
+        """Do nothing: there is no selector."""
 
     def _write_to_self(self) -> None:
-        """There is no other thread to be woken from."""
+        """Do nothing: there is no other thread to be woken from."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
@@ -283,7 +284,7 @@ def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 
 
 def _name(handle: SimHandle) -> str:
-    """What the handle calls, without addresses: equal in every process."""
+    """Name of the handle's callback, without addresses: equal in every process."""
     bound = getattr(handle._callback, "__self__", None)
     if isinstance(bound, asyncio.Task):
         return f"task {getattr(bound.get_coro(), '__qualname__', '?')}"

@@ -159,7 +159,7 @@ class Network:
         return lost
 
     def lateness(self, source: str, target: str) -> int:
-        """How much later than it arrives a call is carried out, in microseconds."""
+        """Microseconds by which a call is carried out later than it arrives."""
         probability = max(self.config.late_probability, self.link(source, target).late_probability)
         if probability > 0 and self.rng.random() < probability:
             self.loop.effects["call-late"] += 1
@@ -167,7 +167,7 @@ class Network:
         return 0
 
     def repetition(self, source: str, target: str) -> int:
-        """How long after its arrival a call arrives again, in microseconds; 0: it does not."""
+        """Microseconds after its arrival at which a call arrives again; 0: it does not."""
         probability = max(self.config.repeat_probability, self.link(source, target).repeat_probability)
         if probability > 0 and self.rng.random() < probability:
             self.loop.effects["call-twice"] += 1
@@ -332,7 +332,7 @@ class Network:
                 self._end_of_the_dead(socket)
 
     def _end_of_the_dead(self, socket: Socket) -> None:
-        """What the kernel had already sent arrives, then a plain end of stream: the politest death there is."""
+        """End a dead process's connection: what the kernel had already sent arrives, then a plain end of stream."""
         peer = socket.peer
         assert peer is not None
         peer.orphaned = True

@@ -28,33 +28,33 @@ _PAGE = 1000
 
 @dataclass
 class StoreConfig:
-    """How the store of this run behaves; times in microseconds."""
+    """Behaviour of the store in this run; times in microseconds."""
 
     latency_min_us: int = 5_000
     latency_max_us: int = 80_000
     bytes_per_us: int = 100
     timeout_us: int = 10_000_000
-    """So long a node waits for an answer: `remote.log.storage.timeout.ms` of the real one."""
+    """Microseconds that a node waits for an answer: `remote.log.storage.timeout.ms` of the real one."""
 
 
 @dataclass
 class StoreFaults:
-    """What a nemesis has switched on. Probabilities are of a call."""
+    """Faults that a nemesis has switched on. Probabilities are of a call."""
 
     away: bool = False
-    """Nobody answers; who calls learns of it by the timeout."""
+    """True: nobody answers; who calls learns of it by the timeout."""
     slow_factor: float = 1.0
-    """Beyond the timeout a call fails, and is carried out all the same."""
+    """Factor of a call's duration: beyond the timeout a call fails, and is carried out all the same."""
     refused: float = 0.0
-    """503: nothing was done."""
+    """Probability of an answer 503: nothing was done."""
     answers_lost: float = 0.0
-    """Of writes: carried out, and answered with an error."""
+    """Probability that a write is carried out, and answered with an error."""
     deletes_refused: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimObject:
-    """What lies in the store."""
+    """Object in the store."""
 
     data: bytes
     modified_ms: int
@@ -70,7 +70,7 @@ class SimStore:
         self.objects: dict[str, SimObject] = {}
         self.calls = 0
         self.reads = 0
-        """GETs that were answered with bytes."""
+        """Number of GETs that were answered with bytes."""
         self._rng = rng
 
     def for_node(self, process: Process) -> SimStorePort:
@@ -78,11 +78,11 @@ class SimStore:
         return SimStorePort(self, process)
 
     def heal(self) -> None:
-        """Every fault ends; what was done stays."""
+        """End every fault; what was done stays."""
         self.faults = StoreFaults()
 
     def flip_bit(self, key: str, position: int, bit: int = 0) -> None:
-        """Rot in an object. Raises KeyError."""
+        """Rot one bit of an object. Raises KeyError."""
         old = self.objects[key]
         data = bytearray(old.data)
         data[position] ^= 1 << bit
@@ -91,19 +91,19 @@ class SimStore:
     # ------------------------------------------------------------------ for its ports
 
     def write(self, key: str, data: bytes) -> None:
-        """An object appears."""
+        """Make an object appear."""
         self.loop.mix(zlib.crc32(data))
         self.objects[key] = SimObject(data, EPOCH_MS + self.loop.now_us // 1000)
 
     def find(self, key: str) -> SimObject:
-        """What has that key. Raises ObjectMissing."""
+        """Object of that key. Raises ObjectMissing."""
         found = self.objects.get(key)
         if found is None:
             raise ObjectMissing(key)
         return found
 
     def duration_us(self, size_bytes: int) -> int:
-        """That a call takes which carries so many bytes."""
+        """Microseconds that a call takes which carries so many bytes."""
         config = self.config
         latency_us = self._rng.randint(config.latency_min_us, config.latency_max_us)
         if self.faults.slow_factor > 1:
@@ -126,7 +126,7 @@ class SimStorePort:
         self._process = process
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int) -> None:
-        """See `ObjectStore.put`."""
+        """Implement `ObjectStore.put`."""
         parts: list[bytes] = []
         async for chunk in chunks:
             parts.append(chunk)
@@ -138,7 +138,7 @@ class SimStorePort:
         await self._call(lambda: self._store.write(key, data), len(data), writes=True)
 
     async def get(self, key: str, start: int, end: int) -> bytes:
-        """See `ObjectStore.get`."""
+        """Implement `ObjectStore.get`."""
 
         def read() -> bytes:
             data = self._store.find(key).data
@@ -150,7 +150,7 @@ class SimStorePort:
         return await self._call(read, end - start)
 
     async def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
+        """Implement `ObjectStore.delete`."""
 
         def remove() -> None:
             if self._store.strikes(self._store.faults.deletes_refused, "store-delete-refused"):
@@ -160,7 +160,7 @@ class SimStorePort:
         await self._call(remove, writes=True)
 
     async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """See `ObjectStore.list`."""
+        """Implement `ObjectStore.list`."""
         last = ""
 
         def page() -> list[StoredObject]:
@@ -174,14 +174,14 @@ class SimStorePort:
             last = items[-1].key
 
     async def copy(self, source: str, target: str) -> None:
-        """See `ObjectStore.copy`."""
+        """Implement `ObjectStore.copy`."""
         await self._call(lambda: self._store.write(target, self._store.find(source).data), writes=True)
 
     async def close(self) -> None:
-        """See `ObjectStore.close`."""
+        """Implement `ObjectStore.close`."""
 
     async def _call(self, work: Callable[[], T], size_bytes: int = 0, *, writes: bool = False) -> T:
-        """What `work` returns, carried out at an instant of the world's, unless a fault strikes."""
+        """Return the result of `work`, carried out at an instant of the world's, unless a fault strikes."""
         self._process.require_alive()
         store = self._store
         store.calls += 1

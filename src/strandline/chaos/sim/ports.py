@@ -1,4 +1,4 @@
-"""What a process is given of the world."""
+"""Ports of the world for a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.chaos.sim.rpc import SimRpc
 
 @dataclass
 class Ports:
-    """What a process is given of the world."""
+    """Ports of the world for a process."""
 
     clock: SimClock
     disk: DiskPort

@@ -65,17 +65,17 @@ class Process:
         self.state = ProcessState.RUNNING
         self.wakeups = 0
         self.longest_turn_us = 0
-        """What a callback spent at most."""
+        """Microseconds that the longest callback spent."""
         machine.clock.busy_until_us = 0
         self.context = contextvars.Context()
         self.context.run(OWNER.set, self)
         self.main: asyncio.Task[Any] | None = None
         self.threads: Any = None
-        """Beside its loop, where its program has any (`strandline.chaos.sim.threads.Threads`)."""
+        """Threads beside its loop, where its program has any (`strandline.chaos.sim.threads.Threads`)."""
         self.on_death: list[Callable[[], None]] = []
         self._loop = loop
         self.blocked = False
-        """Its thread waits for a disk that hangs, in the middle of a callback."""
+        """True: its thread waits for a disk that hangs, in the middle of a callback."""
         self._pauses = 0
         self._deferred: list[SimHandle] = []
         self._graves: list[object] = []
@@ -90,7 +90,7 @@ class Process:
 
     @property
     def machine_name(self) -> str:
-        """Where it runs."""
+        """Name of its machine."""
         return self.machine.name
 
     @property
@@ -98,7 +98,7 @@ class Process:
         return self.state is not ProcessState.DEAD
 
     def require_alive(self) -> None:
-        """Called by every port before it does anything.
+        """Raise if the process is dead; every port calls this before it does anything.
 
         Raises:
             ProcessKilled: this incarnation is dead, or will never run again; only code that was on the stack then can

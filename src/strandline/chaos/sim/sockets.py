@@ -146,7 +146,7 @@ class Socket:
             self.network.transmit(self, item, size)
 
     def consumed(self, size: int) -> None:
-        """Called on the receiving end: the window of the sender opens by `size`."""
+        """Open the window of the sender by `size`; called on the receiving end."""
         sender = self.peer
         if sender is None:
             return

@@ -47,9 +47,9 @@ _CALLS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"})
 _TURN_MAX_US = 100
 """A thread that is ready gets its turn within so long, on a machine with time."""
 _TRACED_SHARE = 0.3
-"""Of the loop's callbacks: in so many it may be stopped. To look at each instruction takes its time."""
+"""Share of the loop's callbacks in which it may be stopped. To look at each instruction takes its time."""
 _AGAIN_SHARE = 0.2
-"""Of the interrupts: so many are followed by another one soon."""
+"""Share of the interrupts that are followed by another one soon."""
 _SOON_POINTS = 40
 
 
@@ -85,7 +85,7 @@ class Threads:
         return 1 + int(self.rng.expovariate(1 / self._switch_points))
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Its result, from a thread of its own."""
+        """Run a function in a thread of its own, and return its result."""
         caller = Caller(self, function)
         self.callers.append(caller)
         caller.queue_up()
@@ -98,7 +98,7 @@ class Threads:
     # --- on the loop ---
 
     def turn(self, caller: Caller) -> None:
-        """On the loop: the caller runs until it waits, gives way or ends."""
+        """Let the caller run, on the loop, until it waits, gives way or ends."""
         caller.turn = None
         before, self.current = self.current, caller
         caller.go.release()
@@ -106,11 +106,11 @@ class Threads:
         self.current = before
 
     def give_back(self) -> None:
-        """In a caller: the loop goes on."""
+        """Let the loop go on, from a caller."""
         self._back.release()
 
     def run_callback(self, run: Callable[[], None]) -> None:
-        """On the loop: a callback of the process; sometimes others have their turn in its midst."""
+        """Run a callback of the process on the loop; sometimes others have their turn in its midst."""
         if not self.callers or self.rng.random() >= _TRACED_SHARE:
             run()
             return
@@ -122,7 +122,8 @@ class Threads:
             sys.settrace(before)
 
     def within_a_call(self) -> None:
-        """In a function of Python's that the client calls, and that is none of the client's: a point of the caller."""
+        """True in a function of Python's that the client calls, and that is none of the client's: a point of the
+        caller."""
         if self.current is not None:
             self.current.point()
 
@@ -133,7 +134,7 @@ class Threads:
             self.let_another_run()
 
     def let_another_run(self) -> bool:
-        """On the loop, in the midst of a callback: one that is ready; whether there was one."""
+        """Let a caller run that is ready, on the loop in the midst of a callback; returns whether there was one."""
         ready = [caller for caller in self.callers if caller.turn is not None]
         if not ready:
             return False
@@ -151,7 +152,7 @@ class Caller:
     def __init__(self, threads: Threads, function: Callable[[], Any]) -> None:
         self.threads = threads
         self.turn: SimHandle | None = None
-        """It is ready to run."""
+        """Handle of its next turn, when it is ready to run."""
         self.go = threading.Lock()
         self.go.acquire()
         self.ended = asyncio.Event()
@@ -180,13 +181,13 @@ class Caller:
         self.threads.give_back()
 
     def ready(self) -> None:
-        """What it waits for has come, if it waits."""
+        """Wake it: what it waits for has come, if it waits."""
         if self._waits:
             self._waits = False
             self.queue_up()
 
     def queue_up(self) -> None:
-        """Its turn comes, soon."""
+        """Queue its turn, which comes soon."""
         loop = self.threads.loop
         due_us = loop.now_us + self.threads.rng.randint(0, _TURN_MAX_US)
         self.turn = loop.call_at_us(due_us, self.threads.turn, self, context=self.threads.process.context)
@@ -194,15 +195,15 @@ class Caller:
     # --- in the thread itself ---
 
     def _stop(self) -> None:
-        """Until its turn comes."""
+        """Wait until its turn comes."""
         self.threads.give_back()
         self.go.acquire()
         if sys.gettrace() is None:  # an exception that came out of the tracing has ended it
             _trace_again(self._trace, sys._getframe())
 
     def wait(self, timeout_s: float | None, *, deaf: bool = False) -> bool:
-        """Until somebody calls `ready`, or so long; whether somebody did. May raise KeyboardInterrupt, unless `deaf`:
-        then it is raised later."""
+        """Wait until somebody calls `ready`, or so long; returns whether somebody did. May raise KeyboardInterrupt,
+        unless `deaf`: then it is raised later."""
         if not deaf:
             self._raise_interrupt()
         self._waits = True
@@ -257,7 +258,7 @@ class Caller:
         self._armed = self._interrupted = False
 
     def _interrupt(self) -> None:
-        """On the loop."""
+        """Interrupt it, on the loop."""
         if self._armed:
             self._interrupted = True
             if self._waits:
@@ -334,13 +335,13 @@ def _trace_again(trace: Callable[[FrameType, str, Any], Any], innermost: FrameTy
 
 
 def current_threads() -> Threads | None:
-    """Those of the process in whose name the caller runs."""
+    """Threads of the process in whose name the caller runs."""
     process = current_process()
     return None if process is None else process.threads
 
 
 class Queue:
-    """As `queue.SimpleQueue`."""
+    """Queue like `queue.SimpleQueue`."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -371,7 +372,7 @@ class Queue:
 
 
 class Lock:
-    """As `threading.Lock`, and as `threading.RLock` where its owner may take it again."""
+    """Lock like `threading.Lock`, and like `threading.RLock` where its owner may take it again."""
 
     def __init__(self, threads: Threads, *, again: bool = False) -> None:
         self._threads = threads
@@ -420,7 +421,7 @@ class Lock:
         return depth
 
     def _acquire_restore(self, depth: int) -> None:
-        """Have it as before. No interrupt comes in between."""
+        """Acquire it as deep as before. No interrupt comes in between."""
         me = self._threads.current
         while self._depth:
             if me is None:
@@ -433,7 +434,7 @@ class Lock:
         self._depth, self._owner = depth, me
 
     def _let_the_owner_run(self) -> None:
-        """On the loop."""
+        """Let the owner run, on the loop."""
         if not self._threads.let_another_run():
             raise Stuck("the loop waits for a lock whose owner waits")
 
@@ -453,7 +454,7 @@ class TwinLoop:
         self.thread: TwinThread | None = None
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *arguments: Any) -> SimHandle:
-        """Of any thread. Raises RuntimeError once it is closed."""
+        """Call soon, from any thread. Raises RuntimeError once it is closed."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         context = contextvars.copy_context()
@@ -465,7 +466,7 @@ class TwinLoop:
         return self._loop.create_task(coroutine)
 
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Those that are not done."""
+        """Tasks that are not done."""
         every = asyncio.all_tasks(self._loop)
         return {task for task in every if isinstance(task, SimTask) and task.thread is self}
 
@@ -490,14 +491,14 @@ class TwinThread:
         self.daemon = daemon
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: it runs already."""
 
     def join(self) -> None:
-        """It runs on."""
+        """Do nothing: it runs on."""
 
 
 class _Threading:
-    """In place of the module `threading`."""
+    """Replacement of the module `threading`."""
 
     @staticmethod
     def Lock() -> Any:
@@ -524,7 +525,7 @@ class _Threading:
 
 
 class _Asyncio:
-    """In place of the module `asyncio`, where a thread is made for a loop."""
+    """Replacement of the module `asyncio`, where a thread is made for a loop."""
 
     @staticmethod
     def new_event_loop() -> TwinLoop:

@@ -20,7 +20,7 @@ _HIGH_WATER_BYTES = 64 * 1024  # asyncio's own default
 
 
 class SocketInfo:
-    """What `get_extra_info("socket")` and `Server.sockets` show: addresses, and options that go nowhere."""
+    """Object for `get_extra_info("socket")` and `Server.sockets`: addresses, and options that go nowhere."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -257,7 +257,7 @@ class SimServer(asyncio.AbstractServer):
         return self._address is not None
 
     async def start_serving(self) -> None:
-        """It serves from the start."""
+        """Do nothing: it serves from the start."""
 
     async def serve_forever(self) -> None:
         await self.process.machine.disk.loop.create_future()

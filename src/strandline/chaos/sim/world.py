@@ -121,7 +121,7 @@ class World:
         return process
 
     def _blocked(self, process: Caller) -> None:
-        """Its loop waits for a hung disk."""
+        """Stop the process: its loop waits for a hung disk."""
         process.block()
         due_us = self.loop.now_us + BLOCKED_MS * 1000
         self.loop.call_at_us(due_us, self._end_blocked, process, context=contextvars.Context())
@@ -192,7 +192,7 @@ class World:
     # --- running ---
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """For scenarios: let world time pass."""
+        """Let world time pass, for scenarios."""
         await asyncio.sleep(duration_ms / 1000)
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:

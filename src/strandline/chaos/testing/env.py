@@ -1,4 +1,4 @@
-"""What the code under test is given in a simulated run."""
+"""Environment of the code under test in a simulated run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from strandline.chaos.cluster import SimCluster
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
-from strandline.chaos.testing.asked import as_texts
 from strandline.chaos.testing.faults import SimFaults
+from strandline.chaos.testing.requested import as_texts
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
 from strandline.controller.metadata.records import PartitionRecord
@@ -42,7 +42,7 @@ class UserProcess:
 
     @property
     def alive(self) -> bool:
-        """It has neither ended nor been killed."""
+        """True while it has neither ended nor been killed."""
         return self._process.alive and not self._main.done()
 
     def kill(self) -> None:
@@ -51,7 +51,7 @@ class UserProcess:
         contextvars.Context().run(self._world.kill, self.name)
 
     async def wait(self) -> Any:
-        """What its coroutine returns, or raises; returns None once it was killed."""
+        """Wait for what its coroutine returns, or raises; returns None once it was killed."""
         while self.alive:
             await self._world.sleep_ms(POLL_MS)
         if not self._main.done():

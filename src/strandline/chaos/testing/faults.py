@@ -1,4 +1,4 @@
-"""What a test does to a simulated cluster, and the timeline of it."""
+"""Faults that a test does to a simulated cluster, and the timeline of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
-from strandline.chaos.testing.asked import AskedFault, assert_met
+from strandline.chaos.testing.requested import RequestedFault, assert_met
 
 if TYPE_CHECKING:
     from strandline.cluster.node.faults.injection import FailNext
 
 KINDS = ("kill", "power_cut", "pause", "partition", "isolate", "slow_disk", "break_connections")
-"""What a storm draws from."""
+"""Kinds of fault that a storm draws from."""
 
 
 def machine_name(place: int | str) -> str:
@@ -46,7 +46,7 @@ class SimFaults:
     def __init__(self, world: World, cluster: SimCluster, rng: random.Random) -> None:
         self.timeline: list[tuple[int, str]] = []
         """(virtual ms, what)"""
-        self.asked: list[AskedFault] = []
+        self.asked: list[RequestedFault] = []
         self._world = world
         self._cluster = cluster
         self._rng = rng
@@ -137,7 +137,7 @@ class SimFaults:
 
     def fail_next(
         self, api: str, error: str, times: int = 1, *, node: int | None = None, required: bool = True
-    ) -> AskedFault:
+    ) -> RequestedFault:
         """The next `times` requests of a Kafka API are answered with that error, by this node (None: by each).
 
         Args:
@@ -155,12 +155,12 @@ class SimFaults:
         for live in up:
             if live.node.faults is not None:
                 made.append(live.node.faults.fail_next(api, error, times))
-        fault = AskedFault(f"fail_next({api}, {error}, {times}) at {where}", required, lambda: _met(made))
+        fault = RequestedFault(f"fail_next({api}, {error}, {times}) at {where}", required, lambda: _met(made))
         self.note(fault.what)
         self.asked.append(fault)
         return fault
 
-    def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
+    def assert_fault_met(self, fault: RequestedFault | None = None, times: int = 1) -> None:
         """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
         assert_met(self.asked, fault, times)
 
@@ -229,7 +229,8 @@ class SimFaults:
     # --- inside ---
 
     def _note_of(self, node: int, what: str) -> None:
-        """What a storm has killed already can be told to die again: the timeline says that nothing came of it."""
+        """Note an act of a storm: what it has killed already can be told to die again, and the timeline says that
+        nothing came of it."""
         down = self._world.process(machine_name(self._known(node))) is None
         self.note(f"{what} node {node}" + (", which is down already" if down else ""))
 

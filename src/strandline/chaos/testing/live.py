@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from strandline.chaos.live.cluster import LiveCluster
-from strandline.chaos.testing.asked import AskedFault, as_texts, assert_met, check_met
+from strandline.chaos.testing.requested import RequestedFault, as_texts, assert_met, check_met
 from strandline.client import Admin
 from strandline.client.types import NewTopic, PartitionDescription
 from strandline.cluster.node.dev import DevError
@@ -29,14 +29,14 @@ QUICK = {
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
 }
-"""Tests wait for what a paused or cut off node causes: a third of the usual time, and less."""
+"""Settings for quick tests: what a paused or cut off node causes takes a third of the usual time, and less."""
 
 PORT_TRIES = 3
 ASK_TIMEOUT_S = 2.0
 POLL_S = 0.02
 
 _NOTHING = threading.Event()
-"""Never set: what a test waits for is in other processes, and is asked for again and again."""
+"""Event that is never set: what a test waits for is in other processes, and is asked for again and again."""
 
 METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
 
@@ -61,13 +61,13 @@ class ClusterUnderTest:
         self.story: list[str] = []
         self._live = live
         self._began = time.monotonic()
-        self._asked: list[AskedFault] = []
+        self._asked: list[RequestedFault] = []
         self._paused: dict[int, None] = {}
         self._starting: dict[int, None] = {}
-        """Not yet known to do their work."""
+        """Nodes that are not known yet to do their work."""
         self._ended: dict[int, str] = {}
         self._met: dict[tuple[int, int], list[int]] = {}
-        """By node and process id: how often each of its faults was met, when last asked."""
+        """Number of times that each fault was met when last asked, by node and process id."""
 
     @property
     def bootstrap(self) -> str:
@@ -128,8 +128,8 @@ class ClusterUnderTest:
 
     # --- network, disk, requests ---
 
-    def partition(self, a: int, b: int, *, one_way: bool = False, required: bool = True) -> AskedFault:
-        """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut.
+    def partition(self, a: int, b: int, *, one_way: bool = False, required: bool = True) -> RequestedFault:
+        """Let nothing come from `a` to `b` any more, nor back unless `one_way`. Clients are not cut.
 
         Met: what was held back.
         """
@@ -141,8 +141,8 @@ class ClusterUnderTest:
             required,
         )
 
-    def isolate(self, node: int, *, required: bool = True) -> AskedFault:
-        """Nothing comes from this node to any other, nor back. Clients still reach it."""
+    def isolate(self, node: int, *, required: bool = True) -> RequestedFault:
+        """Let nothing come from this node to any other, nor back. Clients still reach it."""
         others = [other for other in self.node_ids if other != node]
         pairs = [*((node, other) for other in others), *((other, node) for other in others)]
         return self._cut(f"isolate node {node}", pairs, lambda: self._live.isolate(node), required)
@@ -159,8 +159,8 @@ class ClusterUnderTest:
         self._wait_for_starting()
         self._tell("heal")
 
-    def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> AskedFault:
-        """Every group sync and cold read of a node takes so much longer; 0 undoes it. Met: syncs and reads."""
+    def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> RequestedFault:
+        """Make every group sync and cold read of a node take so much longer; 0 undoes it. Met: syncs and reads."""
         self._listening(node)
         if not delay_ms:
             required = False
@@ -170,8 +170,8 @@ class ClusterUnderTest:
 
     def fail_next(
         self, api: str, error: str, times: int = 1, *, node: int | None = None, required: bool = True
-    ) -> AskedFault:
-        """The next `times` requests of a Kafka API are answered with that error, by this node (None: by each).
+    ) -> RequestedFault:
+        """Answer the next `times` requests of a Kafka API with that error, by this node (None: by each).
 
         Args:
             api, error: by Kafka's names: "Produce" or "PRODUCE", "NOT_LEADER_OR_FOLLOWER".
@@ -187,16 +187,17 @@ class ClusterUnderTest:
 
     # --- did it strike? ---
 
-    def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
+    def assert_fault_met(self, fault: RequestedFault | None = None, times: int = 1) -> None:
         """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
         assert_met(self._asked, fault, times)
 
     def check_faults(self) -> None:
-        """What the fixture asks at the end of a test. Raises FaultNeverStruck."""
+        """Check at the end of a test that each required fault struck; the fixture calls this. Raises
+        FaultNeverStruck."""
         check_met(self._asked)
 
     def recover(self) -> None:
-        """Whole again, and no fault waits: for the next test on the same cluster."""
+        """Make the cluster whole again, with no fault that waits: for the next test on it."""
         self.heal()
         for node in self._awake():
             self._post(node, {"clear": True})
@@ -301,7 +302,8 @@ class ClusterUnderTest:
         return awake
 
     def _describe(self, topic: str, partition: int) -> PartitionDescription:
-        """As the node sees it that knows most of the metadata: one that is cut off tells of the past."""
+        """Describe a partition as the node sees it that knows most of the metadata: one that is cut off tells of the
+        past."""
         knows = max(self._someone_awake(), key=self._metadata_offset)
         with Admin(self._live.client(knows), default_api_timeout_ms=3000, request_timeout_ms=2000) as admin:
             [description] = admin.describe_topics([topic])
@@ -315,23 +317,23 @@ class ClusterUnderTest:
             line = next(line for line in page.read().decode().splitlines() if line.startswith(METADATA_OFFSET))
         return float(line.split()[1])
 
-    def _cut(self, what: str, pairs: list[tuple[int, int]], cut: Callable[[], None], required: bool) -> AskedFault:
+    def _cut(self, what: str, pairs: list[tuple[int, int]], cut: Callable[[], None], required: bool) -> RequestedFault:
         for first, second in pairs:
             if self._known(first) == self._known(second):
                 raise ValueError(f"{what}: two different nodes are needed")
         before = sum(self._live.held(*pair) for pair in pairs)
         cut()
-        fault = AskedFault(what, required, lambda: sum(self._live.held(*pair) for pair in pairs) - before)
+        fault = RequestedFault(what, required, lambda: sum(self._live.held(*pair) for pair in pairs) - before)
         self._tell(what)
         self._asked.append(fault)
         return fault
 
-    def _ask(self, what: str, asked: Mapping[str, Any], nodes: list[int], *, required: bool) -> AskedFault:
+    def _ask(self, what: str, asked: Mapping[str, Any], nodes: list[int], *, required: bool) -> RequestedFault:
         made: list[tuple[int, int, int]] = []
         for node in nodes:
             pid = self._live.pids()[node]
             made += [(node, pid, fault["id"]) for fault in self._post(node, asked)]
-        fault = AskedFault(what, required, lambda: self._met_by(made))
+        fault = RequestedFault(what, required, lambda: self._met_by(made))
         self._tell(what)
         self._asked.append(fault)
         return fault

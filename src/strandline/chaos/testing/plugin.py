@@ -1,4 +1,4 @@
-"""What pytest loads: options, the marker, four fixtures. Nothing of Strandline is imported until a fixture is used."""
+"""The pytest plugin: options, the marker, four fixtures. Nothing of Strandline is imported until a fixture is used."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _seeds(config: pytest.Config, item: pytest.Item) -> list[int]:
 
 
 def _wanted_seeds(config: pytest.Config) -> int:
-    """What the option says, or the ini value. Raises UsageError."""
+    """Number of seeds from the option, or the ini value. Raises UsageError."""
     number: int | None = config.getoption("--strandline-seeds")
     if number is not None and number < 1:
         raise pytest.UsageError(f"--strandline-seeds {number}: at least one")
@@ -105,7 +105,7 @@ def _wanted_seeds(config: pytest.Config) -> int:
 
 
 def _marked(item: pytest.Item, name: str) -> Any:
-    """What the nearest marker says; None where none does."""
+    """Value of the nearest marker; None where there is none."""
     for mark in item.iter_markers("strandline"):
         unknown = sorted(set(mark.kwargs) - {"nodes", "settings", "seeds"})
         if mark.args or unknown:
@@ -153,7 +153,7 @@ def strandline_cluster(
 def strandline_session_cluster(
     request: pytest.FixtureRequest, strandline_options: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterUnderTest]:
-    """As `strandline_cluster`, one for all tests; after each test it is healed. Topics stay."""
+    """Cluster like `strandline_cluster`, one for all tests; after each test it is healed. Topics stay."""
     from strandline.chaos.testing.live import running
 
     with running(tmp_path_factory.mktemp("strandline"), **strandline_options) as cluster:
@@ -205,7 +205,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a failed test needs: the seed, its replay and its timeline; the nodes' last log lines."""
+    """Add to a failed test's report: the seed, its replay and its timeline; the nodes' last log lines."""
     report = yield
     if not report.failed:
         return report
@@ -221,7 +221,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _clusters(item: pytest.Item) -> list[ClusterUnderTest]:
-    """Those that this test has to do with."""
+    """Clusters of this test."""
     session = _shared(item)
     return [*item.stash.get(CLUSTERS, []), *([] if session is None else [session])]
 

@@ -1,4 +1,4 @@
-"""What is added to the report of a test that failed."""
+"""Additions to the report of a test that failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Section = tuple[str, str]
 
 LINES = 15
-"""Of each node's log."""
+"""Lines of each node's log."""
 
 
 def simulation_sections(nodeid: str, simulation: Simulation) -> list[Section]:
@@ -32,7 +32,7 @@ def simulation_sections(nodeid: str, simulation: Simulation) -> list[Section]:
 
 
 def replay_command(nodeid: str, seed: int) -> str:
-    """What to type to see one seed again."""
+    """Command that shows one seed again."""
     return f"pytest {shlex.quote(nodeid)} --strandline-seed {seed}"
 
 

@@ -26,9 +26,9 @@ from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.chaos.testing.asked import as_texts, check_met
 from strandline.chaos.testing.env import Env, Main
 from strandline.chaos.testing.faults import SimFaults
+from strandline.chaos.testing.requested import as_texts, check_met
 from strandline.chaos.testing.virtual import taken_over
 
 APP = "app"
@@ -38,7 +38,7 @@ READY_MS = 60_000.0
 TIMEOUT_S = 600.0
 POLL_MS = 5.0
 LOG_LINES = 60
-"""So many of the nodes' last log lines are shown among the faults of a failed run."""
+"""Last log lines of the nodes shown among the faults of a failed run."""
 
 
 class RunFailed(AssertionError):
@@ -101,7 +101,7 @@ class SimRun:
         self._logs: list[tuple[int, str]] = []
 
     def execute(self, main: Main, timeout_s: float) -> Any:
-        """See `Simulation.run`."""
+        """Run as `Simulation.run` does."""
         __tracebackhide__ = True
         _no_loop_runs()
         if not callable(main):

@@ -44,7 +44,7 @@ _LEFT_ALONE = frozenset(sys.stdlib_module_names - {"time", "random", "os"}) | {"
 
 
 class Readings:
-    """What the clocks say to the caller."""
+    """Times that the clocks show to the caller."""
 
     def __init__(self, world: World) -> None:
         self._loop = world.loop
@@ -100,7 +100,7 @@ class Chance:
         self._asked: Counter[tuple[str, str]] = Counter()
 
     def generator(self, asker: FrameType | None) -> random.Random:
-        """For the function that runs in this frame."""
+        """Random generator for the function that runs in this frame."""
         where = ("", "")
         if asker is not None:
             where = (str(asker.f_globals.get("__name__")), asker.f_code.co_qualname)
@@ -188,7 +188,8 @@ def _seed_new_generators(chance: Chance, undo: ExitStack) -> None:
 
 
 def _give_aiokafka_the_time(readings: Readings, undo: ExitStack) -> None:
-    """Its builder of record batches asks the C library for the time of a record that has none."""
+    """Give aiokafka's builder of record batches the time: it asks the C library for the time of a record that has
+    none."""
     accumulator = sys.modules.get("aiokafka.producer.message_accumulator")
     if accumulator is None:
         return
@@ -210,15 +211,15 @@ class _InOrder(set[Any]):
 
 
 class _FrozenInOrder(frozenset[Any]):
-    """As `_InOrder`."""
+    """Set like `_InOrder`, frozen."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(sorted(super().__iter__(), key=repr))
 
 
 def _give_aiokafka_an_order(undo: ExitStack) -> None:
-    """It iterates over sets of topics, partitions and brokers. Their hashes (of texts, and of `None` before 3.12) are
-    others in each process, and so would be the order of its requests."""
+    """Give aiokafka an order of its sets of topics, partitions and brokers. Their hashes (of texts, and of `None`
+    before 3.12) are others in each process, and so would be the order of its requests."""
     for name, kind, in_order in (
         ("client", "set", _InOrder),
         ("cluster", "set", _InOrder),
@@ -232,7 +233,7 @@ def _give_aiokafka_an_order(undo: ExitStack) -> None:
 
 
 def _number_aiokafka_producers_anew(undo: ExitStack) -> None:
-    """Their default ids are numbers of a counter that would go on from run to run."""
+    """Number aiokafka's producers anew: their default ids are numbers of a counter that would go on from run to run."""
     module = sys.modules.get("aiokafka.producer.producer")
     if module is not None:
         kind: Any = module.AIOKafkaProducer
@@ -257,6 +258,6 @@ def _refuse_threads_of_clients(here: int, undo: ExitStack) -> None:
 
 
 def _import_if_there(name: str) -> None:
-    """What the code under test may import in the middle of the run must be replaced before it."""
+    """Import what the code under test may import in the middle of the run, for it must be replaced before."""
     if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None:
         importlib.import_module(name)

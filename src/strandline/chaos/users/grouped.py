@@ -7,8 +7,8 @@ from typing import Any
 
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.checkers.invariant import InvariantViolated
-from strandline.chaos.checkers.users import Shown
-from strandline.chaos.users.hands import Hands
+from strandline.chaos.checkers.users import ConsumedRecord
+from strandline.chaos.users.calls import CallMaker
 from strandline.chaos.users.options import BUYERS, ORDERS
 from strandline.chaos.users.reading import Act, Reader
 from strandline.chaos.users.shared import Shared
@@ -16,7 +16,7 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
 _CLOSE_SHARE = 0.7
-"""Of the members that end: so many are closed; the rest is left alone, as a member that hangs."""
+"""Share of the members that end which are closed; the rest is left alone, as a member that hangs."""
 
 
 class Buyer(Reader):
@@ -28,17 +28,18 @@ class Buyer(Reader):
         """`commits`: see `UserOptions.members`."""
         self._own = commits == "own"
         self._said: dict[Partition, set[int]] = {}
-        """What this member has committed, or tried to, since it was given the partition."""
+        """Offsets that this member has committed, or tried to, since it was given the partition."""
         self._sure: set[Partition] = set()
-        """Where the group's offset is one of those: a commit was answered."""
-        self._held: list[Shown] = []
-        """What it was given last, and is not done with: that is so with the next call for records, or a commit."""
+        """Partitions where the group's offset is one of those: a commit was answered."""
+        self._held: list[ConsumedRecord] = []
+        """Records that it was given last, and is not done with: it is done with the next call for records, or a
+        commit."""
         self._fresh: set[Partition] = set()
-        """Where it was given records since it was given the partition, or went back."""
+        """Partitions where it was given records since it was given the partition, or went back."""
         super().__init__(shared, name, "", wall_ms)
 
     def weights(self) -> list[tuple[int, Act]]:
-        """What it does, and how often."""
+        """Acts of the member, and how often it does each."""
         acts: list[tuple[int, Act]] = [
             (40, self._poll), (12, self._step), (12, self._poll_columns), (5, self._pause), (9, self._resume),
             (3, self._seek_back), (5, self._position),
@@ -48,11 +49,11 @@ class Buyer(Reader):
         return [*acts, (12, self._commit), (4, self._commit_some), (3, self._commit_later), (5, self._read_back)]
 
     def settings(self) -> dict[str, Any]:
-        """Of its consumers."""
+        """Settings of its consumers."""
         own: dict[str, Any] = {"enable_auto_commit": False} if self._own else {}
         return {**super().settings(), **self.shared.options.group, "group_id": BUYERS, **own}
 
-    async def begin(self, consumer: Any, hands: Hands) -> None:
+    async def begin(self, consumer: Any, hands: CallMaker) -> None:
         """Join."""
         stand, said = self.stand, self._said
         stand.begins = self.shared.ledger.check_committed
@@ -80,12 +81,12 @@ class Buyer(Reader):
         listeners = {"on_assigned": assigned, "on_revoked": gone, "on_lost": gone}
         await hands.call(consumer.subscribe, ORDERS, cut=False, **listeners)
 
-    async def leave(self, consumer: Any, hands: Hands) -> None:
+    async def leave(self, consumer: Any, hands: CallMaker) -> None:
         """Or hang."""
         if hands.rng.random() < _CLOSE_SHARE:
             await super().leave(consumer, hands)
 
-    async def calm_down(self, consumer: Any, hands: Hands) -> None:
+    async def calm_down(self, consumer: Any, hands: CallMaker) -> None:
         """Everything is to be read, and committed."""
         await super().calm_down(consumer, hands)
         if self._own:
@@ -94,8 +95,8 @@ class Buyer(Reader):
             except StrandlineError as error:
                 self.shared.failed(error)
 
-    async def call_for_records(self, hands: Hands, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What it was given before is done."""
+    async def call_for_records(self, hands: CallMaker, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call for records; what it was given before is done."""
         self._finish()
         return await super().call_for_records(hands, function, *arguments)
 
@@ -103,13 +104,13 @@ class Buyer(Reader):
         self.shared.ledger.finish(self._held)
         self._held = []
 
-    def take(self, records: list[Shown], invoked_ms: float) -> None:
+    def take(self, records: list[ConsumedRecord], invoked_ms: float) -> None:
         """One call gave these. Raises InvariantViolated."""
         super().take(records, invoked_ms)
         self._held = records
         self._fresh.update(one.partition for one in records)
 
-    async def _seek_back(self, consumer: Any, hands: Hands) -> None:
+    async def _seek_back(self, consumer: Any, hands: CallMaker) -> None:
         for where in self._some(hands.rng):
             stood = self.stand.next.get(where)
             if stood is not None:
@@ -126,7 +127,7 @@ class Buyer(Reader):
         for where, offset in offsets.items():
             self._said.setdefault(where, set()).add(offset)
 
-    async def _commit(self, consumer: Any, hands: Hands) -> None:
+    async def _commit(self, consumer: Any, hands: CallMaker) -> None:
         """All that was handed out; then it is committed, as far as this member still holds it."""
         generation, stands, fresh = self.stand.generation, self._stands(), set(self._fresh)
         self._say(stands)
@@ -136,8 +137,8 @@ class Buyer(Reader):
             if hands.rng.random() < 0.5:
                 await self._read_back(consumer, hands)
 
-    async def _commit_some(self, consumer: Any, hands: Hands) -> None:
-        """By name: up to where it stands, or less."""
+    async def _commit_some(self, consumer: Any, hands: CallMaker) -> None:
+        """Commit by name: up to where it stands, or less."""
         some = {where: hands.rng.randint(0, offset) for where, offset in self._stands().items()}
         generation = self.stand.generation
         self._say(some)
@@ -146,7 +147,7 @@ class Buyer(Reader):
             if generation == self.stand.generation:
                 self._sure.update(some)
 
-    async def _commit_later(self, consumer: Any, hands: Hands) -> None:
+    async def _commit_later(self, consumer: Any, hands: CallMaker) -> None:
         stands = self._stands()
         self._say(stands)
 
@@ -156,8 +157,9 @@ class Buyer(Reader):
 
         await hands.call(consumer.commit_async, None, answered, cut=False)
 
-    async def _read_back(self, consumer: Any, hands: Hands) -> None:
-        """What this member committed last, or was committing when it was cut short, and nothing else."""
+    async def _read_back(self, consumer: Any, hands: CallMaker) -> None:
+        """Check that the group has what this member committed last, or was committing when it was cut short, and
+        nothing else."""
         generation, member = self.stand.generation, consumer.state.generation
         asked = {where: set(self._said[where]) for where in sorted(self._sure) if where in self.stand.next}
         if not asked or member < 0:

@@ -1,4 +1,4 @@
-"""What a seed draws for its users."""
+"""Options that a seed draws for its users."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 from strandline.chaos.services.options import NODE, PROTOCOLS
 
 USERS_SHARE = 0.3
-"""Of the seeds: users are there."""
+"""Share of the seeds in which there are users."""
 
 ORDERS, LATEST = "orders", "latest"
-"""What is read record by record; and what is compacted, where the last value of each key is what counts."""
+"""Topics: one that is read record by record; and one that is compacted, where the last value of each key is what
+counts."""
 BUYERS = "buyers"
 """The group that reads `orders`."""
 
@@ -20,33 +21,33 @@ SAFE = {"min.insync.replicas": "2"}
 COMPACTS = SAFE | {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0.2"}
 
 BESIDE_USERS: dict[str, Any] = {"workload": {"many": 200, "consumers": 1}}
-"""What those seeds have in common: the plain clients do less."""
+"""Options of those seeds: the plain clients do less."""
 
 NODE_BESIDE_USERS = NODE
 
 
 @dataclass
 class UserOptions:
-    """What the users do. Times in milliseconds."""
+    """Options of the users. Times in milliseconds."""
 
     partitions: int
-    """Of `orders`."""
+    """Partitions of `orders`."""
     segment_bytes: str
     records: int
-    """Then there are no more."""
+    """Number of records; then there are no more."""
     gap_ms: float
     keys: int
     producers: tuple[dict[str, Any], ...]
-    """Their settings."""
+    """Settings of the producers."""
     readers: tuple[str, ...]
     """Consumers that name their partitions: what each of them does besides polling, seeking and pausing ("" or
     "deserializes")."""
     members: tuple[str, ...]
-    """Of the group: who commits ("auto" or "own")."""
+    """Members of the group: who commits ("auto" or "own")."""
     consumer: dict[str, Any]
     group: dict[str, Any]
     cut_share: float
-    """Of the calls: so many are cut short."""
+    """Share of the calls that are cut short."""
     kill: bool
     """The whole process dies once."""
     twins: bool

@@ -1,4 +1,4 @@
-"""What the users of a run share: what was promised to them, what they draw, and whether it is time to end."""
+"""State that the users of a run share: what was promised to them, what they draw, and whether it is time to end."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from strandline.chaos.checkers.handled import Ledger
+from strandline.chaos.checkers.handled import HandledRecords
 from strandline.chaos.checkers.history import History, Partition, Poll
-from strandline.chaos.checkers.users import Shown, Stand, UserLedger
+from strandline.chaos.checkers.users import ConsumedRecord, ConsumerPosition, UserRecords
 from strandline.chaos.users.options import LATEST, ORDERS, UserOptions
 from strandline.client.polled import PolledRecords
 from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import KafkaError
 
 COMPACTED_ID = UUID(int=1)
-"""What the ledger calls `latest`, of which there is one."""
+"""Id of `latest` in the checks, of which there is one."""
 
 
 class Shared:
-    """Over all incarnations of the users' process.
+    """State over all incarnations of the users' process.
 
     Attributes:
         calm: nothing is cut short any more, nobody pauses or seeks.
@@ -40,8 +40,8 @@ class Shared:
         self.history = history
         self.now_ms = now_ms
         self.login = login
-        self.ledger = UserLedger()
-        self.latest = Ledger()
+        self.ledger = UserRecords()
+        self.latest = HandledRecords()
         self.calm = False
         self.over = False
         self.errors: Counter[str] = Counter()
@@ -49,16 +49,16 @@ class Shared:
         self.acts: Counter[str] = Counter()
         self.broken: list[BaseException] = []
         self.values = 0
-        self.stands: dict[str, Stand] = {}
-        """Of the consumers that name their partitions, and live."""
+        self.stands: dict[str, ConsumerPosition] = {}
+        """Positions of the consumers that name their partitions, and live."""
 
     def cut_share(self) -> float:
-        """Of the calls made now."""
+        """Share of the calls made now that are cut short."""
         return 0.0 if self.calm else self.options.cut_share
 
     @property
     def partitions(self) -> list[Partition]:
-        """Those of `orders`."""
+        """Partitions of `orders`."""
         return [Partition(ORDERS, number) for number in range(self.options.partitions)]
 
     def failed(self, error: BaseException) -> None:
@@ -66,7 +66,7 @@ class Shared:
         self.errors[error.code.name if isinstance(error, KafkaError) else type(error).__name__] += 1
 
     def note_poll(
-        self, who: str, records: list[Shown], generation: int, *, invoked_ms: float, subscribed: bool = False,
+        self, who: str, records: list[ConsumedRecord], generation: int, *, invoked_ms: float, subscribed: bool = False,
         final: bool = False,
     ) -> None:  # fmt: skip
         """Into the history."""
@@ -78,16 +78,16 @@ class Shared:
         self.history.poll(poll)
 
 
-def shown(record: ConsumerRecord) -> Shown:
+def shown(record: ConsumerRecord) -> ConsumedRecord:
     """A record that a call returned; its value may be deserialized."""
     value = record.value.decode() if isinstance(record.value, bytes) else (record.value or "")
     where = Partition(record.topic, record.partition)
-    return Shown(where, record.offset, record.timestamp_ms, record.key, value, tuple(record.headers))
+    return ConsumedRecord(where, record.offset, record.timestamp_ms, record.key, value, tuple(record.headers))
 
 
-def shown_columns(polled: PolledRecords) -> list[Shown]:
-    """Those of `poll_columns`, taken out of the buffers by code of our own."""
-    found: list[Shown] = []
+def shown_columns(polled: PolledRecords) -> list[ConsumedRecord]:
+    """Records of `poll_columns`, taken out of the buffers by code of our own."""
+    found: list[ConsumedRecord] = []
     for part in polled.parts:
         columns = part.columns
         offsets, times = (memoryview(one).cast("q") for one in (columns.offsets, columns.timestamps))
@@ -104,7 +104,7 @@ def shown_columns(polled: PolledRecords) -> list[Shown]:
             key = _nullable(columns.keys, columns.key_ends, columns.key_valid, row)
             value = _nullable(columns.values, columns.value_ends, columns.value_valid, row)
             where = Partition(*part.partition)
-            found.append(Shown(where, offsets[row], times[row], key, (value or b"").decode(), headers))
+            found.append(ConsumedRecord(where, offsets[row], times[row], key, (value or b"").decode(), headers))
     return found
 
 

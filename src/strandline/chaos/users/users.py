@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from strandline.chaos.checkers.history import History, Partition
-from strandline.chaos.checkers.users import Shown
+from strandline.chaos.checkers.users import ConsumedRecord
 from strandline.chaos.services.topics import shown as keyed
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.process import current_process
 from strandline.chaos.sim.threads import Threads
+from strandline.chaos.users.calls import Callers, CallMaker, Coroutines
+from strandline.chaos.users.calls import by_thread as run_by_thread
 from strandline.chaos.users.grouped import Buyer
-from strandline.chaos.users.hands import Callers, Coroutines, Hands
-from strandline.chaos.users.hands import by_thread as run_by_thread
 from strandline.chaos.users.options import BUYERS, COMPACTS, LATEST, ORDERS, SAFE, UserOptions
 from strandline.chaos.users.reading import Reader
 from strandline.chaos.users.shared import COMPACTED_ID, Shared, shown
@@ -47,7 +47,7 @@ class Users:
         self._threads: Threads | None = None
 
     def describe(self) -> str:
-        """For the timeline."""
+        """Description for the timeline."""
         options = self._options
         room = [one["buffer_memory"] for one in options.producers]
         read = [one or "plain" for one in options.readers]
@@ -99,20 +99,20 @@ class Users:
         ]
 
     async def _live(self, ports: Ports, user: Writer | Reader, *, by_thread: bool) -> None:
-        """Its calls, as coroutines, or by a thread."""
+        """Make the user's calls, as coroutines, or by a thread."""
         shared = self.shared
         writes = isinstance(user, Writer)
         self._writing += writes
         if by_thread:
             threads = self._threads_of(ports)
-            hands: Hands = Callers(threads, shared.bootstrap, shared.cut_share, shared.cut)
+            hands: CallMaker = Callers(threads, shared.bootstrap, shared.cut_share, shared.cut)
             await threads.run(lambda: run_by_thread(user.live(hands)))
         else:
             await user.live(Coroutines(ports, shared.bootstrap, shared.cut_share, shared.cut))
         self._writing -= writes
 
     def _threads_of(self, ports: Ports) -> Threads:
-        """Of this incarnation of the process."""
+        """Threads of this incarnation of the process."""
         process, loop = current_process(), asyncio.get_running_loop()
         assert process is not None
         assert isinstance(loop, SimLoop)
@@ -140,7 +140,7 @@ class Users:
                     await asyncio.sleep(0.2)
 
     async def _watch(self, ports: Ports) -> None:
-        """What is committed was given to somebody, who is done with it. Raises InvariantViolated."""
+        """Check that what is committed was given to somebody, who is done with it. Raises InvariantViolated."""
         consumer = self._consumer(ports, group_id=BUYERS, enable_auto_commit=False)
         places = [TopicPartition(*where) for where in self.shared.partitions]
         while True:
@@ -168,14 +168,14 @@ class Users:
 
     @property
     def settled(self) -> bool:
-        """All records have their answers; every reader has come to the end, and the group has committed it."""
+        """True if all records have their answers; every reader has come to the end, and the group has committed it."""
         if self._writing or not self.shared.over:
             return False
         return not self.open
 
     @property
     def open(self) -> list[str]:
-        """Who is not there yet."""
+        """Names of users who are not there yet."""
         ends = {where: self.shared.ledger.end(where) for where in self.shared.partitions}
         behind = [
             f"{name} stands at {stand.next.get(where)} of {end} in {where}"
@@ -195,7 +195,7 @@ class Users:
         self.shared.calm = self.shared.over = True
 
     def figures(self) -> dict[str, object]:
-        """How much of it was tried."""
+        """Counts of what was tried."""
         shared = self.shared
         return {
             "sent": shared.values,
@@ -220,9 +220,9 @@ class Users:
         }
         self.shared.latest.check_compacted(COMPACTED_ID, stored, {})
 
-    async def _whole(self, ports: Ports, topic: str, partitions: int) -> list[Shown]:
+    async def _whole(self, ports: Ports, topic: str, partitions: int) -> list[ConsumedRecord]:
         """All records, each checked."""
-        found: list[Shown] = []
+        found: list[ConsumedRecord] = []
         async with self._consumer(ports) as consumer:
             places = [TopicPartition(topic, number) for number in range(partitions)]
             consumer.assign(places)

@@ -11,22 +11,22 @@ from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.users import Content, Headers, check_answered, check_memory, place_of_key
 from strandline.chaos.services.topics import shown as keyed
-from strandline.chaos.users.hands import CutShort, Hands
+from strandline.chaos.users.calls import CallInterrupted, CallMaker
 from strandline.chaos.users.options import LATEST, ORDERS
 from strandline.chaos.users.shared import COMPACTED_ID, Shared
 from strandline.proto.errors import StrandlineError
 
 _BURST_MAX = 12
 _SIZES = (1, 30, 300, 2_500)
-"""Of values: up to one of these."""
+"""Sizes of values: up to one of these."""
 _NAMES = ("", "id", "id", "trace", "größe", "x" * 60)
 _LATEST_SHARE = 0.25
-"""Of the records: into the compacted topic."""
+"""Share of the records that go into the compacted topic."""
 _TOMBSTONES = 0.1
 _FORGOTTEN = 0.03
-"""Of the futures: so many are cancelled by who got them."""
+"""Share of the futures that are cancelled by who got them."""
 _TIMES_MS = (0, 0, -4_000, -500, 2_000)
-"""What a record's own time is off by."""
+"""Milliseconds by which a record's own time is off."""
 _CLOSE_S = 60.0
 
 
@@ -55,8 +55,8 @@ class Writer:
         self._alone = True
         """One task sends by it."""
 
-    async def live(self, hands: Hands) -> None:
-        """Until there are no more records to send."""
+    async def live(self, hands: CallMaker) -> None:
+        """Send until there are no more records to send."""
         number = 0
         while not self._shared.over:
             number += 1
@@ -65,7 +65,7 @@ class Writer:
             await self._use(producer, f"{self._name}-{number}", hands)
             await self._close(producer, hands)
 
-    async def _use(self, producer: Any, name: str, hands: Hands) -> None:
+    async def _use(self, producer: Any, name: str, hands: CallMaker) -> None:
         """A while, by one or two tasks: each one's records keep their order."""
         tasks = 1 if hands.unsure else hands.rng.randint(1, 2)
         self._alone = tasks == 1
@@ -77,7 +77,7 @@ class Writer:
             for one in work:
                 group.create_task(one)
 
-    async def _send_some(self, producer: Any, name: str, hands: Hands) -> None:
+    async def _send_some(self, producer: Any, name: str, hands: CallMaker) -> None:
         rng, shared = hands.rng, self._shared
         for _ in range(rng.randint(3, 20)):
             if shared.over:
@@ -94,7 +94,7 @@ class Writer:
 
     # --- sends ---
 
-    async def _send(self, producer: Any, name: str, hands: Hands) -> None:
+    async def _send(self, producer: Any, name: str, hands: CallMaker) -> None:
         rng, shared = hands.rng, self._shared
         value = self._next_value(rng, rng.choice(_SIZES))
         key = None if rng.random() < 0.2 else b"k%d" % rng.randrange(shared.options.keys)
@@ -115,7 +115,7 @@ class Writer:
         except StrandlineError as error:
             shared.failed(error)
             status = Status.FAIL  # raised before the record was queued: it can be nowhere
-        except CutShort:
+        except CallInterrupted:
             status = Status.INFO if hands.unsure else Status.FAIL
         if status is not None:
             send.status, send.completed_ms = status, shared.now_ms()
@@ -153,7 +153,7 @@ class Writer:
             send.offset = ack.offset
             shared.ledger.ack(send.partition, ack.offset, str(send.value))
 
-    async def _send_latest(self, producer: Any, hands: Hands) -> None:
+    async def _send_latest(self, producer: Any, hands: CallMaker) -> None:
         rng, shared = hands.rng, self._shared
         key = f"k{rng.randrange(shared.options.keys)}"
         value = None if rng.random() < _TOMBSTONES else self._next_value(rng, 300)
@@ -167,7 +167,7 @@ class Writer:
             )  # fmt: skip
         except StrandlineError as error:
             shared.failed(error)
-        except CutShort:
+        except CallInterrupted:
             return
         else:
             self._sent[value or f"{key} is deleted"] = future
@@ -184,28 +184,28 @@ class Writer:
 
     # --- ends ---
 
-    async def _flush(self, producer: Any, hands: Hands) -> None:
-        """What was sent before is answered, unless it took too long, or was cut short."""
+    async def _flush(self, producer: Any, hands: CallMaker) -> None:
+        """Check that what was sent before is answered, unless it took too long, or was cut short."""
         sent = dict(self._sent)
         limit_s = hands.rng.choice((None, None, 0.05, 5.0))
         try:
             await hands.call(producer.flush, limit_s)
         except StrandlineError as error:
             self._shared.failed(error)
-        except CutShort:
+        except CallInterrupted:
             pass
         else:
             self._check(sent, "flush")
             if self._alone:
                 check_memory(self._name, memory_taken(producer))
 
-    async def _close(self, producer: Any, hands: Hands) -> None:
-        """In time for everything, in no time, or cut short: then it is closed once more."""
+    async def _close(self, producer: Any, hands: CallMaker) -> None:
+        """Close in time for everything, in no time, or cut short: then it is closed once more."""
         limit_s = hands.rng.choice((_CLOSE_S, _CLOSE_S, 1.0, 0.0))
         try:
             try:
                 await hands.call(producer.close, limit_s)
-            except CutShort:
+            except CallInterrupted:
                 await hands.call(producer.close, limit_s, cut=False)
         except StrandlineError as error:
             self._shared.failed(error)

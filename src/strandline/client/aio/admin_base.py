@@ -139,7 +139,8 @@ class Operation:
         api: what it asks. The rights that it needs are those of the API (`proto.kafka.access`).
         also: APIs that it asks besides: of brokers that lack the first, or before it.
         route: whom it asks.
-        each: where the items of an answer stand: the names of the lists, the outer one first. Empty: it has none.
+        each: where the items of an answer stand: the names of the lists, the outer one first. Empty, as in a version
+            that lacks the list: it has none.
         key: the fields of an item, one for each list of `each`, that are its name. Empty: items come in the order that
             they were asked in.
         about: what an item's error names it: "topic". Empty: a key says it, and is (kind, name).
@@ -177,7 +178,7 @@ class Operation:
             return []
         found: list[tuple[Any, ...]] = [()]
         for name in self.each.split("."):
-            found = [(*outer, one) for outer in found for one in getattr((answer, *outer)[-1], name) or ()]
+            found = [(*outer, one) for outer in found for one in getattr((answer, *outer)[-1], name, None) or ()]
         if question.key is not None:
             return [(question.key(item[-1]), item[-1]) for item in found]
         if self.key:

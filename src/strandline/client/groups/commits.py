@@ -36,7 +36,8 @@ class Progress:
 
     Invariants:
     - handed >= done: a record is done only after it was handed out.
-    - `committed` is what the coordinator has acknowledged since the partition was taken up.
+    - `committed` is what the coordinator has acknowledged since the partition was taken up, or it has said nothing of
+      something that was sent since (`doubted`).
     - `_one` is the record that an iteration has handed out last, `_before` the one before it, which is done: written by
       the iterating thread alone, record by record, and so nothing but two names.
     - A tenure lasts from when a partition is taken up until it is given up. Each has a number of its own: between two
@@ -49,6 +50,7 @@ class Progress:
         self._committed: dict[TopicPartition, int] = {}
         self._own: dict[TopicPartition, None] = {}
         """Partitions of `_committed` that were committed here, not found at the coordinator."""
+        self._doubted: dict[TopicPartition, None] = {}
         self._tenures: dict[TopicPartition, int] = {}
         self._last_tenure = 0
         self._before: ConsumerRecord | None = None
@@ -157,6 +159,7 @@ class Progress:
             self._done.pop(item, None)
             self._committed.pop(item, None)
             self._own.pop(item, None)
+            self._doubted.pop(item, None)
 
     def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Numbers of the tenures of those of these partitions that are held."""
@@ -168,12 +171,22 @@ class Progress:
         done = self._done.copy()
         if before is not None:
             done[TopicPartition(before.topic, before.partition)] = _behind(before)
-        return {item: offset for item, offset in done.items() if self._committed.get(item) != offset.offset}
+        return {
+            item: offset
+            for item, offset in done.items()
+            if item in self._doubted or self._committed.get(item) != offset.offset
+        }
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that something is on its way to the coordinator, who may take it and never say so: what it had is not
+        known."""
+        self._doubted.update(dict.fromkeys(partitions))
 
     def was_committed(self, partition: TopicPartition, offset: int) -> None:
         """Note that the coordinator has this offset."""
         self._committed[partition] = offset
         self._own[partition] = None
+        self._doubted.pop(partition, None)
 
     def known_committed(self, *, found_too: bool) -> dict[TopicPartition, int]:
         """Offsets at the coordinator of the partitions that are held: committed here, or (`found_too`) found there."""
@@ -439,6 +452,7 @@ class Commits:
     ) -> None:
         coordinator, member = self._coordinator, self._member
         held = self.progress.tenures(offsets) if tenures is None else tenures
+        self.progress.doubt(held)  # rule C7/what-an-unanswered-commit-replaced-counts
         try:
             committed = await coordinator.retrying(partial(self._commit_as, identity, offsets, held), timeout_ms)
         except KafkaError as error:

@@ -260,7 +260,7 @@ class _SchemaApi:
 
 
 def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:
-    """Whether the error stands anywhere in the message, as it is written."""
+    """True if the error stands anywhere in the message, as it is written."""
     return _holds(written.decode(bytes(written.encode({"throttle_time": 0, **message}))), error)
 
 

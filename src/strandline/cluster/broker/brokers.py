@@ -41,7 +41,7 @@ class DescribedBroker(NamedTuple):
 
 
 class Brokers:
-    """What the image says of brokers, and what this broker has seen of leaders since."""
+    """Brokers as the image has them, and what this broker has seen of leaders since."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Brokers:
         self._fenced_since: dict[NodeId, float] = {}
 
     def endpoint_of(self, node_id: int, listener: str) -> Endpoint | None:
-        """Where clients of a listener reach a live broker, or None."""
+        """Endpoint at which clients of a listener reach a live broker; None: there is none."""
         broker = self._image().brokers.get(NodeId(node_id))
         return None if broker is None or broker.fenced else broker.listeners.get(listener)
 
@@ -93,7 +93,7 @@ class Brokers:
         return self._replicas.lost_leaders(DOUBT_MS)
 
     def controller_id(self, context: RequestContext) -> NodeId:
-        """Where clients should send admin requests.
+        """Node id of the broker to which clients should send admin requests.
 
         Every broker passes them on, so any live one will do (as with Kafka's KRaft); the quorum's leader saves a hop
         where it is a broker too. While all are fenced, during a start, it is this one, which answers after all:

@@ -21,7 +21,7 @@ from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
 from strandline.cluster.broker.request import Exchange, Gate, Peer, RequestContext
-from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.sasl import ListenerSasl
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
@@ -69,7 +69,7 @@ class Listener(Protocol):
     stats: ListenerStats
     notes: Notes
     tls: ListenerTls | None
-    sasl: SaslDoor | None
+    sasl: ListenerSasl | None
 
     @property
     def quotas(self) -> ClientQuotas | None:
@@ -133,12 +133,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def has_turn(self) -> bool:
-        """Its request may grow beyond the memory budget's limit, and others wait until it is finished."""
+        """True if its request may grow beyond the memory budget's limit, and others wait until it is finished."""
         return self.listener.memory.turn is self._in
 
     @property
     def to_blame(self) -> bool:
-        """It holds memory that only its peer can free, by sending the rest of a request or by taking answers."""
+        """True if it holds memory that only its peer frees, by sending the rest of a request or by taking answers."""
         return self.unsent_bytes > 0 or (self._in.charged_bytes > 0 and not self.waiting)
 
     @property
@@ -153,12 +153,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """Nothing is being received, answered or sent."""
+        """True if nothing is being received, answered or sent."""
         return not self._exchanges and self._in.start == self._in.end and self.unsent_bytes == 0
 
     @property
     def unsent_bytes(self) -> int:
-        """What the transport has not been able to send yet."""
+        """Bytes that the transport has not been able to send yet."""
         transport = self._transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
@@ -242,7 +242,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._read_or_pause()
 
     def _has_work(self) -> bool:
-        """There is a whole frame, or what may be no frame at all: a stranger's, and what only some APIs take."""
+        """True if there is a whole frame, or what may be none at all: a stranger's, and what only some APIs take."""
         size = self._frame_bytes()
         most = 0 if self.peer.is_stranger else self.listener.config.small_request_bytes_max
         return size > 0 and (size <= self._in.end - self._in.start or size > most)
@@ -257,7 +257,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._answer_frames()
 
     def _answer_frames(self) -> None:
-        """As long as nothing speaks against it."""
+        """Take and answer frames as long as nothing speaks against it."""
         loop_time = self.listener.loop_time
         began_ms = loop_time.begin(self.peer)
         self._processing = True
@@ -514,7 +514,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return api is not None and api.large_answer
 
     def _wake(self) -> None:
-        """There is room for answers again; many may have waited for it, each with requests for much."""
+        """Go on, for there is room for answers again; many may have waited for it, each with requests for much."""
         if not self._awaits_turn:
             self._await_turn()
 
@@ -562,7 +562,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def identity(self) -> dict[str, Any]:
-        """Who the peer is, for log lines."""
+        """Peer of the connection, for log lines."""
         peer = self.peer
         return {
             "client": f"{peer.host}:{self.port}",

@@ -13,7 +13,7 @@ from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
-from strandline.cluster.broker.sasl import SESSION_OVER, SaslDoor
+from strandline.cluster.broker.sasl import SESSION_OVER, ListenerSasl
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.ids import Endpoint, bound_as
@@ -36,7 +36,7 @@ CLOSE_GRACE_MS = 2000
 
 
 class _Seen:
-    """What the last sweep saw of a connection."""
+    """State of a connection at the last sweep."""
 
     __slots__ = ("bytes_moved", "bytes_per_s", "counted", "since_ms", "slow_since_ms", "unsent_bytes")
 
@@ -68,7 +68,7 @@ class KafkaListener:
         endpoint: Endpoint,
         config: ListenerConfig | None = None,
         tls: ListenerTls | None = None,
-        sasl: SaslDoor | None = None,
+        sasl: ListenerSasl | None = None,
     ) -> None:
         self.memory = broker.memory
         self.loop_time = broker.loop_time
@@ -92,12 +92,12 @@ class KafkaListener:
 
     @property
     def quotas(self) -> ClientQuotas | None:
-        """What clients may take of the broker; None while no quota is set."""
+        """Quotas of clients; None while none is set."""
         return self._broker.quotas
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is bound, once it is started."""
+        """Address to which the listener is bound, once it is started."""
         if self._server is None or not self._server.sockets:
             return self._wanted
         return bound_as(self._wanted, self._server.sockets[0].getsockname())
@@ -263,9 +263,8 @@ class KafkaListener:
                 connection.abort()
 
     def _stalled(self, now_ms: float) -> list[KafkaConnection]:
-        """Who holds memory and does not move, and who makes others wait for their turn with a request that drips in.
-
-        Who waits for memory itself is not to blame.
+        """Connections that hold memory and do not move, and those that make others wait for their turn with a request
+        that drips in. A connection that waits for memory itself is not to blame.
         """
         number, since_ms = self._turn_seen
         if self.memory.turns != number:

@@ -44,7 +44,7 @@ Call = Callable[[], None]
 
 
 class Peer(Protocol):
-    """Who takes the time: `strandline.cluster.broker.request.Peer`, or a connection in a handshake of TLS.
+    """Taker of time: `strandline.cluster.broker.request.Peer`, or a connection in a handshake of TLS.
 
     Attributes:
         is_stranger: it has not proven yet who it is.
@@ -61,7 +61,7 @@ class Peer(Protocol):
 
 
 class _Order:
-    """Who of many waits, and who of these had the least time.
+    """Order of those that wait, by the time that they had: the least first.
 
     Invariants: whoever begins to wait has had at least as much as the one that was served last, so that nobody saves
     time up and then keeps all others waiting.
@@ -78,14 +78,14 @@ class _Order:
         return bool(self._waiting)
 
     def begin(self, key: str) -> None:
-        """It waits; fine if it does already."""
+        """Let a key wait; fine if it does already."""
         if key not in self._waiting:
             self._waiting.add(key)
             self._used_ms[key] = max(self._used_ms.get(key, 0.0), self._floor_ms)
             self._push(key)
 
     def end(self, key: str) -> None:
-        """It waits for nothing more."""
+        """Let a key wait no more."""
         self._waiting.discard(key)
         if len(self._used_ms) > KEYS_MAX + 2 * len(self._waiting):
             self._used_ms = {key: self._used_ms[key] for key in sorted(self._waiting)}
@@ -100,7 +100,7 @@ class _Order:
             heappop(self._heap)
 
     def charge(self, key: str, took_ms: float) -> None:
-        """It was served for so long."""
+        """Count that a key was served for `took_ms`."""
         # rule A26/turns-by-number
         self._used_ms[key] = self._used_ms.get(key, self._floor_ms) + max(took_ms, _LEAST_MS)
         if key in self._waiting:
@@ -111,7 +111,7 @@ class _Order:
 
 
 class _Waiting:
-    """What waits for a turn, by principal and by address."""
+    """Calls that wait for a turn, by principal and by address."""
 
     def __init__(self) -> None:
         self._principals = _Order()
@@ -132,7 +132,7 @@ class _Waiting:
         self._principals.begin(principal)
 
     def take(self) -> tuple[str, str, Call]:
-        """Whose turn it is; it waits no more."""
+        """Take the key whose turn it is; it waits no more."""
         principal = self._principals.least()
         address = self._addresses[principal].least()
         call = next(iter(self._calls[principal, address]))
@@ -165,7 +165,7 @@ class _Waiting:
 
 
 class _Share:
-    """Of one turn, for the known or for strangers."""
+    """Share of one turn, for the known or for strangers."""
 
     __slots__ = ("budget_ms", "gap_ms", "is_due", "last_ms", "pause_ms", "spent_ms", "waiting")
 
@@ -180,7 +180,7 @@ class _Share:
 
 
 class LoopTime:
-    """What clients have taken of this turn of the loop, and who waits for a next one.
+    """Time that clients have taken of this turn of the loop, and those that wait for a next one.
 
     Invariants:
         * in one turn clients are served until `TURN_MS` are over, strangers until `STRANGERS_MS` are: at most one
@@ -196,18 +196,18 @@ class LoopTime:
         """How often somebody had to wait for a turn."""
 
     def admits(self, peer: Peer) -> bool:
-        """Whether work for it may be done now; else it has to wait."""
+        """True if work for the peer may be done now; else it has to wait."""
         share = self._share(peer)
         return share.spent_ms < share.budget_ms and not share.waiting  # rule A26/clients-have-all-of-the-loop
 
     def slice_ms(self, peer: Peer) -> float:
-        """How long it may go on, now that it has its turn."""
+        """Milliseconds for which the peer may go on, now that it has its turn."""
         share = self._share(peer)
         left_ms = share.budget_ms - share.spent_ms
         return min(SLICE_MS, left_ms) if share.waiting else left_ms
 
     def begin(self, peer: Peer) -> float:
-        """It is served from now on; returns what `end` needs.
+        """Note that the peer is served from now on; returns what `end` needs.
 
         Where nobody was served for as long as a turn takes, everything else had its time: a new turn has begun.
         """
@@ -233,7 +233,7 @@ class LoopTime:
             self._end_turn(share)
 
     def forget(self, call: Call) -> None:
-        """It waits no more; fine if it does not."""
+        """Let a call wait no more; fine if it does not."""
         self._known.waiting.forget(call)
         self._strangers.waiting.forget(call)
 

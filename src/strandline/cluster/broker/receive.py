@@ -44,11 +44,11 @@ class ReceiveBuffer:
 
     @property
     def charged_bytes(self) -> int:
-        """What of the memory budget it holds."""
+        """Bytes of the memory budget that the buffer holds."""
         return self._charged
 
     def room(self) -> memoryview:
-        """Where to receive more, after `make_room` has said yes; never empty."""
+        """Part of the buffer in which to receive more, after `make_room` has said yes; never empty."""
         if self.end == len(self.view):
             self._resize(max(START_BYTES, 2 * len(self.view)))
         return self.view[self.end :]
@@ -145,7 +145,7 @@ TLS_ON_PLAINTEXT = (
 
 
 def describe_foreign(start: memoryview) -> str:
-    """What speaks there, by the first bytes of what should be a frame; "" if they tell nothing."""
+    """Name of the protocol spoken there, by the first bytes of what should be a frame; "" if they tell nothing."""
     spoken = foreign_protocol(bytes(start[:4]))
     if spoken is Foreign.HTTP_REQUEST:
         line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")

@@ -20,7 +20,7 @@ the audit."""
 
 
 def topic_name_fault(name: str) -> str:
-    """Why a name cannot be a topic's, as a sentence, or "" if it can."""
+    """Reason a name cannot be a topic's, as a sentence, or ""."""
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -29,7 +29,7 @@ def topic_name_fault(name: str) -> str:
 
 
 def create_command(name: str) -> str:
-    """What to type to make a topic exist."""
+    """Command to type that creates a topic."""
     return f"strandline topic create {name}"
 
 
@@ -75,7 +75,7 @@ def find_allowed_topic(
 
 
 def may_see(authorizer: Authorizer, context: RequestContext, name: str) -> bool:
-    """Whether the principal may know that there is a topic of this name."""
+    """True if the principal may know that there is a topic of this name."""
     return allowed(authorizer, context, Operation.DESCRIBE, topic(name), noted=False)
 
 
@@ -101,7 +101,7 @@ def describe_topic(
 
 
 class OffsetAccess:
-    """What a request about a group's offsets may touch, by the newest image and the authorizer."""
+    """Topics that a request about a group's offsets may touch, by the newest image and the authorizer."""
 
     def __init__(self, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._image = image

@@ -64,7 +64,7 @@ class Connection(Protocol):
         """The peer, for log lines."""
 
 
-class SaslDoor:
+class ListenerSasl:
     """The SASL of one listener.
 
     Attributes:
@@ -140,12 +140,12 @@ class SaslDoor:
 class SaslGate:
     """Of one connection."""
 
-    __slots__ = ("_door", "_requests", "session")
+    __slots__ = ("_requests", "_sasl", "session")
 
-    def __init__(self, door: SaslDoor) -> None:
-        self._door = door
+    def __init__(self, sasl: ListenerSasl) -> None:
+        self._sasl = sasl
         self._requests = 0
-        self.session = SaslSession(door.mechanisms)
+        self.session = SaslSession(sasl.mechanisms)
 
     @property
     def is_open(self) -> bool:
@@ -155,7 +155,7 @@ class SaslGate:
     @property
     def frame_bytes_max(self) -> int:
         """Of a frame while it is not open."""
-        return self._door.settings.frame_bytes_max
+        return self._sasl.settings.frame_bytes_max
 
     def counts_too_many(self, connection: Connection) -> bool:
         """Another frame has come before the authentication. One too many is not answered, and the connection ends as
@@ -163,7 +163,7 @@ class SaslGate:
         self._requests += 1
         if self._requests <= REQUESTS_BEFORE_MAX:  # rule A26/any-number-of-requests-before-the-login
             return False
-        delay_s = self._door.settings.failure_delay_ms / 1000
+        delay_s = self._sasl.settings.failure_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay_s, connection.refuse, TOO_MANY_BEFORE)
         return True
 
@@ -182,8 +182,8 @@ class SaslGate:
                     f"{name} before the authentication: this listener speaks SASL; the client should use "
                     "security.protocol=SASL_PLAINTEXT, or SASL_SSL where it speaks TLS"
                 )
-        elif key not in _BEFORE and session.is_over(self._door.clock.monotonic_ms()):
-            self._door.counts.expired_connections_killed += 1
+        elif key not in _BEFORE and session.is_over(self._sasl.clock.monotonic_ms()):
+            self._sasl.counts.expired_connections_killed += 1
             raise ProtocolError(SESSION_OVER)
 
     def handshake(self, exchange: Exchange, mechanism: str) -> None:
@@ -194,22 +194,22 @@ class SaslGate:
     def authenticate(self, exchange: Exchange, token: bytes, *, raw: bool = False) -> None:
         """Answer SaslAuthenticate, or a token without a header (`raw`)."""
         again = self.session.user is not None
-        outcome = self.session.authenticate(token, self._door.clock.monotonic_ms())
+        outcome = self.session.authenticate(token, self._sasl.clock.monotonic_ms())
         if outcome.proven:
             self._proven(exchange, outcome, again=again)
         self._answer(exchange, outcome, raw=raw)
 
     def _proven(self, exchange: Exchange, outcome: Outcome, *, again: bool) -> None:
-        peer, door = exchange.context.peer, self._door
+        peer, sasl = exchange.context.peer, self._sasl
         peer.principal = f"User:{outcome.user}"
         peer.is_stranger = False
         if again:
-            door.counts.successful_reauthentication += 1
+            sasl.counts.successful_reauthentication += 1
         else:
-            door.counts.successful_authentication += 1
-            door.left(exchange.connection)
-        door.audit(exchange.context, self.session.mechanism, outcome.user, outcome.code)
-        door.notes.info(
+            sasl.counts.successful_authentication += 1
+            sasl.left(exchange.connection)
+        sasl.audit(exchange.context, self.session.mechanism, outcome.user, outcome.code)
+        sasl.notes.info(
             "a client authenticated anew" if again else "a client authenticated",
             self.session.mechanism,
             mechanism=self.session.mechanism,
@@ -221,14 +221,14 @@ class SaslGate:
         if outcome.code is ErrorCode.NONE:
             exchange.respond_as_is(pieces) if raw else exchange.respond(pieces)
             return
-        door, connection = self._door, exchange.connection
+        sasl, connection = self._sasl, exchange.connection
         if self.session.user is None:
-            door.counts.failed_authentication += 1
+            sasl.counts.failed_authentication += 1
         else:
-            door.counts.failed_reauthentication += 1
+            sasl.counts.failed_reauthentication += 1
         shown = outcome.user[:USER_CHARS_SHOWN]
-        door.audit(exchange.context, self.session.mechanism, shown, outcome.code)
-        door.notes.warn(
+        sasl.audit(exchange.context, self.session.mechanism, shown, outcome.code)
+        sasl.notes.warn(
             "a client failed to authenticate",
             self.session.mechanism,
             mechanism=self.session.mechanism,
@@ -238,7 +238,7 @@ class SaslGate:
         )
 
         async def later() -> None:
-            await asyncio.sleep(door.settings.failure_delay_ms / 1000)  # rule A19/failure-is-answered-at-once
+            await asyncio.sleep(sasl.settings.failure_delay_ms / 1000)  # rule A19/failure-is-answered-at-once
             if raw:
                 exchange.respond_nothing()  # the protocol has no word for it: the connection just ends
             else:
@@ -251,7 +251,7 @@ class SaslGate:
         if raw:
             return [INT32.pack(len(outcome.token)), outcome.token]
         if exchange.context.api == Api.SASL_HANDSHAKE.title:
-            return [handshake_answer(exchange.context.version, outcome.code, self._door.settings.mechanisms)]
+            return [handshake_answer(exchange.context.version, outcome.code, self._sasl.settings.mechanisms)]
         return [authenticate_answer(exchange.context.version, outcome)]
 
 

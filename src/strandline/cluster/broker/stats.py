@@ -22,7 +22,7 @@ _SERVED = frozenset((row.api.title, version) for row in APIS.values() for versio
 
 
 class ApiTimes:
-    """How often an API was answered and how long that took, from the whole frame to the answer.
+    """Answers of an API: their number, and how long each took from the whole frame to the answer.
 
     Attributes:
         counts: answers in each bucket of `TIME_BOUNDS_MS`, and above.

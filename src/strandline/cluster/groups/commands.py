@@ -1,4 +1,4 @@
-"""What a group shard is asked, and what it answers. Errors that concern a whole command come as KafkaError."""
+"""Commands of a group shard, and their answers. Errors that concern a whole command come as KafkaError."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class DeleteGroup(NamedTuple):
 
 
 class ForgetTopics(NamedTuple):
-    """These topics were deleted: nobody needs their offsets any more. Those of topics that were made anew since stay.
-    Answered with None."""
+    """Command: these topics were deleted, so nobody needs their offsets any more. Those of topics that were made
+    anew since stay. Answered with None."""
 
     topics: tuple[str, ...]

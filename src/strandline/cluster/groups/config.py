@@ -32,8 +32,8 @@ More are refused with an error that their clients retry."""
 
 
 class MigrationPolicy(Enum):
-    """Which way groups with members may move between the protocols, in Kafka's words: `up` from the classic protocol to
-    the consumer protocol, `down` back. Empty groups move both ways whatever it says."""
+    """Direction in which groups with members may move between the protocols, in Kafka's words: `up` from the classic
+    protocol to the consumer protocol, `down` back. Empty groups move both ways whatever it says."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -60,7 +60,7 @@ def _policy(name: str, text: str) -> MigrationPolicy:
 
 
 class GroupConfig(Settings, scope=Scope.NODE):
-    """What a node's file says of groups: who may be a member, how long what is remembered."""
+    """Settings of groups in a node's file: who may be a member, how long what is remembered."""
 
     min_session_timeout_ms = milliseconds(
         "group.min.session.timeout.ms",

@@ -1,4 +1,4 @@
-"""What the parts of a group shard share: its groups and offsets, its deadlines, where effects go; and what is counted,
+"""State that the parts of a group shard share: its groups and offsets, its deadlines, where effects go; and counters
 over all shards and their lives.
 """
 
@@ -19,10 +19,12 @@ from strandline.proto.ports import Rng
 
 
 class ShardContext:
-    """Attributes:
-    groups: classic groups, and those that only keep offsets, by group id.
-    consumer_groups: groups of the consumer protocol; no id is in both.
-    offsets: group id -> topic -> partition -> committed offset.
+    """State that one shard's parts share.
+
+    Attributes:
+        groups: classic groups, and those that only keep offsets, by group id.
+        consumer_groups: groups of the consumer protocol; no id is in both.
+        offsets: group id -> topic -> partition -> committed offset.
     """
 
     __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "rng", "timers")
@@ -49,17 +51,17 @@ class ShardContext:
         return str(UUID(int=self.rng.getrandbits(128), version=4))
 
     def new_member_id(self, prefix: str) -> str:
-        """Client id or instance id, and what no other member ever had."""
+        """New member id: client id or instance id, and what no other member ever had."""
         return f"{prefix}-{self.new_id()}"
 
     def has_room_for_a_group(self) -> bool:
-        """There are not too many groups of which nothing is stored."""
+        """True unless there are too many groups of which nothing is stored."""
         if len(self.groups) < UNSTORED_GROUPS_MAX:
             return True
         return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
 
     def forget_if_unused(self, group: Group) -> None:
-        """A group that was only thought of: nothing of it was ever stored, and nobody is in it."""
+        """Forget a group of which nothing was ever stored, and in which nobody is."""
         if not group.stored and not group.size and group.group_id not in self.offsets:
             self.groups.pop(group.group_id, None)
 
@@ -82,7 +84,7 @@ def client_error(error: ErrorCode) -> ErrorCode:
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Since the process began.
+    """Counters since the process began.
 
     Attributes:
         offset_commits: offsets that were written; expired and deleted ones were taken back.

@@ -28,7 +28,7 @@ from strandline.proto.ports import Clock, Rng
 from strandline.replica.manager import ReplicaManager
 
 NEWS_MS = 20.0
-"""How often is looked whether the metadata have what is waited for."""
+"""Milliseconds between two looks whether the metadata have what is waited for."""
 
 CREATED_MS_MAX = 3_000.0
 """A topic that was created is known here after so long, or the client asks again."""
@@ -36,8 +36,9 @@ CREATED_MS_MAX = 3_000.0
 CREATE_TIMEOUT_MS = 5_000.0
 
 NAMED_MS_MAX = 1_000.0
-"""Who asks was told by some broker that this one coordinates. What made it so is known here after so long, or the
-client looks for the coordinator again."""
+"""Milliseconds that a client waits which some broker sent here: what made this broker the coordinator is known by
+then, or the client looks for the coordinator again. What made it so is known here after so long, or the client looks
+for the coordinator again."""
 
 
 class GroupCoordinator:
@@ -142,7 +143,7 @@ class GroupCoordinator:
 
 
 def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
-    """Topics were created, or have more partitions; elections change nothing for a group."""
+    """True if topics were created, or have more partitions; elections change nothing for a group."""
     if delta.created_topics:
         return True
     before = delta.base.topic_by_id

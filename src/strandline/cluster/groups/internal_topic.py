@@ -20,13 +20,13 @@ from strandline.proto.tasks import shared
 log = structlog.get_logger("strandline.coordinator")
 
 SETTLE_MS = 3_000.0
-"""So long after its own start a broker waits for others before it creates the topic with fewer copies than it should
-have: they are starting too, most likely."""
+"""Milliseconds after its own start that a broker waits for others before it creates the topic with fewer copies than
+it should have: they are starting too, most likely."""
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicConfig:
-    """How the topic is made, when it is.
+    """Settings of an internal topic when it is made.
 
     Attributes:
         partitions: how many; 0: as many as brokers are registered.

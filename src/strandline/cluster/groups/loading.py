@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from strandline.cluster.groups.machine import Shard
-from strandline.log.batch import iter_batches
-from strandline.log.records import decode_records
+from strandline.log.batch import decode_records, iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition

@@ -1,4 +1,4 @@
-"""What a shard of a coordinator is: a pure machine, commands in, writes and replies out.
+"""Interface of a coordinator's shard: a pure machine, commands in, writes and replies out.
 
 A shard never changes what is durable by itself. It asks for a `Write`; the runtime appends it to the shard's partition
 and, once it stands in the log, calls `replay` with each record: at run time exactly as when the partition is loaded, so
@@ -19,7 +19,7 @@ from strandline.proto.kafka.keyed_record import Record
 
 
 class WriteOutcome(NamedTuple):
-    """How a write ended.
+    """Result of a write.
 
     Attributes:
         error: NONE once it is committed, else the error for the client.
@@ -64,7 +64,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Effects:
-    """What a step of a shard wants done: the writes in their order, then the replies."""
+    """Effects of a step of a shard: the writes in their order, then the replies."""
 
     writes: list[Write] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Outbox:
         self._effects = Effects()
 
     def write(self, records: tuple[Record, ...], then: Then, *, replay: bool = True) -> None:
-        """Append records, then go on."""
+        """Order records to be appended; `then` is called with the outcome."""
         self._effects.writes.append(Write(records, then, replay))
 
     def reply(self, to: Any, answer: Any, *, after_writes: bool = False) -> None:
@@ -88,7 +88,7 @@ class Outbox:
             self._effects.replies.append(Reply(to, answer, after_writes))
 
     def take(self) -> Effects:
-        """What came together, and begin anew."""
+        """Return the effects collected so far, and begin anew."""
         effects, self._effects = self._effects, Effects()
         return effects
 
@@ -97,20 +97,20 @@ class Shard(Protocol):
     """One partition's state. The runtime calls it on one event loop, never twice at once."""
 
     def replay(self, record: Record) -> None:
-        """A record that stands in the log. Raises ProtocolError when it does not parse."""
+        """Take in a record that stands in the log. Raises ProtocolError when it does not parse."""
 
     def loaded(self, now: Now) -> Effects:
-        """Every record of the log was replayed: begin to serve."""
+        """Begin to serve: every record of the log was replayed."""
 
     def handle(self, command: Any, to: Any, now: Now) -> Effects:
-        """One command. Its reply goes to `to`, in this step or a later one."""
+        """Handle one command. Its reply goes to `to`, in this step or a later one."""
 
     def ended(self, write: Write, outcome: WriteOutcome, now: Now) -> Effects:
-        """A write ended: go on with what waited for it."""
+        """Go on with what waited for a write, which has ended."""
 
     def tick(self, now: Now) -> Effects:
-        """Deadlines may have passed."""
+        """Take in that deadlines may have passed."""
 
     @property
     def next_deadline_ms(self) -> float | None:
-        """By the monotonic clock: `tick` has nothing to do before."""
+        """Time before which `tick` has nothing to do, by the monotonic clock in milliseconds."""

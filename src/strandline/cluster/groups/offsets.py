@@ -26,7 +26,7 @@ from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.marks import mark
 
 RECORDS_PER_WRITE = 1000
-"""Of what is forgotten, so much goes into one batch."""
+"""Tombstones in one batch at most, when offsets are forgotten."""
 
 
 class OffsetStore:
@@ -138,8 +138,8 @@ class OffsetStore:
     # Fetch
 
     def fetch(self, command: FetchOffsets, to: object) -> None:
-        """What is committed; unknown groups have nothing. Raises KafkaError for a member of the consumer protocol that
-        is none, or not at the epoch that it says."""
+        """Answer with the committed offsets; unknown groups have none. Raises KafkaError for a member of the
+        consumer protocol that is none, or not at the epoch that it says."""
         consumer_group = self._context.consumer_groups.get(command.group_id)
         if consumer_group is not None and command.member_id and not (consumer_group.is_empty and command.epoch < 0):
             consumer_group.check_epoch(command.member_id, command.epoch)
@@ -163,7 +163,7 @@ class OffsetStore:
         return None if value is None or self._is_of_another(topic, value) else value
 
     def _is_of_another(self, topic: str, value: OffsetValue) -> bool:
-        """The name has gone to another topic since."""
+        """True if the name has gone to another topic since."""
         living = self._image().topics.get(topic)
         return living is not None and value.topic_id is not None and value.topic_id != living.topic_id
 
@@ -290,7 +290,7 @@ class OffsetStore:
             self._expire_consumer_group(consumer_group, now)
 
     def _expire_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
-        """By the time of the commit, where nobody reads the topic any more."""
+        """Expire offsets by the time of their commit, where nobody reads the topic any more."""
         read = self._consumer_protocol.subscribed(group)
         offsets = self._context.offsets.get(group.group_id, {})
         expired = [
@@ -307,7 +307,7 @@ class OffsetStore:
         self._write_in_pieces(records)
 
     def _ends_ms(self, value: OffsetValue, since_ms: int) -> int:
-        """From when on an offset may be forgotten that nobody has used since."""
+        """Time from which an offset may be forgotten that nobody has used since."""
         return since_ms + self._context.config.offsets_retention_ms if value.expire_ms == NEVER else value.expire_ms
 
     def _expired(self, group: Group, now: Now) -> Iterator[OffsetKey]:

@@ -1,4 +1,4 @@
-"""Which partition of its internal topic a key belongs to: Kafka's own choice, so that tools agree."""
+"""The partition of its internal topic that a key belongs to: Kafka's own choice, so that tools agree."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from strandline.cluster.groups.machine import (
 )
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -171,7 +171,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._look(partition)
 
     def on_hosted(self, tp: TopicPartition) -> None:
-        """See `ReplicaManager.on_hosted`."""
+        """Hear of a partition that is hosted now (`ReplicaManager.on_hosted`)."""
         if tp.topic == self.topic:
             self._look(tp.partition)
 
@@ -278,14 +278,14 @@ class CoordinatorRuntime(Generic[S]):
             hosted.waiting.pop(future, None)
 
     def knows(self, partition: int) -> bool:
-        """It is, or will be, hosted here: nobody has to wait for the news. Of a partition that is not led here, who
-        asks may have heard of an election that this broker has not heard of yet."""
+        """True if the partition is, or will be, hosted here, so that nobody has to wait for metadata. Of a partition
+        that is not led here, who asks may have heard of an election that this broker has not heard of yet."""
         waits = self._replicas.waits_for_log(TopicPartition(self.topic, partition))
         return self._closed or partition in self._hosted or waits
 
     def gave_up(self, partition: int) -> bool:
-        """This broker has led it since its start, and leads it no more, as far as it has heard: who asks comes late,
-        most likely, or has heard of a second election."""
+        """True if this broker has led the partition since its start, and leads it no more, as far as it has heard:
+        the request comes late, most likely, or its client has heard of a second election."""
         return partition in self._given_up
 
     def serving(self, partition: int) -> Hosted[S]:
@@ -379,7 +379,7 @@ class CoordinatorRuntime(Generic[S]):
             self._carry_out(hosted, hosted.shard.ended(write, outcome, now))
         else:
             hosted.pending[pending] = None
-            pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending)
+            pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending.expire)
 
     def _look_anew_after(self, hosted: Hosted[S], error: ErrorCode) -> None:
         """A disk that fails ends a leadership before the controller says so."""
@@ -387,7 +387,7 @@ class CoordinatorRuntime(Generic[S]):
             asyncio.get_running_loop().call_soon(self._look, hosted.partition)
 
     def _write_ended(self, pending: _Pending, outcome: Append) -> None:
-        """Called from within the replicas: go on in the next turn of the loop."""
+        """End a write in the next turn of the loop: the call comes from within the replicas."""
         self._ended.append((pending, outcome))
         if not self._draining:
             self._draining = True

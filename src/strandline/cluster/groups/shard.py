@@ -54,7 +54,7 @@ CLASSIC = "classic"
 """Kafka's word for the type of group whose members assign among themselves."""
 
 CONSUMER = "consumer"
-"""And for the one whose coordinator assigns."""
+"""Protocol of groups whose coordinator assigns."""
 
 _EXPIRE = "expire"
 
@@ -207,7 +207,7 @@ class GroupShard:
 
     @property
     def consumer_groups(self) -> dict[str, ConsumerGroup]:
-        """Those of the consumer protocol, for metrics and tests."""
+        """Groups of the consumer protocol, for metrics and tests."""
         return self._context.consumer_groups
 
     def offsets(self) -> Iterator[tuple[str, str, int, int]]:

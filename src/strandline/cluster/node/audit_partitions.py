@@ -1,4 +1,5 @@
-"""Where a broker's lines of the audit go: a partition of `__audit` that it leads, or one that another broker leads.
+"""Destination of a broker's lines of the audit: a partition of `__audit` that it leads, or one that another broker
+leads.
 
 A broker that leads no partition (it has just come back, it came after the topic was made, it is about to stop) gives
 its lines to a leader, by a call between nodes: so they do not wait in memory for an election that may never come.
@@ -25,7 +26,7 @@ from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import ACKS_ALL
 
 CALL_MS = 10_000.0
-"""How long a leader may take until every replica in sync has what it was given."""
+"""Milliseconds that a leader may take until every replica in sync has what it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class Appends(Protocol):
     """The replicas, as far as they are needed here."""
 
     def append(self, tp: TopicPartition, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
-        """See `ReplicaManager.append`."""
+        """Append as `ReplicaManager.append` does."""
 
 
 class EnsuresTopic(Protocol):
-    """What makes the topic where there is none (`InternalTopic`)."""
+    """Part that makes the topic where there is none (`InternalTopic`)."""
 
     async def ensure(self) -> None:
         """Return once it exists. Raises KafkaError."""
@@ -155,7 +156,7 @@ class AuditPartitions:
     # Lines of other brokers
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """What the node's internal listener has to serve."""
+        """Handlers that the node's internal listener has to serve."""
         return {APPEND_AUDIT.path: handler(APPEND_AUDIT, self._take)}
 
     async def _take(self, request: AppendAuditRequest) -> AppendAuditReply:

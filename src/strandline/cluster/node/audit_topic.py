@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from strandline.cluster.node.audit_partitions import AppendAuditReply
-from strandline.log.records import RecordBatchBuilder
+from strandline.log.batch import RecordBatchBuilder
 from strandline.proto.audit import BROKER_HEADER, audit_line
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
@@ -25,13 +25,16 @@ from strandline.proto.tasks import spawn
 log = structlog.get_logger("strandline.audit")
 
 LINES_MAX, BYTES_MAX = 10_000, 4 * 1024**2
-"""Of lines that wait and are no changes; more are dropped. At 400 bytes a line the two are about the same."""
+"""Lines and bytes of waiting lines that are no changes, at most; more are dropped. At 400 bytes a line the two are
+about the same."""
 
 CHANGES_BYTES_MAX = 16 * 1024**2
-"""Of lines that wait and are changes: room that no other line takes, for those of the largest requests."""
+"""Bytes of waiting lines that are changes, at most: room that no other line takes, for those of the largest
+requests."""
 
 BATCH_LINES_MAX, BATCH_BYTES_MAX = 500, 256 * 1024
-"""Of one batch: made in the event loop, so it has to be small; and below any max.message.bytes that serves."""
+"""Lines and bytes of one batch at most: it is made in the event loop, so it has to be small; and below any
+max.message.bytes that serves."""
 
 PAUSE_MS = (100.0, 1_000.0)
 """First and longest pause between attempts."""
@@ -46,7 +49,7 @@ STOPPED = "the broker stopped before the topic had them"
 
 
 class AppendsBatches(Protocol):
-    """Where batches go (`AuditPartitions`)."""
+    """Destination of batches (`AuditPartitions`)."""
 
     async def append(self, batch: bytearray) -> AppendAuditReply:
         """Append one."""
@@ -65,7 +68,7 @@ class _Line(NamedTuple):
 
 
 class _Room:
-    """What the waiting lines of one kind take."""
+    """Room that the waiting lines of one kind take."""
 
     def __init__(self) -> None:
         self.lines = self.bytes = 0
@@ -246,7 +249,7 @@ class _Teller:
         self._timer: asyncio.TimerHandle | None = None
 
     def tell(self, lines: int, why: str) -> None:
-        """So many more were dropped."""
+        """Count `lines` more that were dropped."""
         self._untold += lines
         self._why = why
         if self._timer is None:

@@ -74,7 +74,7 @@ class AuditFile(RotatingFileHandler):
         self.emit(logging.LogRecord("strandline.audit", logging.INFO, "", 0, line, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Called by `emit` where a line could not be written."""
+        """Count a line that could not be written; `emit` calls this."""
         self.dropped += 1
         self._untold += 1
         now_ms = self._clock.monotonic_ms()
@@ -89,16 +89,19 @@ def _for_the_user(path: str, flags: int) -> int:
 
 
 RETENTION_MS = 7 * 24 * 3600 * 1000
-"""Of the topic, when it is made here; an operator who wants another alters it, or makes the topic first."""
+"""Retention of the topic, in milliseconds, when it is made here; an operator who wants another alters it, or makes
+the topic first."""
 
 SEGMENT_MS = 24 * 3600 * 1000
-"""Of the topic: whole segments expire, so a line is there for a week and this at most."""
+"""Age in milliseconds at which the topic's segments are closed: whole segments expire, so a line is there for a week
+and this at most."""
 
 FLUSH_MS = 2_000.0
-"""How long a stop waits for the topic, before leaderships are handed over and again after the last client has gone."""
+"""Milliseconds that a stop waits for the topic, before leaderships are handed over and again after the last client
+has gone."""
 
 LOOK_MS = 10.0
-"""How often it looks meanwhile."""
+"""Milliseconds between two looks meanwhile."""
 
 
 class AuditTrail:
@@ -118,11 +121,11 @@ class AuditTrail:
 
     @property
     def files(self) -> list[AuditFile]:
-        """Those that there are."""
+        """Files that exist."""
         return [file for file in (self._changes, self._attempts) if file is not None]
 
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
-        """See `Sink`: the file has the line when this returns, the topic soon after."""
+        """Implement `Sink.write`: the file has the line when this returns, the topic soon after."""
         is_change = event == "change" and may_be_made(str(figures["result"]))
         file = self._changes if is_change else self._attempts  # rule A28/logins-turn-over-the-files-of-changes
         if file is None and self.topic is None:
@@ -173,7 +176,7 @@ def audit_trail_of(
 
 
 def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: ControllerChannel) -> AuditPartitions:
-    """Where a broker's lines go, and those of brokers that lead no partition of the topic."""
+    """Destination of a broker's lines, and of those of brokers that lead no partition of the topic."""
     config = node.config
     topic = InternalTopic(
         InternalTopicConfig(

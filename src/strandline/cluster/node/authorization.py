@@ -1,4 +1,4 @@
-"""The authorizer of a node, made of its configuration; and the doors that stay open beside it."""
+"""The authorizer of a node, made of its configuration; and the ways in that it does not guard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from strandline.proto.ports import Clock
 
 
 class OpenDoor(NamedTuple):
-    """A listener that lets in whom the authorizer would keep out, or a setting that only looks like one."""
+    """Way past the authorizer: a listener that lets in whom it would keep out, or a setting that only looks like
+    one."""
 
     setting: str
     lets: str
@@ -30,7 +31,7 @@ def authorizer_of(
     clock: Clock,
     sink: Sink | None,
 ) -> Authorizer:
-    """What decides on this node's broker."""
+    """Authorizer of this node's broker."""
     if not config.authorizer:
         return AllowAll()
     return StandardAuthorizer(
@@ -44,7 +45,7 @@ def authorizer_of(
 
 
 def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
-    """What an operator who has configured an authorizer, or meant to, should know."""
+    """Findings that an operator who has configured an authorizer, or meant to, should know."""
     if not config.is_broker:
         for name in ("audit.log.path", "audit.topic.enable"):
             if config.given.get(name, "").lower() not in ("", "false"):
@@ -64,7 +65,7 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
 
 
 def internal_door(config: NodeConfig) -> OpenDoor | None:
-    """INTERNAL, where whoever reaches it is a node."""
+    """Finding on the INTERNAL listener without TLS, where anybody who reaches it counts as a node."""
     if config.protocol(INTERNAL) == SSL:
         return None
     return OpenDoor(
@@ -76,7 +77,7 @@ def internal_door(config: NodeConfig) -> OpenDoor | None:
 
 
 def anonymous_door(config: NodeConfig) -> OpenDoor | None:
-    """Clients' listeners, none of which asks who comes."""
+    """Finding on clients' listeners, none of which asks who comes."""
     if not config.is_broker or any(_tells_apart(config, one.name) for one in config.client_listeners):
         return None
     return OpenDoor(
@@ -87,7 +88,7 @@ def anonymous_door(config: NodeConfig) -> OpenDoor | None:
 
 
 def http_door(config: NodeConfig) -> OpenDoor | None:
-    """HTTP, which asks nobody but for a certificate."""
+    """Finding on the HTTP listener, which asks for a certificate at most."""
     http = config.http
     asks = config.protocol(HTTP) == SSL and config.of_listener(HTTP)["ssl.client.auth"] == "required"
     if http is None or asks or is_loopback(http.host):
@@ -100,6 +101,6 @@ def http_door(config: NodeConfig) -> OpenDoor | None:
 
 
 def _tells_apart(config: NodeConfig, listener: str) -> bool:
-    """Clients of the listener may show who they are."""
+    """True if clients of the listener may show who they are."""
     protocol = config.protocol(listener)
     return protocol != PLAINTEXT and (protocol != SSL or config.of_listener(listener)["ssl.client.auth"] != "none")

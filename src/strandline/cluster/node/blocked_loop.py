@@ -1,4 +1,4 @@
-"""How late the event loop is, and the end of a process whose loop hangs in a call of the disk.
+"""Measurement of how late the event loop is, and the end of a process whose loop hangs in a call of the disk.
 
 One core does everything in a node, so lateness is its first sign of overload.
 
@@ -36,7 +36,7 @@ class BlockingDisk(Protocol):
     waits_for: str
     """The file in a call of which it is; empty when in none."""
     calls: int
-    """Which call that is."""
+    """Number of that call."""
 
 
 class BlockedLoop:

@@ -1,4 +1,4 @@
-"""What a directory is formatted with beside the voters: the levels and the users of a cluster that has none yet.
+"""Records of a formatted directory beside the voters: the levels and the users of a cluster that has none yet.
 
 `strandline format --feature` and `--add-scram` write records of the metadata log into a file. The first controller that
 leads appends them, the levels first of all; a cluster that has metadata already never looks at it. So a cluster can

@@ -1,4 +1,4 @@
-"""What a node is as a broker: its session, its replicas, its service and the listeners of its clients."""
+"""The broker in a node: its session, its replicas, its service and the listeners of its clients."""
 
 from __future__ import annotations
 
@@ -210,11 +210,11 @@ class BrokerRole:
         self.kafka.registered()
 
     def _tell_controller(self) -> None:
-        """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
+        """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
-        """What the node's internal listener has to serve for other brokers."""
+        """Handlers that the node's internal listener has to serve for other brokers."""
         return self._audit_partitions.handlers()
 
     async def wait_ready(self) -> None:
@@ -223,12 +223,12 @@ class BrokerRole:
 
     @property
     def caught_up(self) -> bool:
-        """The metadata reach this process's own registration."""
+        """True if the metadata reach this process's own registration."""
         return self._feeding
 
     @property
     def ready(self) -> bool:
-        """The broker is unfenced, by its own image."""
+        """True if the broker is unfenced, by its own image."""
         return self._feeding and not self.session.fenced
 
     async def stop(self, clean: bool) -> None:
@@ -253,8 +253,8 @@ class BrokerRole:
             await self.tier.close()
 
     async def _hand_over(self) -> bool:
-        """A controlled shutdown, given up early where there is no controller to ask (the whole cluster stops), or in a
-        hurry."""
+        """Hand over the leaderships in a controlled shutdown, given up early where there is no controller to ask
+        (the whole cluster stops), or in a hurry."""
         timeout_ms = self._node.config.controlled_shutdown_timeout_ms
         asking = asyncio.ensure_future(self.session.controlled_shutdown(timeout_ms))
         hurried = asyncio.ensure_future(self._node.hurried.wait())
@@ -302,7 +302,7 @@ class BrokerRole:
 
 
 def static_settings(config: NodeConfig) -> list[StaticSetting]:
-    """What DescribeConfigs tells of settings that cannot change while the node runs."""
+    """Settings that cannot change while the node runs, for DescribeConfigs."""
     rows = dict(config.rows)
     rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
     return [StaticSetting(name, row, config.given.get(name)) for name, row in rows.items()]

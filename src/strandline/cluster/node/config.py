@@ -93,22 +93,22 @@ class NodeConfig(NodeSettings):
 
     @property
     def is_broker(self) -> bool:
-        """Holds partitions and serves clients."""
+        """True if the node holds partitions and serves clients."""
         return BROKER in self.process_roles
 
     @property
     def is_controller(self) -> bool:
-        """Votes in the metadata quorum."""
+        """True if the node votes in the metadata quorum."""
         return CONTROLLER in self.process_roles
 
     @property
     def internal(self) -> Endpoint:
-        """Where the INTERNAL listener is to be bound."""
+        """Endpoint to which the INTERNAL listener is to be bound."""
         return self._listener(INTERNAL).endpoint
 
     @property
     def http(self) -> Endpoint | None:
-        """Where the HTTP listener is to be bound, if there is one."""
+        """Endpoint to which the HTTP listener is to be bound, if there is one."""
         return next((listener.endpoint for listener in self.listeners if listener.name == HTTP), None)
 
     @property
@@ -117,14 +117,14 @@ class NodeConfig(NodeSettings):
         return tuple(listener for listener in self.listeners if listener.name not in RESERVED) if self.is_broker else ()
 
     def advertised(self, name: str, bound: Endpoint) -> Endpoint:
-        """What others are told to connect to for a listener that is bound at `bound` (its real port)."""
+        """Endpoint that others are told to connect to, for a listener that is bound at `bound` (its real port)."""
         for listener in self.advertised_listeners:
             if listener.name == name:
                 return Endpoint(listener.endpoint.host, listener.endpoint.port or bound.port)
         return bound
 
     def protocol(self, name: str) -> str:
-        """What a listener speaks below its protocol: one of `PROTOCOLS`."""
+        """Security protocol of a listener: one of `PROTOCOLS`."""
         return self.security_protocol_map.get(name, name if name in PROTOCOLS else PLAINTEXT)
 
     def speaks_tls(self, name: str) -> bool:
@@ -143,7 +143,7 @@ class NodeConfig(NodeSettings):
 
     @property
     def dynamic(self) -> dict[str, str]:
-        """What the file says about settings that may change while the cluster runs, by their broker names."""
+        """Values in the file of settings that may change while the cluster runs, by their broker names."""
         return {name: text for name, text in self.given.items() if name in BROKER_SETTINGS}
 
     def _listener(self, name: str) -> Listener:
@@ -292,8 +292,8 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def _kafka_only(name: str, *, whole: bool = False) -> str | None:
-    """Why a setting of Kafka has no place here; None for a name that is not known to be Kafka's. `whole`: nor for one
-    that only begins like one, and may be a slip."""
+    """Reason why a setting of Kafka has no place here; None for a name that is not known to be Kafka's. `whole`: nor
+    for one that only begins like one, and may be a slip."""
     for prefixes, reason in _NOT_SERVED:
         if name in prefixes or (not whole and name.startswith(prefixes)):
             return f"Kafka has this setting, Strandline does not: {reason}"

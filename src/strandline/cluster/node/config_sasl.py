@@ -18,7 +18,7 @@ from strandline.proto.settings import split_list
 
 
 def sasl_advice(name: str) -> str | None:
-    """What to do about a setting of Kafka's SASL that has no place here."""
+    """Advice on a setting of Kafka's SASL that has no place here."""
     if name.startswith("listener.name.") and name.endswith(".sasl.jaas.config"):
         return (
             "only listener.name.<name>.plain.sasl.jaas.config is read, for the users of PLAIN; credentials of SCRAM "

@@ -31,7 +31,7 @@ LISTENER_SETTINGS: Mapping[str, Setting[str]] = {
     ENABLED: Sasl.sasl_enabled_mechanisms,
     PLAIN_JAAS: PLAIN_USERS,
 }
-"""What may be given for one listener, by the name without the prefix."""
+"""Settings that may be given for one listener, by the name without the prefix."""
 
 
 def listener_setting(name: str) -> tuple[str, Setting[str]] | None:
@@ -44,7 +44,7 @@ def listener_setting(name: str) -> tuple[str, Setting[str]] | None:
 
 
 def check_listeners(given: Mapping[str, str], protocols: Mapping[str, str], listeners: tuple[Listener, ...]) -> None:
-    """Settings for listeners that there are not, protocols that are not. Raises ConfigError."""
+    """Check that no settings are given for listeners or protocols that do not exist. Raises ConfigError."""
     names = [listener.name for listener in listeners]
     for name in protocols:
         if name not in names and name not in (*PROTOCOLS, INTERNAL, HTTP):
@@ -56,7 +56,8 @@ def check_listeners(given: Mapping[str, str], protocols: Mapping[str, str], list
 
 
 def tls_settings(texts: Mapping[str, str], listener: str) -> TlsSettings:
-    """The TLS of one listener, of what holds for it. Raises ConfigError for a reference to what is not there."""
+    """TLS settings of one listener, from the settings that hold for it. Raises ConfigError for a reference to what
+    is not there."""
 
     def text(name: str) -> str:
         try:

@@ -40,5 +40,5 @@ _INSTEAD: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def tier_advice(name: str) -> str | None:
-    """What to do about a setting of Kafka's tiered storage that has no place here."""
+    """Advice on a setting of Kafka's tiered storage that has no place here."""
     return next((reason for prefixes, reason in _INSTEAD if name.startswith(prefixes)), None)

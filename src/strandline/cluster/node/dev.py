@@ -183,23 +183,23 @@ class DevCluster:
     # Faults
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL, as a crash; returns when the process is gone."""
+        """Kill a node by SIGKILL, as a crash; returns when the process is gone."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGKILL)
         self._reap(node, STOP_TIMEOUT_S)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: the node is silent, its connections stay open."""
+        """Pause a node by SIGSTOP: the node is silent, its connections stay open."""
         self._signal(self._nodes[node_id], signal.SIGSTOP)
         self._nodes[node_id].paused = True
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """Resume a paused node by SIGCONT."""
         self._signal(self._nodes[node_id], signal.SIGCONT)
         self._nodes[node_id].paused = False
 
     def stop_node(self, node_id: int) -> None:
-        """SIGTERM: a controlled shutdown; returns when the process is gone."""
+        """Stop a node by SIGTERM: a controlled shutdown; returns when the process is gone."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGTERM)
         self._reap(node, STOP_TIMEOUT_S)
@@ -232,7 +232,7 @@ class DevCluster:
 
     @property
     def responsive(self) -> str:
-        """As `bootstrap`, of the brokers that run and are not paused."""
+        """Bootstrap list of the brokers that run and are not paused."""
         awake = [node_id for node_id, node in self._nodes.items() if node.alive and not node.paused]
         clients = [self._layout.places[node_id].client for node_id in awake]
         return ",".join(str(client) for client in clients if client is not None)
@@ -253,7 +253,7 @@ class DevCluster:
 
     @property
     def super_users(self) -> tuple[str, ...]:
-        """Who may do everything where the brokers ask who may do what; none where they do not ask."""
+        """Principals that may do everything, where the brokers have an authorizer; none where they have none."""
         config = NodeConfig(self._given(self.broker_ids[0]))
         return config.super_users if config.authorizer else ()
 
@@ -266,7 +266,7 @@ class DevCluster:
         return str(self._layout.directory(node_id))
 
     def log_path(self, node_id: int) -> str:
-        """What one node has logged."""
+        """Path of one node's log."""
         return str(self._nodes[node_id].log_path)
 
     def roles(self, node_id: int) -> str:
@@ -278,7 +278,8 @@ class DevCluster:
         return self._nodes[node_id].last_words()
 
     def exit_code(self, node_id: int) -> int | None:
-        """How a node's process ended (below 0: by that signal); None while it runs, and once it was taken note of."""
+        """Exit code of a node's process (below 0: that signal ended it); None while it runs, and once it was taken
+        note of."""
         process = self._nodes[node_id].process
         return None if process is None else process.poll()
 
@@ -328,18 +329,19 @@ class DevCluster:
         return HOST
 
     def _check_ports(self, node_ids: Sequence[int]) -> None:
-        """Raises PortTaken."""
+        """Check that the ports are free; raises PortTaken."""
         self._layout.check_ports(node_ids)
 
     def _make_directories(self) -> None:
-        """Called once every node has a place, before directories are formatted: for who puts other disks under them."""
+        """Make the directories once every node has a place, before they are formatted; subclasses put other disks
+        under them."""
 
     def _settings_of(self, node_id: int) -> dict[str, str]:
-        """What is written into a node's file."""
+        """Settings for a node's file."""
         return self._given(node_id)
 
     def _given(self, node_id: int) -> dict[str, str]:
-        """What the layout and the caller say. Raises ConfigError."""
+        """Settings from the layout and the caller. Raises ConfigError."""
         settings = {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
         return with_rights(settings, logs_in=self._layout.sasl)
 

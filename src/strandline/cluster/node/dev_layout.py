@@ -1,4 +1,4 @@
-"""Where the nodes of a development cluster live: ids, ports, directories; kept in a file of the cluster's directory."""
+"""Layout of a development cluster: ids, ports, directories; kept in a file of the cluster's directory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from strandline.cluster.node.ports import HeldPorts, holder_of, is_free
 from strandline.cluster.node.settings import CONTROLLER
 from strandline.cluster.security.dev_certificates import CA_FILE, DevCa, client_properties
 from strandline.controller.quorum.api import Voter
-from strandline.log.real_disk import RealDisk
-from strandline.log.real_modes import DIRECTORY_MODE
+from strandline.log.real_disk import DIRECTORY_MODE, RealDisk
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.json_text import read_json
@@ -41,7 +40,7 @@ STATE_FILE = "cluster.json"
 
 CERTIFICATES = "certs"
 CLIENT_FILE = "client.properties"
-"""In that directory: the settings of a client that may come in."""
+"""Name of the file, in that directory, with the settings of a client that may come in."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,17 @@ class Place:
 
     @property
     def client(self) -> Endpoint | None:
-        """Where clients reach it; None for a controller alone."""
+        """Endpoint for clients; None for a controller alone."""
         return Endpoint(self.host, self.client_port) if "broker" in self.roles else None
 
     @property
     def internal(self) -> Endpoint:
-        """Where other nodes reach it."""
+        """Endpoint for other nodes."""
         return Endpoint(self.host, self.internal_port)
 
     @property
     def http(self) -> Endpoint:
-        """Where its metrics are."""
+        """Endpoint of its metrics."""
         return Endpoint(self.host, self.http_port)
 
     def listeners(self, protocol: str) -> str:
@@ -194,7 +193,7 @@ class Layout:
 
     @property
     def certificates(self) -> Path:
-        """Where the certificates of a secure cluster lie, and its clients' settings."""
+        """Directory of the certificates of a secure cluster, and of its clients' settings."""
         return self.root / CERTIFICATES
 
     def make_certificates(self) -> None:

@@ -14,12 +14,12 @@ from strandline.proto.errors import ConfigError
 from strandline.proto.settings import split_list
 
 USER = "dev"
-"""Of SCRAM with SASL, else the common name of its certificate."""
+"""User name of SCRAM with SASL, else the common name of the certificate."""
 MECHANISM = "SCRAM-SHA-512"
 
 PASSWORD_FILE = "password"
 KCAT_FILE = "kcat.conf"
-"""Beside the certificates: the settings of a client on librdkafka."""
+"""Name of the file, beside the certificates, with the settings of a client on librdkafka."""
 
 
 class DevLogin:
@@ -41,7 +41,7 @@ class DevLogin:
         write_secret(self._file, secrets.token_urlsafe(24) + "\n")
 
     def as_formatted(self) -> tuple[str, ...]:
-        """What the controllers' directories are formatted with."""
+        """Records that the controllers' directories are formatted with."""
         return (f"{MECHANISM}=[name={USER},password={self._reference}]",)
 
     def properties(self, ca: Path) -> str:
@@ -103,7 +103,7 @@ def with_rights(settings: Mapping[str, str], *, logs_in: bool) -> dict[str, str]
 
 
 def _principal(config: NodeConfig, listener: str, logs_in: bool) -> str | None:
-    """What the development user is to this listener; None: its certificate has no name by the rules."""
+    """Principal of the development user at this listener; None: its certificate has no name by the rules."""
     texts = config.of_listener(listener)
     if logs_in:
         if MECHANISM not in split_list(texts[ENABLED]):

@@ -1,4 +1,4 @@
-"""What could lose data, and what has no effect: judged in configuration files and in a live cluster.
+"""Findings on what could lose data, and on what has no effect: judged in configuration files and in a live cluster.
 
 Each rule is a function from values to findings; nothing here talks to anybody (`examination` does).
 """
@@ -96,7 +96,7 @@ def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None
 
 
 def _judge_durability(where: str, values: Mapping[str, str], *, factor: int | None) -> Iterator[Finding]:
-    """What topics and brokers have in common."""
+    """Findings that topics and brokers have in common."""
     min_insync = values.get("min.insync.replicas")
     if min_insync == "1" and factor != 1:
         yield Finding(
@@ -202,7 +202,7 @@ def judge_quorum(voters: int) -> Iterator[Finding]:
 
 
 def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]:
-    """How much each broker of a live cluster holds.
+    """Findings on how much each broker of a live cluster holds.
 
     Args:
         replicas: broker -> how many replicas it has.
@@ -218,7 +218,7 @@ def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]
 
 
 def judge_directories(where: str, *, offline: Iterable[str], full: Mapping[str, int]) -> Iterator[Finding]:
-    """What a broker's metrics say of its log directories; `full`: the free bytes of those that take no writes."""
+    """Findings on the log directories in a broker's metrics; `full`: the free bytes of those that take no writes."""
     for path in offline:
         yield Finding(
             where,
@@ -236,7 +236,7 @@ def judge_directories(where: str, *, offline: Iterable[str], full: Mapping[str, 
 
 
 def judge_syncs(where: str, *, syncs: int, slow: int, in_flight_s: float) -> Iterator[Finding]:
-    """What a broker's metrics say of how fast its disks are.
+    """Findings on the speed of the disks in a broker's metrics.
 
     Args:
         slow: of its syncs since its start those that took longer than `SLOW_SYNC_S`.
@@ -251,7 +251,7 @@ def judge_syncs(where: str, *, syncs: int, slow: int, in_flight_s: float) -> Ite
 
 
 def judge_installation(where: str, lacking: Mapping[str, str]) -> Iterator[Finding]:
-    """What is said of an installation without its compiled parts.
+    """Findings on an installation without its compiled parts.
 
     Args:
         lacking: each part that is not there, and why.
@@ -262,7 +262,7 @@ def judge_installation(where: str, lacking: Mapping[str, str]) -> Iterator[Findi
 
 
 def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Finding]:
-    """What a broker's metrics say of its logs: replicas a part of which is not what was written, and logs that
+    """Findings on the logs in a broker's metrics: replicas a part of which is not what was written, and logs that
     compaction gave up."""
     if rotten:
         yield Finding(
@@ -284,7 +284,7 @@ def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Findi
 
 
 def judge_tier(where: str, *, failing_s: float, waiting: int, without_store: int) -> Iterator[Finding]:
-    """What a broker's metrics say of tiered storage.
+    """Findings on tiered storage in a broker's metrics.
 
     Args:
         failing_s: for how long copies of a partition that it leads have failed.

@@ -159,7 +159,7 @@ def _of_sessions(where: str, config: NodeConfig, reached: list[Listener]) -> Ite
 
 
 def _of_files(where: str, config: NodeConfig) -> Iterator[Finding]:
-    """What others of this machine may read. A file that is not there is another's finding."""
+    """Findings on files that other users of this machine may read. A file that is not there is another's finding."""
     literal = [name for name, text in config.given.items() if is_secret(name) and text and not text.startswith("${")]
     files = [(config.path, f"{', '.join(sorted(literal))} in")] if config.path and literal else []
     for listener in config.listeners:
@@ -193,7 +193,7 @@ def _mode(path: str) -> int:
 
 
 def _of_certificates(where: str, config: NodeConfig, now_s: float) -> Iterator[Finding]:
-    """Those that end soon, or that nobody takes. Raises ConfigError, as the node's start would."""
+    """Findings on certificates that end soon, or that nobody takes. Raises ConfigError, as the node's start would."""
     ends: set[Expiry] = set()
     unfit: dict[str, str] = {}
     for listener in config.listeners:

@@ -26,10 +26,10 @@ from strandline.cluster.node.doctor import (
 from strandline.proto.errors import StrandlineError
 
 REQUEST_MS = 3_000
-"""How long one broker may take for one answer: a silent one is left for the next."""
+"""Milliseconds that one broker may take for one answer: a silent one is left for the next."""
 
 QUESTION_MS = 10_000
-"""How long one question goes on, over all brokers that may answer it."""
+"""Milliseconds that one question goes on, over all brokers that may answer it."""
 
 
 async def examine(bootstrap: str, settings: Mapping[str, Any]) -> list[Finding]:

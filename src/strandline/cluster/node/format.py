@@ -1,4 +1,4 @@
-"""How a data directory is born: its cluster, its node, its own id, and the first controllers.
+"""Formatting of a data directory: its cluster, its node, its own id, and the first controllers.
 
 A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
 epoch it has voted in already (schedule 26). Only `strandline dev` formats, and says so.
@@ -40,7 +40,7 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """What the main data directory was made for.
+    """Result of formatting a node's directories.
 
     Attributes:
         path: of that directory.
@@ -133,7 +133,7 @@ def format_directory(
 
 @contextmanager
 def _locked(disk: Disk, path: str) -> Iterator[None]:
-    """This process alone is in the directory, which is made if need be, with the names that a start left away."""
+    """Lock the directory, which is made if need be, with the names that a start left away."""
     disk.mkdir(path)
     lock = disk.lock(path)  # rule A3/a-directory-formatted-by-everybody
     try:
@@ -241,7 +241,7 @@ def _not_formatted(config: NodeConfig) -> ConfigError:
 
 
 def _was_struck_down(disk: Disk, path: str) -> bool:
-    """The promise is what a format without a vote left that was cut short: nobody has run on it."""
+    """True if a format without a vote was cut short here: the promise is what it left, and nobody has run on it."""
     try:
         found = StateFile(disk, path, PROMISE).read()
     except CorruptLogError:
@@ -250,7 +250,7 @@ def _was_struck_down(disk: Disk, path: str) -> bool:
 
 
 def _take_vote(disk: Disk, path: str, directory_id: UUID, *, dry_run: bool) -> None:
-    """Write the promise of a node that never voted, and does not begin to."""
+    """Write the promise of a node that never voted, and does not begin to vote."""
     for name in (DIRECTORY, PROMISE):
         if disk.exists(f"{path}/{name}") and not (name == PROMISE and _was_struck_down(disk, path)):
             expected = "a directory that has taken no part in the quorum: move it away first, its log with it"

@@ -1,4 +1,5 @@
-"""What a start of a stopped node would do with its metadata log, and with the quorum's files beside it."""
+"""Preview of a start on a stopped node: what it would do with its metadata log, and with the quorum's files beside
+it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _WITHOUT = "the start goes on without it"
 
 
 class _Started(NamedTuple):
-    """How the start of the quorum ended.
+    """Result of starting the quorum.
 
     Attributes:
         refused: why it does not start.
@@ -49,7 +50,7 @@ class _Started(NamedTuple):
 
 
 class QuorumInspection:
-    """Called with the disk once the logs of the broker were judged."""
+    """Inspection of the quorum, called with the disk once the logs of the broker were judged."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -90,7 +91,7 @@ class QuorumInspection:
                 yield _flaw(path, error)
 
     def _start(self, disk: OverlayDisk, path: str) -> _Started:
-        """As `Quorum.start` does it, up to where the node would take part."""
+        """Start the quorum as `Quorum.start` does, up to where the node would take part."""
         directory = f"{path}/{DIRECTORY}"
         log: MetadataLog | None = None
         try:

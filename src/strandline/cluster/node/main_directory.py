@@ -1,4 +1,4 @@
-"""Which of a node's log directories is its main one: the one with its metadata, wherever it stands in `log.dirs`.
+"""The main log directory of a node: the one with its metadata, wherever it stands in `log.dirs`.
 
 A directory is known by what it holds, not by its place (rule B29). The main one has what there is one of for the whole
 node: the metadata log, the quorum's promise, where replicas lie, and the ids of its processes. Were it the first of the
@@ -50,14 +50,16 @@ def with_main_in_front(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeCon
 
 
 def as_it_is_formatted(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
-    """As `with_main_in_front`; where none is the main one yet, that will be the first that is not formatted."""
+    """Configuration as `with_main_in_front` gives it; where none is the main one yet, that will be the first that is
+    not formatted."""
     unformatted = (path for path in config.log_dirs if not _holds(disks[path], path, META_PROPERTIES))
     # rule B29/a-new-disk-in-front-becomes-the-main-one, rule B29/a-replaced-main-directory-is-a-further-one
     return _in_front(config, _main_of(config, disks) or next(unformatted, config.data_dir))
 
 
 def as_it_starts(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
-    """As `with_main_in_front`, of a node that is about to start, or whose metadata are about to be changed.
+    """Configuration as `with_main_in_front` gives it, of a node that is about to start, or whose metadata are about to
+    be changed.
 
     Raises:
         ConfigError: several directories look like the main one; or none does, though they are formatted.
@@ -111,7 +113,8 @@ def _holding(paths: Iterable[str], disks: Mapping[str, Disk], *names: str) -> li
 
 
 def _holds(disk: Disk, path: str, *names: str) -> bool:
-    """A start that was cut short may have left a name away. A directory whose disk does not answer holds nothing."""
+    """True if the directory holds one of the names, or what a start that was cut short left of it. A directory whose
+    disk does not answer holds nothing."""
     try:
         return any(disk.exists(f"{path}/{name}") or disk.exists(f"{path}/{name}{AWAY}") for name in names)
     except DiskError:
@@ -119,7 +122,7 @@ def _holds(disk: Disk, path: str, *names: str) -> bool:
 
 
 def _owner(disk: Disk, path: str) -> NodeId | None:
-    """Whose directory it is, where it tells."""
+    """Node that the directory belongs to, where it tells."""
     try:
         return read_meta_properties(disk, path).node_id
     except (ConfigError, CorruptLogError, DiskError):
@@ -127,7 +130,7 @@ def _owner(disk: Disk, path: str) -> NodeId | None:
 
 
 def _reach(disk: Disk, path: str) -> str:
-    """How far a directory's metadata reach, in words."""
+    """Sentence on how far a directory's metadata reach."""
     try:
         found = StateFile(disk, path, PROMISE).read() or StateFile(disk, f"{path}/{DIRECTORY}").read()
     except (CorruptLogError, DiskError):

@@ -1,4 +1,5 @@
-"""What /metrics tells: Kafka's metrics under the names that its JMX exporter gives them, and a few of our own.
+"""Metrics of a node at /metrics: Kafka's metrics under the names that its JMX exporter gives them, and a few of our
+own.
 
 Everything is read when it is scraped, from the plain numbers that the parts keep anyway; counting costs nothing here.
 `prometheus_client` is imported at the first scrape, for it costs 4 MB that a node without monitoring need not pay.
@@ -351,7 +352,7 @@ def _buckets(seen: ApiTimes) -> list[tuple[str, float]]:
 
 
 def of_directories(replicas: ReplicaManager) -> Iterator[Metric]:
-    """How the log directories of a broker are."""
+    """Metrics of a broker's log directories."""
     from prometheus_client.core import GaugeMetricFamily
 
     offline = replicas.log_dirs.offline

@@ -1,4 +1,4 @@
-"""What /metrics tells of consumer groups: Kafka's names for what Kafka has, and the lag."""
+"""Metrics of consumer groups: Kafka's names for what Kafka has, and the lag."""
 
 from __future__ import annotations
 

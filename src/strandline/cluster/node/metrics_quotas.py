@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 SHARES_MAX = 1000
-"""Of each key so many shares have metrics: those that were used last."""
+"""Shares of each key that have metrics, at most: those that were used last."""
 
 _NAMES = {
     QuotaKey.PRODUCER_BYTE_RATE: ("produce", "byte_rate", "Bytes a second of produce requests"),
@@ -27,7 +27,7 @@ _OF = "of those that share a quota, lately"
 
 
 def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
-    """What throttled replicas take of this broker (KIP-73); 0 while none is throttled."""
+    """Metrics of the bytes that throttled replicas take of this broker (KIP-73); 0 while none is throttled."""
     from prometheus_client.core import GaugeMetricFamily
 
     replicas = broker.replicas
@@ -40,7 +40,7 @@ def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def of_quotas(broker: BrokerRole) -> Iterator[Metric]:
-    """Of each key and share; nothing while no quota is set."""
+    """Metrics of each key and share; none while no quota is set."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     quotas = broker.kafka.quotas

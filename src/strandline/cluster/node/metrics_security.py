@@ -23,7 +23,7 @@ _DOCS = {
 
 
 def of_authentications(broker: BrokerRole) -> Iterator[Metric]:
-    """Of each listener with SASL."""
+    """Metrics of each listener with SASL."""
     from prometheus_client.core import CounterMetricFamily
 
     doors = [listener.sasl for listener in broker.listeners if listener.sasl is not None]
@@ -37,7 +37,7 @@ def of_authentications(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def of_certificates(tls: NodeTls) -> Iterator[Metric]:
-    """Of each listener with TLS."""
+    """Metrics of each listener with TLS."""
     from prometheus_client.core import GaugeMetricFamily
 
     ends = GaugeMetricFamily(
@@ -57,7 +57,7 @@ def of_certificates(tls: NodeTls) -> Iterator[Metric]:
 
 
 def of_audit(broker: BrokerRole) -> Iterator[Metric]:
-    """Of what has no room, where there is an audit."""
+    """Metrics of lines that had no room, where there is an audit."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     trail = broker.audit_trail

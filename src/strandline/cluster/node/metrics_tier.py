@@ -19,7 +19,7 @@ _TOPICS = "kafka_server_brokertopicmetrics_remote"
 
 
 def of_tier(broker: BrokerRole) -> Iterator[Metric]:
-    """What is copied, read and deleted there, and what waits."""
+    """Metrics of what is copied, read and deleted in the object store, and what waits."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     tier, tiering = broker.tier, broker.replicas.tiering

@@ -104,7 +104,7 @@ class Node:
             disk, clock = self.faults.slow(disk), self.faults.shift(clock)
         self.disk = WatchedDisk(disk, clock, self.fatal)
         self.disks = dict.fromkeys(config.log_dirs, self.disk)
-        """What each log directory lies on."""
+        """Disk of each log directory."""
         for path, other in ((path, lie_on[path]) for path in config.log_dirs if lie_on[path] is not main):
             slowed = other if self.faults is None else self.faults.slow(other)
             self.disks[path] = WatchedDisk(slowed, clock, partial(self._disk_poisoned, path))
@@ -321,13 +321,13 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """What `wait_ready` waits for, now."""
+        """True if the node does its work: the condition that `wait_ready` waits for."""
         if self.broker is not None:
             return self.broker.ready
         return self.quorum.leader_and_epoch.leader_id is not None
 
     def describe(self) -> dict[str, str | int]:
-        """Who this is and where it listens, for whoever started it."""
+        """Identity and listeners of the node, for the program that started it."""
         described: dict[str, str | int] = {"node_id": self.config.node_id, "cluster_id": self.cluster_id}
         if self.broker is not None:
             described |= {listener.name: str(listener.endpoint) for listener in self.broker.listeners}
@@ -387,8 +387,9 @@ class Node:
 
     @property
     def disk_bound_ms(self) -> float:
-        """How long one call of the disk may keep the event loop from serving. Without end once nothing is served any
-        more: a stop may have gigabytes to sync. Acks that wait for no sync are served for longer, as by a group sync.
+        """Milliseconds that one call of the disk may keep the event loop from serving. Without end once nothing is
+        served any more: a stop may have gigabytes to sync. Acks that wait for no sync are served for longer, as by a
+        group sync.
         """
         if not self._serving:
             return math.inf
@@ -418,7 +419,7 @@ class Node:
         self.fatal(FatalError(f"a sync of {self.config.data_dir} has been under way for {age_ms / 1000:.0f} s"))
 
     def fatal(self, error: BaseException) -> None:
-        """This node must stop: going on could lose data."""
+        """Stop this node: going on could lose data."""
         if self.failed.done():
             return
         log.critical("the node must stop", node=self.config.node_id, error=str(error))
@@ -430,7 +431,7 @@ class Node:
 def _controller_config(
     config: NodeConfig, bootstrap: Sequence[MetadataRecord], supported: Supported
 ) -> ControllerConfig:
-    """For the active controller."""
+    """Settings of the active controller."""
     return ControllerConfig(
         static=config.dynamic,
         machine=MachineSettings(

@@ -31,7 +31,8 @@ ACCEPTED_MAX = 100
 """Connections taken in one turn of the loop, as asyncio has it."""
 
 PAUSE_S = 1.0
-"""Without descriptors: so long nothing is accepted. Clients wait in the kernel's queue meanwhile."""
+"""Seconds for which nothing is accepted while there are no descriptors. Clients wait in the kernel's queue
+meanwhile."""
 
 BACKLOG = 100
 
@@ -49,7 +50,7 @@ MakeProtocol = Callable[[], asyncio.BaseProtocol]
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """What `run_node` runs on."""
+    """Event loop of `run_node`."""
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: MakeProtocol, host: str | None = None, port: int | None = None, **keywords: Any
@@ -99,7 +100,8 @@ class ListeningServer(asyncio.AbstractServer):
             task.add_done_callback(self._opening.pop)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """The kernel calls the socket ready for as long as a connection waits: looked at again it would fail again."""
+        """Stop looking at a socket for a while: the kernel calls it ready for as long as a connection waits, and
+        accepting would fail again."""
         advice = "raise the limit of descriptors (ulimit -n), or bound clients by max.connections"
         self._notes.warn(
             "no connections are accepted for a moment: the system has no more to give",
@@ -137,7 +139,7 @@ class ListeningServer(asyncio.AbstractServer):
         return bool(self.sockets)
 
     async def start_serving(self) -> None:
-        """It serves from the start."""
+        """Serve from the start."""
 
     async def serve_forever(self) -> None:
         await self._loop.create_future()

@@ -1,4 +1,4 @@
-"""What the HTTP pages show of a node."""
+"""View of a node for the HTTP pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ObservedNode(Protocol):
 
     @property
     def ready(self) -> bool:
-        """The node does its work."""
+        """True if the node does its work."""
 
     def describe(self) -> Mapping[str, str | int]:
-        """Who it is and where it listens."""
+        """Identity and listeners of the node."""

@@ -1,4 +1,4 @@
-"""What every role of a node stands on."""
+"""Parts of a node that every role stands on."""
 
 from __future__ import annotations
 

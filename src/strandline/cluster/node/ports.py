@@ -1,4 +1,4 @@
-"""Is a port free, and if not, who holds it; and ports that are held for nodes that come later."""
+"""Checks whether a port is free, and if not, who holds it; and ports that are held for nodes that come later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from strandline.proto.ids import WILDCARDS, Endpoint
 
 _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Of a machine that has IPv6 switched off."""
+"""Errors of a machine that has IPv6 switched off."""
 
 
 class HeldPorts:
@@ -26,7 +26,7 @@ class HeldPorts:
         self._sockets: dict[int, socket.socket] = {}
 
     def any(self, count: int) -> list[int]:
-        """So many free ports, all different. Raises OSError."""
+        """Find `count` free ports, all different. Raises OSError."""
         taken = [self._bind(0) for _ in range(count)]
         ports: list[int] = [each.getsockname()[1] for each in taken]
         self._sockets.update(zip(ports, taken, strict=True))
@@ -35,7 +35,7 @@ class HeldPorts:
         return ports
 
     def hold(self, port: int) -> None:
-        """This one, unless somebody has it: who starts a server there is told."""
+        """Hold this port, unless somebody has it: who starts a server there is told."""
         if port not in self._sockets and sys.platform == "linux":
             try:
                 self._sockets[port] = self._bind(port)
@@ -115,7 +115,7 @@ def is_free(endpoint: Endpoint) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """Who listens on a port of this machine, in words; what the operating system does not tell stays unknown."""
+    """Sentence on who listens on a port of this machine; what the operating system does not tell stays unknown."""
     import psutil  # only after a failure
 
     try:

@@ -1,4 +1,4 @@
-"""From the controller's image to the replica manager: what changed, in the replicas' own values."""
+"""Link from the controller's image to the replica manager: what changed, in the replicas' own values."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
 
 
 def replica_offsets(replicas: ReplicaManager) -> Iterator[broker_api.ReplicaOffsets]:
-    """What heartbeats tell of the hosted replicas."""
+    """Offsets of the hosted replicas, for heartbeats."""
     for status in replicas.hosted():
         if status.log_end_offset >= 0:
             yield broker_api.ReplicaOffsets(
@@ -177,12 +177,12 @@ def replica_offsets(replicas: ReplicaManager) -> Iterator[broker_api.ReplicaOffs
 
 
 def unserved_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
-    """What heartbeats tell of replicas that cannot be served here."""
+    """Replicas that cannot be served here, for heartbeats."""
     return _replica_set(replicas, lambda status: replicas.disk_stalls.hung or status.role is Role.OFFLINE)
 
 
 def replicas_without_room(replicas: ReplicaManager) -> broker_api.ReplicaSet:
-    """What heartbeats tell of replicas that take no writes though the broker does: their directory is full."""
+    """Replicas that take no writes though the broker does, for heartbeats: their directory is full."""
     directories = replicas.directories
     full = {directory.path for directory in directories.usable if directory.room.full}
     if not full or directories.full:
@@ -191,7 +191,7 @@ def replicas_without_room(replicas: ReplicaManager) -> broker_api.ReplicaSet:
 
 
 def rotten_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
-    """What heartbeats tell of replicas a part of whose log is not what was written."""
+    """Replicas a part of whose log is not what was written, for heartbeats."""
     return _replica_set(replicas, lambda status: status.rotten)
 
 
@@ -206,7 +206,7 @@ def _replica_set(replicas: ReplicaManager, is_in: Callable[[ReplicaStatus], bool
 
 
 def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[broker_api.TopicFindings, ...]:
-    """What a registration tells of the logs in this broker's directory."""
+    """Findings on the logs in this broker's directory, for a registration."""
     topics: dict[tuple[str, TopicId], list[tuple[int, RecoveryFinding]]] = {}
     for tp, finding in findings.items():
         topics.setdefault((tp.topic, finding.topic_id), []).append((tp.partition, finding))
@@ -226,7 +226,7 @@ def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[
 def isr_proposer(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[list[AlterPartitionItem]], Awaitable[list[AlterPartitionOutcome]]]:
-    """How the replica manager asks the active controller to change ISRs."""
+    """Function by which the replica manager asks the active controller to change ISRs."""
 
     async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         request = broker_api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
@@ -239,7 +239,8 @@ def isr_proposer(
 def tier_changer(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[Sequence[TierChange]], Awaitable[list[TierOutcome]]]:
-    """How leaders ask the active controller to change the tiers of their partitions, each partition once."""
+    """Function by which leaders ask the active controller to change the tiers of their partitions, each partition
+    once."""
 
     async def change(changes: Sequence[TierChange]) -> list[TierOutcome]:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
@@ -252,7 +253,7 @@ def tier_changer(
 def tier_reaper(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[Sequence[TopicId]], Awaitable[None]]:
-    """How a broker tells the active controller that the objects of deleted topics are gone."""
+    """Function by which a broker tells the active controller that the objects of deleted topics are gone."""
 
     async def reaped(topic_ids: Sequence[TopicId]) -> None:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))

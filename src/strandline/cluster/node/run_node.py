@@ -41,7 +41,8 @@ log = structlog.get_logger("strandline.node")
 EXIT_FAILED = 1
 
 FAILED_STOP_S = 5.0
-"""How long a node that has failed may take to end its sessions and to close what it holds: a disk that hangs, hangs."""
+"""Seconds that a node that has failed may take to end its sessions and to close what it holds: a disk that hangs,
+hangs."""
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
@@ -130,7 +131,7 @@ async def _stop(config: NodeConfig, node: Node) -> None:
 
 
 def _end_blocked(directory: str, path: str) -> None:
-    """In the thread that looks on: the event loop runs no more."""
+    """End the process from the thread that looks on: the event loop runs no more."""
     end_process(f"the disk of {directory} has not answered for longer than disk.sync.timeout.ms, at {path}")
 
 

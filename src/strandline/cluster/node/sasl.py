@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from strandline.cluster.broker.sasl import SaslDoor
+from strandline.cluster.broker.sasl import ListenerSasl
 from strandline.cluster.broker.scram_users import ScramUsers
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import PER_LISTENER
@@ -32,7 +32,7 @@ class NodeSasl:
         self._keys: Keys | None = None
         _warn_of_idle(config)
 
-    def of(self, name: str) -> SaslDoor | None:
+    def of(self, name: str) -> ListenerSasl | None:
         """The SASL of a listener; None where it speaks none. Raises ConfigError: users of PLAIN that are none."""
         config = self._config
         if not config.speaks_sasl(name):
@@ -51,7 +51,7 @@ class NodeSasl:
         if self._config.protocol(name) == SASL_PLAINTEXT and {PLAIN, OAUTHBEARER} & set(settings.mechanisms):
             advice = "sasl.plain.without.tls=true: everybody on the way can read passwords and tokens"
             log.warning("passwords or tokens are asked for without TLS", listener=name, why=advice)
-        return SaslDoor(name, mechanisms, self._clock, keys)
+        return ListenerSasl(name, mechanisms, self._clock, keys)
 
     def _token_keys(self) -> Keys:
         """One for all listeners."""

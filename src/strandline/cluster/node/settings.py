@@ -155,7 +155,7 @@ def _mechanisms(name: str, text: str) -> str:
 
 
 class Identity(Settings, scope=Scope.NODE):
-    """Who, where, and with whom."""
+    """Settings of identity: who, where, and with whom."""
 
     process_roles = parsed(
         "process.roles",
@@ -226,7 +226,7 @@ class Identity(Settings, scope=Scope.NODE):
 
 
 class Security(Settings, scope=Scope.NODE):
-    """Who may listen in, who may come in, and who decides what they may do."""
+    """Settings of security: who may listen in, who may come in, and who decides what they may do."""
 
     authorizer = parsed(
         "authorizer.class.name",
@@ -359,7 +359,7 @@ class Security(Settings, scope=Scope.NODE):
 
 
 class Sasl(Settings, scope=Scope.NODE):
-    """How clients prove who they are."""
+    """Settings of SASL: how clients prove who they are."""
 
     sasl_enabled_mechanisms = parsed(
         ENABLED,
@@ -433,7 +433,7 @@ class Sasl(Settings, scope=Scope.NODE):
 
 
 class Limits(Settings, scope=Scope.NODE):
-    """How long, how much, how many."""
+    """Settings of limits: how long, how much, how many."""
 
     broker_session_timeout_ms = milliseconds(
         "broker.session.timeout.ms",
@@ -533,4 +533,4 @@ DERIVED_SETTINGS = (
         )
     ),
 )
-"""What tools look up in a broker's settings under names that Kafka has and nobody sets here."""
+"""Settings that tools look up under names that Kafka has and nobody sets here."""

@@ -130,8 +130,8 @@ class TierReaper:
             )
 
     async def _old_orphans(self) -> AsyncIterator[Orphan]:
-        """Those that the rounds of this broker have found for as long as the grace. What the store says of their age
-        is of no use: its clock and the node's may be hours apart, and what is being copied would go."""
+        """Orphans that the rounds of this broker have found for as long as the grace. What the store says of their
+        age is of no use: its clock and the node's may be hours apart, and what is being copied would go."""
         now_ms, before, found = self._clock.monotonic_ms(), self._orphan_since, dict[str, float]()
         self._orphan_since = dict(before)
         async for orphan in find_orphans(self._store, self._cluster_id, self._known):

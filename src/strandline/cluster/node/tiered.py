@@ -17,7 +17,7 @@ from strandline.replica.tier_config import TierConfig
 from strandline.replica.tiering import TierParts
 
 READ_AHEAD_BYTES = 2 << 20
-"""Fetched for a sequential reader before it asks: two GETs are under way while it takes what came before."""
+"""Bytes fetched for a sequential reader before it asks: two GETs are under way while it takes what came before."""
 
 
 def open_tier_store(config: TierConfig) -> ObjectStore:
@@ -28,7 +28,7 @@ def open_tier_store(config: TierConfig) -> ObjectStore:
 
 
 class NodeTier:
-    """What a broker has where `remote.log.storage.url` is set."""
+    """Tiered storage of a broker, where `remote.log.storage.url` is set."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class NodeTier:
         self.reaper.start(self._fatal)
 
     async def find_tiers(self, topic: str, topic_id: TopicId, allow_loss: bool) -> tuple[AdoptedTier, ...]:
-        """What the store has of a topic of this cluster; see `FindTiers`. Raises KafkaError, StoreError."""
+        """Find what the store has of a topic of this cluster; see `FindTiers`. Raises KafkaError, StoreError."""
         now_ms = self._believed.latest_ms()
         return await tiers_to_adopt(self.store, self._cluster_id, topic, topic_id, allow_loss=allow_loss, now_ms=now_ms)
 

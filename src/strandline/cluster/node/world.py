@@ -11,7 +11,7 @@ from strandline.proto.system import SystemClock, system_rng
 
 @dataclass(slots=True)
 class World:
-    """What a node takes from outside: one bundle, so that the simulator can give another."""
+    """World of a node: all that it takes from outside in one bundle, so that the simulator can give another."""
 
     disk: Disk
     rpc: Rpc

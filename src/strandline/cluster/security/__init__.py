@@ -1,1 +1,1 @@
-"""Who may come in: TLS of the listeners, and what a certificate says about its holder."""
+"""Security of listeners: TLS, authentication, certificates and what they say about their holders."""

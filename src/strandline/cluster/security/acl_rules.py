@@ -1,4 +1,5 @@
-"""What access control lists decide, as Kafka's StandardAuthorizer does; no time, no network: bindings in, answers out.
+"""Decisions by access control lists, as Kafka's StandardAuthorizer makes them; no time, no network: bindings in,
+answers out.
 
     1. a super user may do everything;
     2. a DENY that fits forbids, however many ALLOWs fit;
@@ -45,14 +46,15 @@ class Decision(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """Who asks, and from which IP address."""
+    """Principal and IP address of the client."""
 
     principal: str
     host: str
 
 
 _Section = dict[str, list[tuple[str, AclBinding]]]
-"""By principal: each binding, with its host as `host_of` writes it (rule A25)."""
+"""Bindings by principal, each with its host as `host_of` writes it (rule A25: hosts are compared in one spelling).
+"""
 
 
 class AclRules:
@@ -84,11 +86,11 @@ class AclRules:
         self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
 
     def is_super_user(self, principal: str) -> bool:
-        """The principal may do everything."""
+        """True if the principal may do everything."""
         return principal in self._super_users
 
     def decide(self, asker: Asker, operation: Operation, resource: Resource) -> Decision:
-        """May it, and why."""
+        """Decide on one operation, with the reason."""
         if self.is_super_user(asker.principal):
             return Decision(True, SUPER_USER)
         named = False
@@ -108,8 +110,8 @@ class AclRules:
         return Decision(self._allow_unnamed, NO_ACL_ALLOWS if self._allow_unnamed else NO_ACL_DENIES)
 
     def decide_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
-        """May it do this on at least one resource of the kind (Kafka's `authorizeByResourceType`)? Implied operations
-        do not count here, as in Kafka."""
+        """Decide whether the operation is allowed on at least one resource of the kind (Kafka's
+        `authorizeByResourceType`)."""
         if self.decide(asker, operation, Resource(kind, "hardcode")).allowed:
             return True
         bindings = [binding for binding in self._all(kind, asker) if binding.operation in (operation, Operation.ALL)]
@@ -119,7 +121,7 @@ class AclRules:
         return any(not _is_outdone(binding, denied) for binding in bindings if binding.permission is Permission.ALLOW)
 
     def _sections(self, resource: Resource) -> Iterator[_Section]:
-        """What is bound to patterns that cover the resource, by principal."""
+        """Bindings of patterns that cover the resource, by principal."""
         kind, name = resource
         for key in dict.fromkeys((resource, Resource(kind, WILDCARD))):
             if key in self._literal:
@@ -139,7 +141,7 @@ class AclRules:
 
 
 def _of(section: _Section, asker: Asker) -> Iterator[AclBinding]:
-    """Those of a section that count for who asks."""
+    """Bindings that match the client's principal and host."""
     hosts = (WILDCARD, host_of(asker.host))  # rule A25/clients-are-known-as-their-sockets-write-them
     for principal in dict.fromkeys((asker.principal, EVERYBODY)):
         for host, binding in section.get(principal, ()):
@@ -158,7 +160,7 @@ def _fits(binding: AclBinding, operation: Operation) -> bool:
 
 
 def _is_outdone(binding: AclBinding, denied: set[tuple[PatternType, str]]) -> bool:
-    """All that an ALLOW allows is denied."""
+    """True if all that an ALLOW allows is denied."""
     if binding.pattern is PatternType.LITERAL:
         if binding.name == WILDCARD:
             return False

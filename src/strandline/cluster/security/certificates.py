@@ -21,8 +21,8 @@ from strandline.proto.tls import TlsSettings, own_certificate, trusted_certifica
 log = structlog.get_logger("strandline.security")
 
 LOOK_S = 2.0
-"""How often the files are looked at. Kafka waits for an order of `kafka-configs.sh`; certbot and cert-manager give
-none. A look is two calls of stat."""
+"""Seconds between two looks at the files. Kafka waits for an order of `kafka-configs.sh`; certbot and cert-manager
+give none. A look is two calls of stat."""
 
 EXPIRES_SOON_S = 30 * 86_400.0
 """A certificate that ends within this time is warned of, once a day. ACME clients renew theirs 30 days before."""
@@ -33,16 +33,16 @@ _Stamp = tuple[int, int, int] | None
 
 
 class Expiry(NamedTuple):
-    """When a certificate ends."""
+    """End of a certificate's validity."""
 
     setting: str
-    """Where it was given."""
+    """Setting that named the certificate."""
     subject: str
     at_s: float
     """Seconds since the Unix epoch."""
 
     def said(self, now_s: float) -> str:
-        """In words, with the days that are left."""
+        """Sentence on the expiry, with the days that are left."""
         left_s = self.at_s - now_s
         days = f"{abs(left_s) // 86_400:.0f} days"
         when = f"ends in {days}" if left_s > 0 else f"ended {days} ago"
@@ -50,7 +50,7 @@ class Expiry(NamedTuple):
 
 
 def expiries(settings: TlsSettings, unfit: Callable[[str, str], None]) -> list[Expiry]:
-    """Of the certificate that a listener shows, and of the CAs that it trusts.
+    """Expiries of the certificate that a listener shows, and of the CAs that it trusts.
 
     Args:
         unfit: gets the setting and the reason, instead, for a certificate that no listener may show.
@@ -157,7 +157,7 @@ class CertificateWatch:
         self._wait()
 
     def _warn(self) -> None:
-        """Of each certificate once a day, and at once when another that ends soon takes its place."""
+        """Warn of each certificate once a day, and at once when another that ends soon takes its place."""
         now_s, now_ms = self._clock.wall_ms() / 1000, self._clock.monotonic_ms()
         current = {expiry: of.owner for of in self._certificates for expiry in of.expiries}
         self._warned = {expiry: at_ms for expiry, at_ms in self._warned.items() if expiry in current}

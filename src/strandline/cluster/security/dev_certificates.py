@@ -153,7 +153,7 @@ class DevCa:
 
 
 def client_properties(ca: Path, keystore: Path) -> str:
-    """What a client of a cluster with these certificates is to be told: Kafka's own tools read it, too."""
+    """Settings of a client of a cluster with these certificates: Kafka's own tools read them, too."""
     return (
         "security.protocol=SSL\n"
         "ssl.truststore.type=PEM\n"
@@ -164,7 +164,7 @@ def client_properties(ca: Path, keystore: Path) -> str:
 
 
 def own_hosts() -> tuple[str, ...]:
-    """What a node on this machine is called here."""
+    """Names and addresses of a node on this machine."""
     return ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
 
@@ -178,7 +178,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """At once or not at all: a node may look at the file meanwhile."""
+    """Write the file at once or not at all: a node may look at it meanwhile."""
     new = path.with_suffix(".new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)

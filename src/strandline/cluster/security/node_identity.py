@@ -1,4 +1,4 @@
-"""Which node a certificate speaks for: a SPIFFE-like URI among its alternative names.
+"""The node that a certificate speaks for: a SPIFFE-like URI among its alternative names.
 
     spiffe://<trust domain>/strandline/node/<node id>
     spiffe://<trust domain>/strandline/<cluster id>/node/<node id>
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from strandline.proto.ids import NodeId
 
 TRUST_DOMAIN = "strandline.internal"
-"""Of the certificates that `strandline certs dev` makes."""
+"""Trust domain of the certificates that `strandline certs dev` makes."""
 
 _URI = re.compile(r"spiffe://[^/]+/strandline(?:/([^/]+))?/node/([0-9]{1,10})")
 

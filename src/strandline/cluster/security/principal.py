@@ -26,7 +26,7 @@ _SHORT = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-"""What RFC 2253 has names for; Java writes everything else as a number and bytes."""
+"""Attributes that RFC 2253 has names for; Java writes everything else as a number and bytes."""
 
 _EMAIL = "1.2.840.113549.1.9.1"
 

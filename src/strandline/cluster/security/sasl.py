@@ -31,7 +31,7 @@ from strandline.proto.scram import (
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 
 MECHANISMS = (*SCRAM_BY_TITLE, PLAIN, OAUTHBEARER)
-"""What a listener may enable."""
+"""Mechanisms that a listener may enable."""
 
 
 class Refused(Exception):
@@ -53,7 +53,7 @@ class Users(Protocol):
 
 
 class Step(NamedTuple):
-    """What is answered to a client's message; who it is, once that is proven, and for how long (0: no matter)."""
+    """Answer to a client's message; its user, once that is proven, and for how long (0: no limit)."""
 
     answer: bytes
     user: str | None = None
@@ -113,7 +113,7 @@ class _Bearer:
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """Of one listener.
+    """SASL settings of one listener.
 
     Attributes:
         mechanisms: enabled, in the order in which clients are told of them.
@@ -130,7 +130,7 @@ class SaslSettings:
 
 @dataclass(slots=True)
 class SaslCounts:
-    """What a listener counts, for the metrics; under Kafka's names."""
+    """Counters of a listener, for the metrics; under Kafka's names."""
 
     successful_authentication: int = 0
     failed_authentication: int = 0
@@ -181,7 +181,7 @@ class Mechanisms:
 
 
 class Outcome(NamedTuple):
-    """What is answered to SaslHandshake or SaslAuthenticate.
+    """Answer to SaslHandshake or SaslAuthenticate.
 
     Attributes:
         message: for the client: the same whatever was wrong.
@@ -200,7 +200,7 @@ class Outcome(NamedTuple):
 
 
 class SaslSession:
-    """Where one connection stands.
+    """State of one connection's authentication.
 
     Invariants:
         * it is open by a proof alone, and never again once it has failed;
@@ -222,11 +222,11 @@ class SaslSession:
 
     @property
     def is_open(self) -> bool:
-        """The client is authenticated."""
+        """True if the client is authenticated."""
         return self.user is not None and not self.failed
 
     def is_over(self, now_ms: float) -> bool:
-        """An open session has reached its end."""
+        """True if an open session has reached its end."""
         return 0.0 < self._ends_ms <= now_ms  # rule A19/session-without-end
 
     def handshake(self, mechanism: str, version: int) -> Outcome:

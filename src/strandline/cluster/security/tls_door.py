@@ -55,7 +55,8 @@ class TlsDoor:
         self.failures = 0
 
     def wrap(self, make: MakeProtocol, loop_time: LoopTime | None = None) -> MakeProtocol:
-        """What `create_server` is given in the place of `make`. `loop_time`: what handshakes may take of the loop."""
+        """Factory to give to `create_server` in the place of `make`. `loop_time`: what handshakes may take of the
+        loop."""
         return lambda: TlsConnection(self, make(), self._context(), self._handshake_s, loop_time)
 
     @property
@@ -109,5 +110,5 @@ class ListenerTls:
         self._rules = rules
 
     def principal(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """Of the client's certificate; anonymous without one, None where no rule matches."""
+        """Principal of the client's certificate; anonymous without one, None where no rule matches."""
         return self._rules.principal(certificate) if certificate else ANONYMOUS

@@ -29,11 +29,12 @@ RECORD_BYTES = 64 * 1024
 """Read from the socket and encrypted at once: four records of TLS."""
 
 _SCRATCH = bytearray(RECORD_BYTES)
-"""What was just received, of whichever connection: it is decrypted at once, within `buffer_updated`."""
+"""Buffer of what was just received, of whichever connection: it is decrypted at once, within `buffer_updated`."""
 _SCRATCH_VIEW = memoryview(_SCRATCH)
 
 SHUTDOWN_S = 10.0
-"""How long a connection that was closed here may take to send what it still holds and the peer to say goodbye."""
+"""Seconds that a connection that was closed here may take to send what it still holds, and the peer to say goodbye.
+"""
 
 _HANDSHAKE = 0x16
 _REFUSAL = bytes((0x15, 3, 1, 0, 2, 2, 10))
@@ -47,7 +48,7 @@ _HTTP_REFUSAL = (
 
 
 class Door(Protocol):
-    """What a connection in handshake reports to (`strandline.cluster.security.tls_door`)."""
+    """Listener that a connection in handshake reports to (`strandline.cluster.security.tls_door`)."""
 
     def began(self, connection: TlsConnection) -> None:
         """A client has connected."""
@@ -56,27 +57,27 @@ class Door(Protocol):
         """The handshake is over; the connection is the listener's."""
 
     def failed(self, connection: TlsConnection, reason: BaseException | str | None) -> None:
-        """It was lost before."""
+        """Hear that the handshake failed."""
 
 
 class LoopTime(Protocol):
-    """What handshakes may take of the node's loop (`strandline.cluster.broker.loop_time`)."""
+    """Budget of handshakes on the node's loop (`strandline.cluster.broker.loop_time`)."""
 
     def admits(self, peer: Any) -> bool:
         """Whether work for it may be done now; else it has to wait."""
 
     def measured(self, peer: Any, work: Callable[[], None]) -> None:
-        """Do it now, and count it."""
+        """Do the work now, and count its time."""
 
     def wait(self, peer: Any, call: Callable[[], None]) -> None:
         """Call it once in a later turn."""
 
     def forget(self, call: Callable[[], None]) -> None:
-        """It waits no more."""
+        """Forget a call that waits no more."""
 
 
 class _Transport(_AsynciosTransport):  # type: ignore[misc]
-    """What the listener's protocol writes to. It may be closed as often as a socket's transport."""
+    """Transport that the listener's protocol writes to. It may be closed as often as a socket's transport."""
 
     def close(self) -> None:
         if not self.is_closing():  # rule A18/closed-twice-is-forgotten

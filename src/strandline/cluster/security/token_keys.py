@@ -1,4 +1,4 @@
-"""Where the keys that check tokens come from: a JWKS file that is looked at now and then, or an HTTPS address."""
+"""Sources of the keys that check tokens: a JWKS file that is looked at now and then, or an HTTPS address."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FileKeys:
             raise ConfigError(SETTING, f"file://{path}", str(error)) from None
 
     def current(self) -> KeySet | None:
-        """Those of the file: one look at it, a call of stat, for each login."""
+        """Keys of the file: one look at it, a call of stat, for each login."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
@@ -125,7 +125,7 @@ class UrlKeys:
         require_joserfc()
 
     def current(self) -> KeySet | None:
-        """Those fetched last."""
+        """Keys fetched last."""
         return self._keys
 
     def look_again(self) -> None:

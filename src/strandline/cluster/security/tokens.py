@@ -34,7 +34,7 @@ class TokenError(StrandlineError):
 
 
 class Bearer(NamedTuple):
-    """Who a token is about, and until when it holds (milliseconds since 1970)."""
+    """User of a token, and the time until which it holds (milliseconds since 1970)."""
 
     user: str
     expires_ms: int
@@ -42,7 +42,7 @@ class Bearer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """What a token must say.
+    """Requirements on a token.
 
     Attributes:
         issuer: who made it (`iss`).
@@ -78,7 +78,7 @@ class Tokens:
         self._unknown_key = unknown_key
 
     def check(self, message: bytes) -> Bearer:
-        """Who shows this message's token. Raises TokenError."""
+        """Check a message with a token, and return its user. Raises TokenError."""
         acts_for, token = read_message(message)
         claims = self._verified(token)
         bearer = self._bearer(claims)

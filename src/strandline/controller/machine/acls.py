@@ -76,5 +76,5 @@ def _found(wanted: AclFilter, known: Mapping[AclBinding, None]) -> tuple[AclBind
 
 
 def _refused(count: int, words: str) -> Result[AclOutcomes]:
-    """None of them is carried out."""
+    """Refusal of `count` entries: none of them is carried out."""
     return Result(AclOutcomes((AclOutcome(ErrorCode.POLICY_VIOLATION, words),) * count))

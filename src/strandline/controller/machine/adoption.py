@@ -33,24 +33,24 @@ from strandline.proto.settings import INT32_MAX
 from strandline.proto.tier import AdoptedTier, ProducerIds, Tier, TieredSegment
 
 EPOCHS_AHEAD = 1 << 16
-"""So many leader epochs the lost cluster may have had behind those of the stored records. There is room for thirty
+"""Leader epochs that the lost cluster may have had behind those of the stored records. There is room for thirty
 thousand restores."""
 
 IDS_AHEAD = 1 << 44
 """Producer ids of 4,096 quorum epochs: what lies further ahead is not given out in a cluster's life."""
 IDS_BEYOND = 1 << 40
-"""Of 256 epochs: so many the lost cluster may have given out behind those of the stored records."""
+"""Producer ids (256 epochs of them) that the lost cluster may have given out behind those of the stored records."""
 
 FIRST_EPOCH = LeaderEpoch(0)
 
 SEGMENTS_MAX = 100_000
-"""Of one topic: 10 MB in one batch of the metadata log, and 50 MB in the memory of each node. With segments of a
-gigabyte it is 100 TB."""
+"""Segments of one topic at most: 10 MB in one batch of the metadata log, and 50 MB in the memory of each node. With
+segments of a gigabyte it is 100 TB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What a topic begins with.
+    """First state of a restored topic.
 
     Attributes:
         records: to stand behind those of its partitions.
@@ -96,14 +96,14 @@ _NOTHING = Adopted()
 
 
 def _first_epoch(last_epoch: int) -> LeaderEpoch:
-    """Of a restored topic's partitions, of those too of which nothing was stored: clients believe nothing of an epoch
-    below the one that they have heard of."""
+    """First leader epoch of a restored topic's partitions, of those too of which nothing was stored: clients believe
+    nothing of an epoch below the one that they have heard of."""
     # rule B36/restored-partitions-begin-in-the-next-epoch
     return LeaderEpoch(last_epoch + (EPOCHS_AHEAD if last_epoch + EPOCHS_AHEAD < INT32_MAX else 1))
 
 
 def _known_producers(state: MachineState, one: AdoptedTier) -> ProducerIds:
-    """Those of the lost cluster that are nobody else here, and never will be."""
+    """Producer ids of the lost cluster that belong to nobody here, and never will."""
     first, end, next_id = one.producer_ids_first, one.producer_ids_end, state.image.next_producer_id
     own = first_producer_id(state.image.cluster_id)
     # rule B27/lost-producers-are-strangers
@@ -113,7 +113,7 @@ def _known_producers(state: MachineState, one: AdoptedTier) -> ProducerIds:
 
 
 def raised_producer_ids(state: MachineState, records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
-    """What goes behind `records`, which create topics, so that no id is given out that they adopt."""
+    """Records to append behind `records`, which create topics, so that no id is given out that they adopt."""
     segments = [record.segment for record in records if isinstance(record, TieredSegmentRecord)]
     reached = max(state.image.next_producer_id, first_producer_id(state.image.cluster_id))
     ids = [one.producers for one in segments if one.producers is not None]

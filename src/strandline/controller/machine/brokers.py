@@ -57,7 +57,7 @@ _LAST_PRODUCER_ID = 2**63 - 1
 
 
 class BrokerState(Enum):
-    """What a registered broker may do."""
+    """States of a registered broker, by what it may do."""
 
     FENCED = "nothing: it is in no ISR and leads nothing"
     UNFENCED = "lead and follow"
@@ -147,7 +147,7 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
 
 
 def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
-    """The broker's flush.policy: what is set in the metadata, else what its file says."""
+    """True if the broker acknowledges before it syncs: its flush.policy in the metadata, else in its file."""
     static = {"flush.policy": request.flush_policy} if request.flush_policy else {}
     return ConfigResolver(static, request.node_id).broker_value(image, BrokerSettings.flush_policy) == "replicate"
 
@@ -214,7 +214,7 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
 
 
 class _Reports(NamedTuple):
-    """What a heartbeat says of replicas.
+    """Reports on replicas in one heartbeat.
 
     Attributes:
         failed: the broker cannot serve them any more.

@@ -104,7 +104,7 @@ class Loss(NamedTuple):
 
 
 def losses(state: MachineState, records: Sequence[MetadataRecord], now_ms: float) -> Iterator[Loss]:
-    """What the unclean elections in `records` cost, by the state before them."""
+    """Losses by the unclean elections in `records`, judged by the state before them."""
     for record in records:
         if not isinstance(record, PartitionChangeRecord) or record.leader is None or record.leader < 0:
             continue
@@ -239,7 +239,7 @@ def _report(
 
 
 def why_nobody_leads(state: MachineState, topic: TopicInfo, partition: PartitionRecord) -> str:
-    """Which brokers could lead a partition, and what each waits for; empty where one leads."""
+    """Sentence on which brokers could lead a partition, and what each waits for; empty where one leads."""
     if partition.has_leader:
         return ""
     eligible = partition.isr or partition.eligible_leader_replicas
@@ -293,7 +293,7 @@ def _brokers(nodes: tuple[NodeId, ...]) -> str:
 
 
 def loss(candidates: list[Candidate], leader: NodeId) -> str:
-    """What an unclean election of `leader` costs, as far as it has been reported."""
+    """Sentence on the loss by an unclean election of `leader`, as far as it has been reported."""
     chosen = next(candidate for candidate in candidates if candidate.node_id == leader)
     if chosen.lost_records > 0:
         first, last = chosen.log_end_offset, chosen.log_end_offset + chosen.lost_records - 1

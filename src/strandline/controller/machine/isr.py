@@ -89,8 +89,9 @@ def _alter_one(
 
 
 def _must_heal_first(state: MachineState, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
-    """A replica that has rotted joins once its whole leader has healed it. Where the leader has rotted too, what is
-    missing may be gone for good, and that must not stop the partition."""
+    """True if the replica must be healed before it joins: one that has rotted joins once its whole leader has healed
+    it. Where the leader has rotted too, what is missing may be gone for good, and that must not stop the partition.
+    """
     # schedule 80/rotten-replica-joins, schedule 80/rotten-replicas-join-no-rotten-leader
     return not state.is_whole(node_id, topic, partition) and state.is_whole(partition.leader, topic, partition)
 
@@ -168,7 +169,7 @@ def _validate_isr(partition: PartitionRecord, item: AlterPartitionItem) -> None:
 
 
 def _ineligible(image: MetadataImage, member: IsrMember) -> str:
-    """Why a broker may not be in an ISR, or nothing."""
+    """Reason why a broker may not be in an ISR, or ""."""
     broker = image.brokers.get(member.node_id)
     if broker is None:
         return "is not registered"  # rule B2/unregistered-member-joins

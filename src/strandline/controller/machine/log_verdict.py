@@ -23,7 +23,7 @@ from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.metadata.image import TopicInfo
 from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
 from strandline.log.findings import LogCondition
-from strandline.log.lives import life_of_epoch
+from strandline.log.incarnations import incarnation_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition, TopicPartition
@@ -31,7 +31,7 @@ from strandline.proto.marks import mark
 
 
 class LogVerdict(Enum):
-    """What a replica of a broker that registers anew still counts for."""
+    """Verdict on a replica of a broker that registers anew."""
 
     KEPT = "it has everything that it had synced: it leaves the ISR, and may be eligible"
     IN_DOUBT = "it may lack the end: it leaves ISR and ELR, and waits for the others of the last ISR"
@@ -44,7 +44,7 @@ class _Found(NamedTuple):
 
 
 class RegisteredLogs:
-    """What a registration says of the broker's logs, and the verdict on each of them."""
+    """Report of a registration on the broker's logs, and the verdict on each of them."""
 
     def __init__(self, request: RegisterBrokerRequest, existing: RegisterBrokerRecord | None) -> None:
         """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
@@ -98,7 +98,7 @@ def _is_another_directory(request: RegisterBrokerRequest, existing: RegisterBrok
     if existing.incarnation_id in request.lives:  # schedule 48/older-copy-counts
         return False
     # rule B13/a-build-without-lives-left-a-copy, rule B13/any-clean-mark-proves-the-directory
-    if life_of_epoch(existing.broker_epoch) in request.lives:
+    if incarnation_of_epoch(existing.broker_epoch) in request.lives:
         mark("known-by-its-clean-stop")
         return False
     mark("older-copy")

@@ -34,7 +34,7 @@ from strandline.proto.marks import mark
 
 
 class Election(Enum):
-    """How far an election may go."""
+    """Kinds of election, by how far they may go."""
 
     ONLINE = "keep a leader that may lead, else elect a clean one"
     PREFERRED = "the first replica, if it is in the ISR, even if another one leads"
@@ -42,7 +42,7 @@ class Election(Enum):
 
 
 class Rule(Enum):
-    """By which rule the leader leads; the words stand in the record's reason."""
+    """Rule by which the leader leads; the words stand in the record's reason."""
 
     KEPT = "the leader stays"
     IN_SYNC = "elected from the ISR"
@@ -54,12 +54,12 @@ class Rule(Enum):
 
     @property
     def unclean(self) -> bool:
-        """Committed records may be lost."""
+        """True if committed records may be lost."""
         return self in (Rule.LAST_KNOWN, Rule.UNCLEAN)
 
 
 class LogPosition(NamedTuple):
-    """Where a replica's log ends while its partition has no leader; the last epoch is -1 where it has no record."""
+    """End of a replica's log while its partition has no leader; the last epoch is -1 where it has no record."""
 
     last_epoch: LeaderEpoch
     log_end_offset: Offset
@@ -80,7 +80,7 @@ def not_reported(_: NodeId) -> LogPosition | None:
 
 
 def is_sure(_: NodeId) -> bool:
-    """Every eligible replica has what it had."""
+    """True if every eligible replica has what it had."""
     return True
 
 
@@ -89,7 +89,7 @@ def nobody_listens(_: bool) -> None:
 
 
 def everybody_is_fit(_: NodeId) -> bool:
-    """Nothing is known of any disk, nor of rot."""
+    """True if nothing is known of any disk, nor of rot."""
     return True
 
 
@@ -155,7 +155,7 @@ class PartitionChange:
         self._waits = False
         self._reason = reason
         self.rule = Rule.KEPT
-        """By which rule the leader of the record leads."""
+        """Rule by which the leader of the record leads."""
 
     def build(self) -> PartitionChangeRecord | None:
         """The record, or None when the partition stays as it is."""
@@ -332,7 +332,7 @@ class PartitionChange:
         return best, Rule.GREATEST
 
     def _nobody_reaches_beyond(self, empty: LogPosition) -> bool:
-        """A log without records leads only if every replica is back and none holds a record that it lacks."""
+        """True if a log without records may lead: every replica is back and none holds a record that it lacks."""
         for node in self._partition.replicas:
             position = self._position(node) if self._acceptable(node) else None
             if position is None or position.log_end_offset > empty.log_end_offset:

@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go.
+"""Placement of the replicas of new partitions.
 
 Goals, the first before the next: copies of one partition in different racks; none on a fenced broker where an unfenced
 one is left; each topic's copies spread evenly over the brokers (counts differ by at most one); so are its leaders; and
@@ -128,7 +128,7 @@ class Placer:
 
 
 class _TopicLoad:
-    """How one topic's copies are spread so far."""
+    """Spread of one topic's copies so far."""
 
     def __init__(self, existing: Iterable[tuple[NodeId, ...]]) -> None:
         self.replicas: Counter[NodeId] = Counter()

@@ -67,7 +67,7 @@ class OffsetTracker:
         return replicas
 
     def condition(self, topic_id: TopicId, partition: int, node_id: NodeId) -> LogCondition | None:
-        """What a replica's recovery found, or None."""
+        """Finding of a replica's recovery, or None."""
         return self._conditions.get(node_id, {}).get(TopicIdPartition(topic_id, partition))
 
     def of(self, topic_id: TopicId, partition: int, node_id: NodeId) -> TrackedOffsets | None:
@@ -113,7 +113,7 @@ class ReportedReplicas:
         return [key for key in now if key not in before], [key for key in before if key not in now]
 
     def has(self, node_id: NodeId, topic_id: TopicId, partition: int) -> bool:
-        """The broker's last report names its replica."""
+        """True if the broker's last report names its replica."""
         reported = self._by_node.get(node_id)
         return reported is not None and TopicIdPartition(topic_id, partition) in reported
 

@@ -1,4 +1,4 @@
-"""Which brokers are alive: sessions, suspicions, probes. Soft state of the active controller, pure.
+"""Liveness of brokers: sessions, suspicions, probes. Soft state of the active controller, pure.
 
 A broker holds a session: one stream to the controller, on which its heartbeats come. Without heartbeats for the session
 timeout it is fenced. A broken stream is a suspicion: the controller probes at once and goes on probing. A stream that
@@ -37,8 +37,8 @@ from strandline.proto.marks import mark
 NEVER = float("inf")
 
 PROBED_SHARE = 0.4
-"""Of the silence timeout passes before the first probe; the rest is left for its answer. An event loop under load is
-late by tenths of a second, and answers."""
+"""Share of the silence timeout that passes before the first probe; the rest is left for its answer. An event loop under
+load is late by tenths of a second, and answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SessionTimes:
 
     @property
     def probe_after_ms(self) -> float:
-        """After so long without a heartbeat or an answer a broker is probed."""
+        """Milliseconds without a heartbeat or an answer after which a broker is probed."""
         return PROBED_SHARE * min(self.silence_timeout_ms, self.session_timeout_ms)
 
     @property
@@ -73,7 +73,7 @@ class SessionTimes:
 
 
 class ProbeFinding(Enum):
-    """What a probe of a broker's internal listener found."""
+    """Findings of a probe of a broker's internal listener."""
 
     ALIVE = "the process that registered answered"
     OTHER_PROCESS = "another process of the same node answered"
@@ -94,22 +94,23 @@ class Session:
     controlled_shutdown_offset: int = -1
     streams: int = 0
     granted_ms: float = float("-inf")
-    """When it began: what a probe found that was sent before is about another process."""
+    """Time when the session began: what a probe found that was sent before is about another process."""
     suspected_since_ms: float = NEVER
     displaced_since_ms: float = NEVER
-    """When another process was first found at its address while its stream was open, and no heartbeat since."""
+    """Time when another process was first found at the broker's address while its stream was open, and no heartbeat
+    since."""
     refused_since_ms: float = NEVER
     next_probe_ms: float = NEVER
     asked_ms: float = NEVER
-    """When the first probe that is not answered yet was due."""
+    """Time when the first probe that is not answered yet was due."""
     probed_ms: float = float("-inf")
-    """When the last probe was sent."""
+    """Time when the last probe was sent."""
     probes: int = 0
-    """How many are under way."""
+    """Number of probes under way."""
     in_question: bool = False
-    """It is probed once more, whatever probe is under way."""
+    """True: probe once more, whatever probe is under way."""
     answers: bool = False
-    """It has answered a probe of this controller since it was unfenced: probes reach it."""
+    """True: the broker has answered a probe of this controller since it was unfenced, so probes reach it."""
     dead: bool = False
 
 
@@ -171,7 +172,7 @@ class BrokerSessions:
             self._clear(session)
 
     def has_valid_session(self, node_id: NodeId, now_ms: float) -> bool:
-        """The broker sent a heartbeat within its session timeout and is not known to be dead."""
+        """True if the broker sent a heartbeat within its session timeout and is not known to be dead."""
         session = self._sessions.get(node_id)
         return (
             session is not None
@@ -181,7 +182,7 @@ class BrokerSessions:
         )
 
     def forgive(self, now_ms: float) -> None:
-        """This controller itself stood still: a full session for every broker, for it cannot know which were silent.
+        """Give every broker a full session: this controller itself stood still, and cannot know which were silent.
 
         Suspicions and silences remain, and count from now.
         """
@@ -297,17 +298,17 @@ class BrokerSessions:
         ]
 
     def is_displaced(self, node_id: NodeId) -> bool:
-        """Another process answers at the broker's address."""
+        """True if another process answers at the broker's address."""
         session = self._sessions.get(node_id)
         return session is not None and session.displaced_since_ms != NEVER
 
     def is_silent(self, node_id: NodeId, now_ms: float) -> bool:
-        """The broker owes an answer to a probe for too long."""
+        """True if the broker owes an answer to a probe for too long."""
         session = self._sessions.get(node_id)
         return session is not None and not session.fenced and self._silent_at_ms(session) <= now_ms
 
     def next_event_ms(self) -> float:
-        """When `due_probes` or `expired` may next name a broker, in monotonic milliseconds; infinity if never."""
+        """Time when `due_probes` or `expired` may next name a broker, in monotonic milliseconds; infinity if never."""
         earliest = NEVER
         for session in self._sessions.values():
             if not session.fenced:
@@ -315,14 +316,14 @@ class BrokerSessions:
         return earliest
 
     def _probe_at_ms(self, session: Session) -> float:
-        """When it owes an answer, or, if it does, when it is to be asked again."""
+        """Time when the broker owes an answer, or, if it does, when it is to be asked again."""
         if session.asked_ms != NEVER:
             return NEVER if session.probes and not session.in_question else session.next_probe_ms
         return min(session.next_probe_ms, session.heard_ms + self.times.probe_after_ms)
 
     @property
     def _second_probe_ms(self) -> float:
-        """Between two probes of a broker whose stream is open."""
+        """Milliseconds between two probes of a broker whose stream is open."""
         return self.times.probe_after_ms / 4
 
     def _silent_at_ms(self, session: Session) -> float:
@@ -359,7 +360,7 @@ class BrokerSessions:
             session.controlled_shutdown_offset = offset
 
     def may_shut_down(self, node_id: NodeId, active: list[NodeId]) -> bool:
-        """All `active` brokers have seen the broker's last leadership move away."""
+        """True if all `active` brokers have seen the broker's last leadership move away."""
         offset = self._sessions[node_id].controlled_shutdown_offset
         # rule B12/shutdown-before-the-others-know
         return 0 <= offset <= min((self._sessions[node].metadata_offset for node in active), default=NEVER)

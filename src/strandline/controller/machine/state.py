@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 
 def first_producer_id(cluster_id: str) -> int:
-    """Where the producer ids of a cluster begin: each has a place of its own, as far as chance has it (rule B27)."""
+    """First producer id of a cluster: each cluster has a range of its own, as far as chance has it (rule B27: a
+    restored topic never meets its producers' ids anew)."""
     return int.from_bytes(sha256(cluster_id.encode()).digest()[:8], "big") % PRODUCER_IDS_OF_A_CLUSTER
 
 
@@ -59,7 +60,7 @@ class MachineSettings:
     max_elections_per_balance: int = 1000
     """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
     tiered_storage: bool = False
-    """This node knows of an object store: topics may be tiered."""
+    """True: this node knows of an object store, so topics may be tiered."""
     supported: Supported = field(default_factory=lambda: OWN_LEVELS)
     """The levels of features that this node's build knows."""
 
@@ -92,11 +93,11 @@ class MachineState:
         self.sessions = BrokerSessions(settings.times)
         self.offsets = OffsetTracker()
         self.unserved = ReportedReplicas()
-        """Those that each broker cannot serve: a log that failed, or that recovery refused."""
+        """Replicas that each broker cannot serve: a log that failed, or that recovery refused."""
         self.rotten = ReportedReplicas()
-        """Those with batches that are not what was written, on a disk that is well otherwise."""
+        """Replicas with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
-        """Those in a full directory of a broker that has room in another."""
+        """Replicas in a full directory of a broker that has room in another."""
         self.unproven = UnprovenEnds(image)
         """Logs of which nothing proves that they reach to where they did."""
         for node_id, broker in image.brokers.items():
@@ -104,7 +105,8 @@ class MachineState:
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
-        """What these records would change; the image stays as it is. Raises FatalError if they cannot be replayed."""
+        """Change that these records would make; the image stays as it is. Raises FatalError if they cannot be
+        replayed."""
         delta = MetadataDelta(self.image, self.settings.supported)
         delta.apply_all(records)
         delta.check_whole()
@@ -175,27 +177,29 @@ class MachineState:
         )
 
     def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
-        """The broker has not reported that it cannot serve its replica."""
+        """True if the broker has not reported that it cannot serve its replica."""
         return not self.unserved.has(node_id, topic.topic_id, partition.partition)
 
     def is_whole(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
-        """The broker has not reported rot in its replica."""
+        """True if the broker has not reported rot in its replica."""
         return not self.rotten.has(node_id, topic.topic_id, partition.partition)
 
     def is_fit(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
-        """The broker has reported neither rot in its replica, nor that this one has no room though others have."""
+        """True if the broker has reported neither rot in its replica, nor that this one has no room though others
+        have."""
         cramped = self.without_room.has(node_id, topic.topic_id, partition.partition)
         return not cramped and self.is_whole(node_id, topic, partition)  # schedule 57/a-full-directory-leads
 
     def acks_are_synced(self, partition: PartitionRecord) -> bool:
-        """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""
+        """True if every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any
+        leader."""
         brokers = (self.image.brokers.get(node) for node in partition.replicas)
         # rule B11/one-broker-that-acks-unsynced-is-overlooked
         return not any(broker is not None and broker.acks_unsynced for broker in brokers)
 
     def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> LogPosition | None:
-        """Where a replica's log ends while its partition has no leader, as the registered process reported it. None
-        without a report in this leader epoch: an older one need not hold any more."""
+        """End of a replica's log while its partition has no leader, as the registered process reported it. None without
+        a report in this leader epoch: an older one need not hold any more."""
         report = self.offsets.of(topic.topic_id, partition.partition, node_id)
         broker = self.image.brokers.get(node_id)
         if report is None or broker is None or partition.has_leader:
@@ -281,5 +285,5 @@ class MachineState:
         return [item for item in self.image.partitions() if not item[1].has_leader]
 
     def leads_any(self, node_id: NodeId) -> bool:
-        """The broker leads at least one partition."""
+        """True if the broker leads at least one partition."""
         return any(partition.leader == node_id for _, partition in self.image.partitions())

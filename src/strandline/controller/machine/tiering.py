@@ -1,4 +1,4 @@
-"""Which settings of a topic go together where its old segments move to the object store (KIP-405, KIP-950)."""
+"""Settings of a tiered topic that go together (KIP-405, KIP-950)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _alter_one(state: MachineState, sender: NodeId, change: TierChange) -> list[
 
 
 def _check_sender(partition: PartitionRecord, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
-    """In the order of `machine.isr.validate`.
+    """Check the sender of a change, in the order of `machine.isr.validate`.
 
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST.
@@ -81,8 +81,8 @@ def _check_sender(partition: PartitionRecord, sender: NodeId, leader_epoch: Lead
 
 
 def _is_in(tier: Tier, add: tuple[TieredSegment, ...]) -> bool:
-    """The change was carried out already, and its answer was lost. What the tier's start has passed since is no longer
-    in it."""
+    """True if the change was carried out already, and its answer was lost. What the tier's start has passed since is
+    no longer in it."""
     # rule B21/a-retry-behind-the-start-is-refused
     left = [segment.segment_id for segment in add if segment.end_offset > tier.start_offset]
     # rule B21/a-retry-of-a-tier-change-is-refused, rule B21/same-offsets-are-a-retry

@@ -1,4 +1,4 @@
-"""Which names a topic may have (Kafka's rules)."""
+"""Names that a topic may have (Kafka's rules)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def check_topic_name(name: str) -> None:
 
 
 class TakenNames:
-    """Which names a new topic may not have because of others: metric names turn '.' into '_', so that two topics may
-    not differ in these alone. One lookup a name, however many topics there are: one request creates thousands."""
+    """Names that a new topic may not have because of others: metric names turn '.' into '_', so that two topics may not
+    differ in these alone. One lookup a name, however many topics there are: one request creates thousands."""
 
     def __init__(self, existing: Iterable[str]) -> None:
         self._existing = existing

@@ -150,7 +150,7 @@ def _create_topic(
 
 
 def _is_retry(topic: CreatableTopic, existing: TopicInfo) -> bool:
-    """The same request made the topic that is there, or restored it."""
+    """True if the same request made the topic that is there, or restored it."""
     if topic.is_restored:
         return topic.topic_id == existing.topic_id
     return topic.topic_id != ZERO_UUID and _first_half(topic.topic_id) == _first_half(existing.topic_id)
@@ -182,7 +182,7 @@ def _new_topic_id(state: MachineState, proposed: TopicId) -> TopicId:
 
 
 def _first_half(topic_id: TopicId) -> int:
-    """As it is in an id of version 4, whatever was proposed."""
+    """First half of a topic id, as it is in an id of version 4, whatever was proposed."""
     return UUID(int=topic_id.int, version=4).int >> 64
 
 

@@ -14,8 +14,8 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.ids import NodeId, TopicIdPartition
 
 WAIT_MS = 500.0
-"""How long a partition that could have a leader waits for the rest of its last ISR, at the most. The quorum has
-waited as long before (rule A22): a machine that stays dead costs both, which is a second."""
+"""Milliseconds that a partition which could have a leader waits for the rest of its last ISR, at the most. The quorum
+has waited as long before (rule A22): a machine that stays dead costs both, which is a second."""
 
 NEVER = float("inf")
 
@@ -48,7 +48,7 @@ class UnprovenEnds:
             self._unproven.setdefault(key, {})[node_id] = None
 
     def is_proven(self, node_id: NodeId, key: TopicIdPartition) -> bool:
-        """The replica's log has all that was committed, for certain."""
+        """True if the replica's log has all that was committed, for certain."""
         return node_id not in self._unproven.get(key, ())  # rule B30/unproven-end-leads-at-once
 
     def adopted(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -86,7 +86,7 @@ class UnprovenEnds:
             self._waiting.pop(key, None)
 
     def waits(self, key: TopicIdPartition) -> bool:
-        """The partition waits now."""
+        """True if the partition waits now."""
         return key in self._waiting
 
     def stamp(self, now_ms: float) -> None:
@@ -96,7 +96,7 @@ class UnprovenEnds:
                 self._waiting[key] = now_ms + WAIT_MS
 
     def forgive(self, now_ms: float) -> None:
-        """This controller itself stood still: who was to report had no time to."""
+        """Give those that were to report more time: this controller itself stood still."""
         self._waiting = dict.fromkeys(self._waiting, now_ms + WAIT_MS)  # rule B30/stalled-controller-waits-no-more
 
     def over(self, now_ms: float) -> list[TopicIdPartition]:
@@ -105,5 +105,5 @@ class UnprovenEnds:
         return [key for key, until_ms in self._waiting.items() if until_ms <= now_ms]
 
     def next_event_ms(self) -> float:
-        """When `over` may next name a partition; infinity if never."""
+        """Time when `over` may next name a partition; infinity if never."""
         return min(self._waiting.values(), default=NEVER)

@@ -16,7 +16,7 @@ from typing import Any
 
 from strandline.controller.metadata.tiers import REMOTE_STORAGE_ENABLE
 from strandline.log.config import BATCH_BYTES_MAX
-from strandline.log.room import RESERVE_BYTES
+from strandline.log.free_space import RESERVE_BYTES
 from strandline.proto.errors import ConfigError
 from strandline.proto.settings import (
     INT32_MAX,

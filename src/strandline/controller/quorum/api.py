@@ -1,4 +1,4 @@
-"""What the quorum offers to the rest of a node: values, errors, and the listener that replays the metadata log.
+"""Interface of the quorum for the rest of a node: values, errors, and the listener that replays the metadata log.
 
 The consumers (the active controller, the image publisher of each broker) see committed batches in order, each exactly
 once between two snapshot loads, and never an uncommitted one. Record bytes are opaque to the quorum.
@@ -24,19 +24,20 @@ DAMAGE_ADVICE = (
     "then has no vote, until `strandline quorum restore-vote` gives it back. On the only controller restore the "
     "directory from a copy"
 )
-"""What to do about damage in the metadata log or its snapshots. Its quorum-promise file must stay: it is the proof that
-a controller has voted (rule A14)."""
+"""Advice on damage in the metadata log or its snapshots. Its quorum-promise file must stay: it is the proof that a
+controller has voted (rule A14)."""
 
 
 class LeaderAndEpoch(NamedTuple):
-    """Who leads the metadata quorum. `leader_id` is None while an election runs; the epoch never goes back."""
+    """Leader and epoch of the metadata quorum. `leader_id` is None while an election runs; the epoch never goes
+    back."""
 
     leader_id: NodeId | None
     epoch: int
 
 
 class NotLeader(KafkaError):
-    """This node does not lead the quorum in the epoch that the caller named; nothing was appended."""
+    """The node does not lead the quorum in the epoch that the caller named; nothing was appended."""
 
     def __init__(self, leader_and_epoch: LeaderAndEpoch, *, wanted_epoch: int) -> None:
         self.leader_and_epoch = leader_and_epoch
@@ -155,7 +156,8 @@ class QuorumView(Protocol):
         """The voters to which the last call found no connection, and why."""
 
     def describe(self) -> QuorumDescription:
-        """Who leads, and how far each replica has come; only the leader knows the others."""
+        """Description of the quorum: its leader, and how far each replica has come; only the leader knows the
+        others."""
 
 
 class QuorumLog(QuorumView, Protocol):

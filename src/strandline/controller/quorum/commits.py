@@ -29,7 +29,7 @@ class Commits:
         return future
 
     def settle(self) -> None:
-        """After any change of the core: end the waits that are over."""
+        """End the waits that are over; call after any change of the core."""
         if not self._waiting:
             return
         leading = self._core.leading
@@ -43,7 +43,7 @@ class Commits:
                 future.set_result(None)
 
     def close(self) -> None:
-        """This node's quorum has stopped: fail the waits."""
+        """Fail the waits: this node's quorum has stopped."""
         for future in list(self._waiting):
             self._lost(future)
 

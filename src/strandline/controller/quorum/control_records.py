@@ -12,7 +12,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from strandline.controller.raft.messages import LeaderChange, ReplicaKey
-from strandline.log.records import Record
+from strandline.log.batch import Record
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
 
@@ -27,7 +27,7 @@ _VOTER = struct.Struct(">i16sBhhBB")
 no tags twice."""
 _NO_TAGS = b"\0"
 _VOTERS_MAX = 126
-"""What one length byte can say; quorums are far smaller."""
+"""Voters in one record, at most: its length byte can say no more, and quorums are far smaller."""
 
 
 class ControlType(IntEnum):
@@ -97,7 +97,7 @@ def snapshot_footer(timestamp_ms: int) -> Record:
 
 
 def control_type(record: Record) -> ControlType | None:
-    """What a record of a control batch is; None for a type that this program does not write.
+    """Type of a record of a control batch; None for a type that this program does not write.
 
     Raises:
         ProtocolError: the key is not that of a control record.

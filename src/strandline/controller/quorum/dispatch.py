@@ -22,7 +22,7 @@ _NO_LEADER = LeaderAndEpoch(None, 0)
 
 @dataclass(slots=True)
 class _Replay:
-    """Where one listener is."""
+    """Position of one listener in the log."""
 
     listener: QuorumListener
     next_offset: int = 0
@@ -58,7 +58,7 @@ class Dispatcher:
         self._cold: asyncio.Task[None] | None = None
         self._closed = False
         self._memo: tuple[int, list[CommittedBatch], int] | None = None
-        """What was read last: (offset, batches, bytes), for the next listener of the same turn."""
+        """Batches read last, for the next listener of the same turn: (offset, batches, bytes)."""
         self.new_record_bytes = 0
         """Bytes handed to the first listener since the last snapshot."""
 
@@ -73,7 +73,7 @@ class Dispatcher:
 
     @property
     def handed_over(self) -> int:
-        """Up to where the first listener has the log."""
+        """Offset up to which the first listener has the log."""
         return self._replays[0].next_offset if self._replays else 0
 
     def advance(self, high_watermark: int) -> None:
@@ -96,7 +96,8 @@ class Dispatcher:
 
     @property
     def is_level(self) -> bool:
-        """No listener is behind the first one. While the disk is slow with what comes next the others may be."""
+        """True if no listener is behind the first one. The others may be, while the disk is slow with what comes
+        next."""
         return all(replay.next_offset >= self.handed_over for replay in self._replays)
 
     def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:

@@ -50,18 +50,19 @@ _TIMER_MS_MIN = 1.0
 """Never wake sooner: an overdue deadline must not turn into a busy loop."""
 
 _HELD_BACK_S = 0.5
-"""How often a vote that found no room on the disk, or a disk that takes long, is tried again."""
+"""Seconds between two attempts at a vote that found no room on the disk, or on a disk that takes long."""
 
 _NOTICE_INTERVAL_MS = 1_000.0
-"""At most this often a peer's mistake is logged; the line says how many before it were not."""
+"""Milliseconds between two log lines on a peer's mistakes, at least; the line says how many before it were not logged.
+"""
 
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
-"""At most this often two small syncs are spent on telling recovery how far the log is durable."""
+"""Milliseconds between two records of how far the log is durable, at least: each costs two small syncs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What the driver writes to."""
+    """Files that the driver writes to."""
 
     disk: Disk
     memory: Memory
@@ -131,7 +132,7 @@ class Driver:
 
     @property
     def stopped(self) -> bool:
-        """Nothing is done any more."""
+        """True if nothing is done any more."""
         return self._stopped
 
     @property
@@ -141,18 +142,18 @@ class Driver:
 
     @property
     def log_start_offset(self) -> int:
-        """Where the log on the disk begins."""
+        """Start offset of the log on the disk."""
         return self._log.start_offset
 
     @property
     def durable_offset(self) -> int:
-        """Up to where the log on the disk is synced, whatever the core counts on."""
+        """Offset up to which the log on the disk is synced, whatever the core counts on."""
         return self._log.durable_offset
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
     def now_ms(self) -> float:
-        """This node's monotonic clock."""
+        """Time of this node's monotonic clock, in milliseconds."""
         return self._clock.monotonic_ms()
 
     def step(self, message: Inbound) -> None:
@@ -217,12 +218,12 @@ class Driver:
             self._durable.memory.hold(self._held())
 
     def _held(self) -> OffsetAndEpoch:
-        """Up to where what this node has durably is committed: it is never truncated."""
+        """End of what this node has durably and what is committed: it is never truncated."""
         offset = min(self.core.high_watermark, self._log.durable_offset)
         return OffsetAndEpoch(offset, self.core.log.epoch_before(offset))
 
     def note_held(self) -> None:
-        """After a clean stop: all that is committed and was synced is held. Raises DiskError."""
+        """Note after a clean stop that all that is committed and was synced is held. Raises DiskError."""
         self._durable.memory.hold(self._held())
 
     def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
@@ -429,7 +430,7 @@ class Driver:
         self._syncer.abandon()
 
     async def finish(self) -> None:
-        """After `stop`: return once every task has ended and no sync is under way."""
+        """Wait, after `stop`, until every task has ended and no sync is under way."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         await self._syncer.drain()

@@ -1,4 +1,5 @@
-"""What a leader sent, tried before it is appended: what this node cannot replay it does not acknowledge (rule A16)."""
+"""A trial of what a leader sent, before it is appended: what this node cannot replay it does not acknowledge (rule
+A16)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.marks import mark
 
 _GAP_BYTES_MAX = 1024 * 1024
-"""Of records in this node's log that the listeners do not have yet, replayed at most to judge those that follow."""
+"""Bytes of records in this node's log that the listeners do not have yet, replayed at most to judge those that follow.
+"""
 
 _UNREPLAYABLE = (FatalError, KafkaError, ValueError, TypeError)
 

@@ -1,4 +1,4 @@
-"""What a node remembers of the quorum, kept in two places, and what follows when they or the log disagree (rule A14).
+"""Memory of the quorum on a node's disk, kept in two places, and what follows when they or the log disagree (rule A14).
 
 `quorum-state` lies beside the log. `quorum-promise` lies in the root of the data directory: where the metadata
 directory is lost, moved away or replaced by an older copy, it proves that this node voted and held a log. A voter
@@ -64,18 +64,19 @@ class Memory:
         self._promise = StateFile(disk, data_dir, PROMISE) if promises else None
         self._found: Remembered | None = None
         self.lost = ""
-        """Why the log counts as lost, as far as the two files show; empty: it does not."""
+        """Reason why the log counts as lost, as far as the two files show; "": it does not."""
         self.now = Remembered(ElectionState(0), directory_id=directory_id)
-        """What stands in both files; before `settle`, what they said."""
+        """Content of both files; before `settle`, what they said."""
 
     @property
     def saved(self) -> ElectionState | None:
-        """What the core is to go on from; None for a node that never voted, or votes no more under its old name."""
+        """State that the core is to go on from; None for a node that never voted, or votes no more under its old
+        name."""
         return None if self._found is None else self.now.election
 
     @property
     def directory_id(self) -> UUID:
-        """Under which this node presents itself to the quorum."""
+        """Directory id under which this node presents itself to the quorum."""
         if self.now.directory_id is None:
             raise ValueError("a memory has a directory id from the start")
         return self.now.directory_id

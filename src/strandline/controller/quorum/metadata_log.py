@@ -11,13 +11,11 @@ from strandline.controller.quorum.control_records import leader_change, read_vot
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
-from strandline.log.batch import iter_batches
+from strandline.log.batch import Record, build_batch, decode_records, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
-from strandline.log.partition_log import PartitionLog
-from strandline.log.promises import LastLife
-from strandline.log.reader import LogRead
-from strandline.log.records import Record, build_batch, decode_records
+from strandline.log.offset_checkpoints import LastLife
+from strandline.log.partition_log import LogRead, PartitionLog
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking
@@ -115,7 +113,7 @@ class MetadataLog:
 
     @property
     def start_offset(self) -> int:
-        """What lies below is in a snapshot alone."""
+        """Start offset of the log; what lies below is in a snapshot alone."""
         return self.partition_log.log_start_offset
 
     @property
@@ -124,7 +122,7 @@ class MetadataLog:
         return self.partition_log.durable_offset
 
     def summary(self, snapshots: Sequence[OffsetAndEpoch], said: Voters | None = None) -> LogSummary:
-        """What the core must know of the log; `said` are the voters that the latest snapshot names. A snapshot that is
+        """Summary of the log for the core; `said` are the voters that the latest snapshot names. A snapshot that is
         ahead of the log replaces it first: the node stopped between making a fetched snapshot durable and truncating
         (rule A10).
 
@@ -249,7 +247,7 @@ class MetadataLog:
         return None if found is None else found.data
 
     async def read_cold(self, offset: int, max_bytes: int) -> bytes:
-        """As `read`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
+        """Read as `read` does, off the loop; nothing if a snapshot took the place of these records meanwhile."""
         return (await self._read_cold(offset, max_bytes, self.end_offset)).data
 
     def committed(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int] | None:
@@ -259,7 +257,7 @@ class MetadataLog:
         return None if found is None else (decode_batches(found.data), len(found.data))
 
     async def committed_cold(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
-        """As `committed`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
+        """Read as `committed` does, off the loop; nothing if a snapshot took the place of these records meanwhile."""
         found = await self._read_cold(offset, max_bytes, limit)
         return decode_batches(found.data), len(found.data)
 
@@ -280,7 +278,8 @@ class MetadataLog:
             raise
 
     def _refuse_rot(self, error: Exception) -> None:
-        """What was read is what was written: a bit that turned over since must reach no image, and no other node.
+        """Refuse what was read and is not what was written: a bit that turned over since must reach no image, and no
+        other node.
 
         Raises:
             CorruptLogError: that is why the log could not be read.

@@ -24,8 +24,7 @@ from strandline.controller.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from strandline.log.batch import check_content, iter_batches
-from strandline.log.records import decode_records
+from strandline.log.batch import check_content, decode_records, iter_batches
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.messages.forms import STAND_INS, StandIn
 from strandline.proto.messages.mapper import mapper_of

@@ -41,10 +41,10 @@ from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandle
 DIRECTORY = "__cluster_metadata-0"
 
 _CHANGE_TIMEOUT_S = 10.0
-"""How long a change of the voter set waits for its commit."""
+"""Seconds that a change of the voter set waits for its commit."""
 
 _CLOSE_TIMEOUT_S = 0.5
-"""How long a stopping leader waits for the voters to learn that it resigned."""
+"""Seconds that a stopping leader waits for the voters to learn that it resigned."""
 
 
 class Quorum:
@@ -200,7 +200,8 @@ class Quorum:
             self._driver.schedule_pump()
 
     def rehearse_on(self, rehearsal: Rehearsal) -> None:
-        """Before `start`: append as a voter only what the first listener could replay, tried on this copy of it."""
+        """Append as a voter only what the first listener could replay, tried on this copy of it; call before
+        `start`."""
         self._rehearsal = rehearsal
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
@@ -251,12 +252,12 @@ class Quorum:
 
     @property
     def key(self) -> ReplicaKey:
-        """As which replica this node presents itself; known once it has started."""
+        """Replica as which this node presents itself; known once it has started."""
         return self._key
 
     @property
     def voters(self) -> VoterSet:
-        """Who votes, by the log as far as this node has it."""
+        """Voters, by the log as far as this node has it."""
         return self._voters if self._driver is None else self._driver.core.voters
 
     def describe(self) -> QuorumDescription:
@@ -377,5 +378,5 @@ class Quorum:
 
 
 def memory_of(disk: Disk, data_dir: str, directory_id: UUID, *, promises: bool) -> Memory:
-    """What the node of a data directory remembers of the quorum; `promises` if it is one of its voters."""
+    """Memory of the quorum in a data directory; `promises` if its node is one of the voters."""
     return Memory(disk, data_dir, f"{data_dir}/{DIRECTORY}", directory_id=directory_id, promises=promises)

@@ -1,4 +1,4 @@
-"""How far the metadata log is known to be durable, so that recovery knows damage from a torn tail.
+"""The offset up to which the metadata log is known to be durable, so that recovery knows damage from a torn tail.
 
 After a power cut a bad batch at the log's end was never synced and is cut. Below this point it was: cutting there could
 drop what a majority counted on, so the node refuses to start (rule E5, no silent truncation of a voter). The file is
@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from strandline.log.checkpoints import decode_properties, encode_properties
 from strandline.log.disk import Disk, DiskFull, read_file, write_file_durably
-from strandline.log.promises import LastLife
+from strandline.log.offset_checkpoints import LastLife
 from strandline.proto.errors import CorruptLogError
 
 FILE_NAME = "recovery-point.properties"
@@ -36,7 +36,7 @@ class RecoveryPoint:
         """The process before stopped in order, and its log ended at `offset`."""
 
     def read(self) -> LastLife:
-        """What the last process left.
+        """State that the last process left.
 
         Raises:
             CorruptLogError: the file is not what was written.

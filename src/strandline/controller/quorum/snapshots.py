@@ -24,9 +24,8 @@ from strandline.controller.quorum.control_records import (
     voters_record,
 )
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.log.batch import check_content, iter_batches
+from strandline.log.batch import Record, build_batch, check_content, decode_records, iter_batches
 from strandline.log.disk import Disk, File
-from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.marks import mark
 
@@ -40,11 +39,11 @@ _KEPT = 2
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot holds."""
+    """Content of a snapshot."""
 
     records: list[bytes]
     voters: tuple[ReplicaKey, ...] | None
-    """Who voted at its end; None where the log had not said so by then."""
+    """Voters at its end; None where the log had not said so by then."""
 
 
 def _nothing_more(_: Snapshot) -> None:
@@ -78,7 +77,7 @@ class SnapshotStore:
         return self.ids[-1] if self.ids else None
 
     def path(self, snapshot: OffsetAndEpoch) -> str:
-        """Where it lies."""
+        """Path of a snapshot's file."""
         return f"{self._directory}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
 
     def open_latest(self) -> Snapshot | None:

@@ -24,7 +24,7 @@ _NOT_KEPT = "it could not be loaded. Nothing is deleted: the metadata log stays,
 
 
 class Snapshotting:
-    """Between the core, the listeners' state and the snapshot files.
+    """Link between the core, the listeners' state and the snapshot files.
 
     Invariants:
     - the log is deleted only up to a snapshot that was read back and tried;
@@ -62,7 +62,7 @@ class Snapshotting:
         self._closed = True
 
     def take_if_due(self, new_record_bytes_max: int) -> None:
-        """Once enough was committed since the last snapshot, or one is wanted: write one of what the listeners hold,
+        """Write a snapshot of what the listeners hold, once enough was committed since the last one, or one is wanted,
         and delete the log before the oldest that is kept. One at a time, and none of what a listener has not been
         handed yet: it could not go on without the log, and one that leads loads no snapshot."""
         due = self.wanted or self._dispatcher.new_record_bytes >= new_record_bytes_max

@@ -29,7 +29,7 @@ PROMISE = "quorum-promise"
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a quorum node must never forget.
+    """State that a quorum node must never forget.
 
     Attributes:
         election: its epoch, and its vote or leader.
@@ -58,7 +58,7 @@ class StateFile:
         self.path = f"{directory}/{name}"
 
     def read(self) -> Remembered | None:
-        """What was written last; None if nothing ever was.
+        """State that was written last; None if nothing ever was.
 
         Raises:
             CorruptLogError: the file is there but is not what was written.

@@ -12,7 +12,7 @@ from strandline.proto.ensure import ensure
 
 
 class Candidate(Role):
-    """Has voted for itself in a new epoch, durably, and asks the others.
+    """The role of a voter that has voted for itself in a new epoch, durably, and asks the others.
 
     Invariants:
     - its vote is its own: it grants no other in this epoch.

@@ -129,7 +129,7 @@ class RaftCore:
 
     @property
     def key(self) -> ReplicaKey:
-        """This replica."""
+        """Node id and directory id of this replica."""
         return self.node.key
 
     @property
@@ -153,7 +153,7 @@ class RaftCore:
         return self.node.is_voter
 
     def deadline_ms(self) -> float:
-        """When `tick` is due; infinity for never."""
+        """Time when `tick` is due, in monotonic milliseconds; infinity for never."""
         return self.role.deadline_ms()
 
     # --- inputs ------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class RaftCore:
         self._fit_role()
 
     def tick(self, now_ms: float) -> None:
-        """Time passed; harmless when early."""
+        """Take in that time has passed; harmless when early."""
         self._now_ms = now_ms
         self._make(self.role.tick(now_ms))
 
@@ -180,7 +180,7 @@ class RaftCore:
         present(self.leading, "LeaderAppends", role=self.role.kind.value).append(batch)
 
     def flushed(self, offset: int, now_ms: float) -> None:
-        """A sync of the log ended that covers everything before `offset`."""
+        """Take in that a sync of the log ended which covers everything before `offset`."""
         self._now_ms = now_ms
         self.node.log.flushed(offset)
         if isinstance(self.role, Leader):
@@ -188,8 +188,9 @@ class RaftCore:
         self.node.settle_doubt()
 
     def append_failed(self, end_offset: int, now_ms: float) -> None:
-        """Writing ordered batches failed; the log really ends at `end_offset`. A leader steps down: it must not write
-        something else at an (offset, epoch) that others may hold (schedule 24). A fetcher tries again."""
+        """Take in that writing ordered batches failed; the log really ends at `end_offset`. A leader steps down: it
+        must not write something else at an (offset, epoch) that others may hold (schedule 24). A fetcher tries
+        again."""
         self._now_ms = now_ms
         self.node.append_failed(end_offset)
         if isinstance(self.role, Follower | Observer):
@@ -203,17 +204,18 @@ class RaftCore:
         self._make(self.role.resign(Event.RESIGN_REQUESTED))
 
     def add_voter(self, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
-        """See `voter_changes.add_voter`, which this leader carries out. Raises KafkaError NOT_CONTROLLER besides."""
+        """Carry out `voter_changes.add_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
         return voter_changes.add_voter(self._as_leader(), node_id, directory_id, now_ms)
 
     def remove_voter(self, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
-        """See `voter_changes.remove_voter`, which this leader carries out. Raises KafkaError NOT_CONTROLLER besides."""
+        """Carry out `voter_changes.remove_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
         return voter_changes.remove_voter(self._as_leader(), node_id, directory_id, now_ms)
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start: OffsetAndEpoch) -> None:
-        """A local snapshot is durable, and the log below `start` (the end of a kept snapshot) was deleted."""
+        """Take in that a local snapshot is durable, and the log below `start` (the end of a kept snapshot) was
+        deleted."""
         # A snapshot holds committed records alone (rule A10).
         # rule A10/snapshot-of-uncommitted-records/2
         ensure(snapshot.offset <= self.high_watermark, "CommittedSnapshot", snapshot=snapshot, hw=self.high_watermark)
@@ -223,7 +225,8 @@ class RaftCore:
     def snapshot_installed(
         self, snapshot: OffsetAndEpoch, now_ms: float, voters: tuple[ReplicaKey, ...] | None = None
     ) -> None:
-        """The fetched snapshot is durable, has replaced the log, and is about to be loaded; `voters` as it says."""
+        """Take in that the fetched snapshot is durable, has replaced the log, and is about to be loaded; `voters` as
+        it says."""
         self._now_ms = now_ms
         self.node.snapshot_installed(snapshot, voters)
         if isinstance(self.role, Follower | Observer):
@@ -231,7 +234,7 @@ class RaftCore:
         self._fit_role()
 
     def snapshot_refused(self, now_ms: float) -> None:
-        """The fetched snapshot is damaged and was dropped."""
+        """Take in that the fetched snapshot is damaged and was dropped."""
         self._now_ms = now_ms
         if isinstance(self.role, Follower | Observer):
             self.role.fetching.snapshot_refused(now_ms)
@@ -273,7 +276,8 @@ class RaftCore:
             node.reply(token, FetchSnapshotResponse(error, self.epoch, self.leader_id, request.snapshot))
 
     def _on_vote(self, request: VoteRequest) -> bool:
-        """Whether the vote is granted (rules A3, A4)."""
+        """Whether the vote is granted (rule A3: one vote an epoch, for a log not below its
+        own; rule A4: no pre-vote against a working leader)."""
         if request.candidate_epoch > self.epoch:
             self._adopt(request.candidate_epoch, None)
         up_to_date = request.last.at_least(self.node.log.end)  # rule A3/vote-for-any-log
@@ -347,7 +351,8 @@ class RaftCore:
     # --- transitions -------------------------------------------------------------------------------------------------
 
     def _adopt(self, epoch: int, leader_id: NodeId | None) -> None:
-        """A leader became known, or a higher epoch without one, which lets a running election timer go on (rule A3)."""
+        """Adopt a leader that became known, or a higher epoch without one, which lets a running election timer go on
+        (rule A3: a request alone restarts no timer)."""
         if leader_id is not None:
             self._make(Move(Event.LEADER_FOUND, epoch, leader_id=leader_id))
         else:
@@ -355,7 +360,8 @@ class RaftCore:
             self._make(Move(Event.HIGHER_EPOCH, epoch, election_deadline_ms=deadline_ms))
 
     def _fit_role(self) -> None:
-        """What was fetched, or cut, may have made a voter of this observer, or the other way round."""
+        """Take the role that fits the voter set: what was fetched, or cut, may have made a voter of this observer, or
+        the other way round."""
         role = self.role
         if isinstance(role, Follower) and not self.is_voter:
             self._make(Move(Event.VOTE_REMOVED, self.epoch, leader_id=role.leader_id))

@@ -38,13 +38,13 @@ class VoteRound:
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
         self.proven_at_ms = node.unproven_until_ms if now_ms < node.unproven_until_ms else math.inf
-        """When the own vote says more than it did when the round began: it is worth another one then."""
+        """Time from which the own vote says more than it did when the round began: it is worth another one then."""
         self._in_flight: dict[NodeId, None] = {}
         self._retry_at: dict[NodeId, float] = {}
 
     @property
     def won(self) -> bool:
-        """A majority granted beyond doubt; or all voters granted."""
+        """True if a majority granted beyond doubt; or all voters granted."""
         voters = self._node.voters
         if sum(self.granted.values()) >= voters.majority:  # rule A3/a-minority-elects
             return True
@@ -52,7 +52,7 @@ class VoteRound:
 
     @property
     def lost(self) -> bool:
-        """It cannot be won any more by those that have not refused and could be called."""
+        """True if the round cannot be won any more by those that have not refused and could be called."""
         voters = self._node.voters
         doubtful = len(self.granted) - sum(self.granted.values())
         absent = len(self._rejected) + len(self._failed)
@@ -77,7 +77,7 @@ class VoteRound:
             node.send(asked, request)
 
     def deadline_ms(self) -> float:
-        """When a failed call is to be repeated."""
+        """Time when a failed call is to be repeated."""
         return min(self._retry_at.values(), default=math.inf)
 
     def record(self, sent: SendRequest, response: Response) -> None:
@@ -120,20 +120,20 @@ def election_backoff_ms(node: QuorumNode) -> float:
 
 
 def again_ms(node: QuorumNode, now_ms: float, backoff_ms: float) -> float:
-    """When to ask anew after a lost round: no later than the end of one's own log is doubted no more."""
+    """Time to ask anew after a lost round: at the latest when the end of this node's own log is doubted no more."""
     if now_ms < node.unproven_until_ms:  # rule A22/voters-back-off-beyond-the-wait
         return min(now_ms + backoff_ms, node.unproven_until_ms + AGAIN_JITTER_MS * node.rng.random())
     return now_ms + backoff_ms
 
 
 def succession_delay_ms(node: QuorumNode, leader_id: NodeId) -> float:
-    """What each follower waits longer than the one before it in the ring of voters after the leader: they lost the same
-    leader at the same instant, and two candidates at once would split the votes."""
+    """Milliseconds that each follower waits longer than the one before it in the ring of voters after the leader: they
+    lost the same leader at the same instant, and two candidates at once would split the votes."""
     return 2.0 * node.config.suspicion_ms * node.voters.succession(leader_id, node.key.node_id)
 
 
 def suspicion_delay_ms(node: QuorumNode, leader_id: NodeId) -> float:
-    """How long a follower goes on trying a leader whose connection broke, before it asks for an election: one to two
-    suspicion times and its place in the succession. Rounds lost in a row double it up to the fetch timeout."""
+    """Milliseconds that a follower goes on trying a leader whose connection broke, before it asks for an election: one
+    to two suspicion times and its place in the succession. Rounds lost in a row double it up to the fetch timeout."""
     delay_ms = node.config.suspicion_ms * (1.0 + node.rng.random()) + succession_delay_ms(node, leader_id)
     return min(delay_ms * (1 << min(node.rounds_lost, 10)), float(node.config.fetch_timeout_ms))

@@ -24,7 +24,7 @@ from strandline.proto.marks import mark
 
 
 class Outcome(Enum):
-    """What an answer was worth."""
+    """Effect of the answer to a fetch."""
 
     PROGRESS = "the leader of this epoch served us"
     REFUSED = "an error: not the leader, or it cannot serve this"
@@ -53,7 +53,7 @@ class FetchLoop:
         self._installing = False
 
     def deadline_ms(self) -> float:
-        """When a backoff ends."""
+        """Time when a backoff ends."""
         return math.inf if self._in_flight is not None or not self._gate_open() else self._retry_at_ms
 
     def pump(self, target: NodeId, now_ms: float) -> None:
@@ -93,7 +93,7 @@ class FetchLoop:
         self._installing = False
 
     def snapshot_refused(self, now_ms: float) -> None:
-        """What was stored is damaged: fetch it anew after a backoff."""
+        """Fetch the snapshot anew after a backoff: what was stored is damaged."""
         self._snapshot = None
         self._installing = False
         self.failed(now_ms)

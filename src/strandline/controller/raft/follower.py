@@ -50,8 +50,9 @@ class Follower(Role):
         self.fetching.pump(self._leader_id, now_ms)
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        """Only a pre-vote, and only while this node has no working leader itself (rule A4). One that has never fetched
-        has none: were it to refuse, a Prospective and a Follower could keep each other from electing anyone."""
+        """Grant a pre-vote alone, and only while this node has no working leader itself (rule A4: a working leader
+        is not deposed). One that has never fetched has none: were it to refuse, a Prospective and a Follower could
+        keep each other from electing anyone."""
         # rule A3/follower-votes-in-its-leaders-epoch, rule A4/follower-grants-any-pre-vote
         # rule A4/follower-refuses-before-it-has-fetched
         return request.pre_vote and up_to_date and (self._suspects or not self._has_fetched)

@@ -38,15 +38,15 @@ from strandline.proto.marks import mark
 
 @dataclass(slots=True)
 class ReplicaProgress:
-    """What the leader knows of one other replica. Times are this node's monotonic milliseconds; -inf for never."""
+    """Knowledge of the leader about one other replica. Times are this node's monotonic milliseconds; -inf for never."""
 
     key: ReplicaKey
     presented: ReplicaKey | None = None
-    """As it presented itself in its last valid fetch: `key` may leave the directory open."""
+    """Replica as it presented itself in its last valid fetch: `key` may leave the directory open."""
     life: int = 0
-    """Which of its starts that was."""
+    """Number of the replica's start (its process) in that fetch."""
     earlier_life_since_ms: float = math.inf
-    """Since when fetches of an earlier start have come, and none of that one."""
+    """Time since which only fetches of an earlier start have come."""
     end_offset: int = -1
     """The offset of its last valid fetch: it holds all before, durably if it is a voter."""
     last_fetch_ms: float = -math.inf
@@ -54,7 +54,7 @@ class ReplicaProgress:
     leader_end_at_last_fetch: int = -1
     begin_in_flight: bool = False
     begin_at_ms: float = -math.inf
-    """When BeginQuorumEpoch is due, unless it fetches before."""
+    """Time when BeginQuorumEpoch is due, unless the replica fetches before."""
     begin_failures: int = 0
 
     def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
@@ -76,7 +76,7 @@ class ParkedFetch:
     request: FetchRequest
     deadline_ms: float
     on_timeout: FetchResponse
-    """What it was worth when it came; returned as it was when the wait ends (KAFKA-15100)."""
+    """Answer as it was when the fetch came; returned when the wait ends (KAFKA-15100)."""
 
 
 class Leader(Role):

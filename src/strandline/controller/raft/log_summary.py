@@ -1,4 +1,4 @@
-"""What the core must know of the log: its bounds, where each epoch starts, and the latest snapshot."""
+"""Summary of the log that the core decides by: its bounds, where each epoch starts, and the latest snapshot."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ class LogSummary:
         return ours if is_diverging(ours.epoch, ours.offset, last_fetched_epoch, fetch_offset) else None
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
-        """Where a follower must cut its log after a diverging answer (rule A8)."""
+        """Offset at which a follower must cut its log after a diverging answer (rule A8: the smaller of both
+        logs' ends of that epoch)."""
         ours = self.end_offset_for_epoch(diverging.epoch)
         return cut_offset(ours.epoch, ours.offset, diverging.epoch, diverging.offset)
 

@@ -1,4 +1,4 @@
-"""What quorum nodes say to each other, and the envelopes in which it enters and leaves the core.
+"""Messages between quorum nodes, and the envelopes in which they enter and leave the core.
 
 The requests are Kafka's Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot, reduced to the one metadata
 partition. Every response carries the responder's epoch and the leader it knows, so that any answer can teach.
@@ -36,7 +36,8 @@ class ReplicaKey(NamedTuple):
         return self.directory_id is None or self.directory_id == presented.directory_id
 
     def counts(self, presented: ReplicaKey, *, voteless: bool) -> bool:
-        """As `admits`; one that has lost its log counts only where its directory is recorded (rule A14)."""
+        """Whether `presented` counts as the replica recorded here: as `admits`, and one that has lost its log only
+        where its directory is recorded (rule A14: a voter without its log votes no more)."""
         # rule A14/voteless-counts-where-no-directory-is-recorded
         return self.admits(presented) and not (voteless and self.directory_id is None)
 
@@ -48,7 +49,7 @@ class OffsetAndEpoch(NamedTuple):
     epoch: Annotated[int, Int32(2, minimum=0)]
 
     def at_least(self, other: OffsetAndEpoch) -> bool:
-        """Raft's comparison of logs: by epoch first, then by length."""
+        """True if this log is at least as good as the other, by Raft's comparison: by epoch first, then by length."""
         return (self.epoch, self.offset) >= (other.epoch, other.offset)  # rule A3/vote-by-length-of-log
 
     def __str__(self) -> str:
@@ -101,8 +102,8 @@ class VoteRequest:
     """End of the candidate's log."""
     pre_vote: Annotated[bool, 6]
     voters_offset: Annotated[int, Int64(7)] = 0
-    """Where in the candidate's log its voter set stands; 0 for the configured one. A voter whose own set is older does
-    not know yet which directory of the candidate votes."""
+    """Offset of the voter set in the candidate's log; 0 for the configured one. A voter whose own set is older does not
+    know yet which directory of the candidate votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +169,9 @@ class FetchRequest:
     last_fetched_epoch: Annotated[int, Int32(5, minimum=0)]
     """Epoch of the record before `fetch_offset`; 0 for an empty log."""
     high_watermark: Annotated[int, Int64(6)]
-    """What the fetcher knows; the leader answers at once when it knows more."""
+    """High watermark that the fetcher knows; the leader answers at once when it knows more."""
     max_wait_ms: Annotated[int, Int32(7)]
-    """How long the leader may park the fetch while it has nothing new."""
+    """Milliseconds that the leader may park the fetch while it has nothing new."""
     max_bytes: Annotated[int, Int32(8, minimum=0)]
     voteless: Annotated[bool, 9] = False
     """The fetcher has lost its log: it counts as a voter only where a voter set names its very directory (rule A14)."""
@@ -191,7 +192,7 @@ class FetchResponse:
     diverging: Annotated[OffsetAndEpoch | None, 6] = None
     """The leader's largest epoch not above the fetcher's, and its end: truncate and ask again."""
     snapshot: Annotated[OffsetAndEpoch | None, 7] = None
-    """What the fetcher asks for is no longer in the log: load this snapshot first (KIP-630)."""
+    """Snapshot to load first, because the requested offset is no longer in the log (KIP-630)."""
     batches: Annotated[tuple[Batch, ...], 8] = ()
 
 

@@ -1,4 +1,5 @@
-"""What a quorum node is in every role: its identity, the voter set, its log, and the outputs that its role orders."""
+"""The part of a quorum node that outlives its roles: its identity, the voter set, its log, and the outputs that its
+role orders."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class QuorumNode:
         proven: bool,
         now_ms: float,
     ) -> None:
-        """For the arguments see `RaftCore`."""
+        """Take the arguments of `RaftCore`."""
         self.key = key
         self.cluster_id = cluster_id
         self.config = config
@@ -72,10 +73,11 @@ class QuorumNode:
         """The latest voter set in the log, committed or not; the configured one while the log has none."""
         self._take_over_voters()
         self.doubt = None if saved is None else saved.doubt
-        """Up to where this node may have acknowledged what recovery cut; None once it has caught up (rule A15)."""
+        """End of what this node may have acknowledged and recovery cut; None once it has caught up (rule A15: such a
+        vote counts as one in doubt)."""
         self._doubt_ends_at: int | None = None
         self.unproven_until_ms = -math.inf if proven else now_ms + UNPROVEN_WAIT_MS
-        """Until then the log may have been longer for all that is known: others are asked (rule A22)."""
+        """Time until which the log may have been longer for all that is known: others are asked (rule A22)."""
         self.high_watermark = log.snapshot.offset if log.snapshot is not None else 0
         self.rounds_lost = 0
         """Pre-votes and elections lost in a row: each doubles the wait before the next one."""
@@ -104,7 +106,7 @@ class QuorumNode:
 
     @property
     def voters_offset(self) -> int:
-        """Where in the log the voter set stands; 0 for the configured one (an epoch's record stands there)."""
+        """Offset of the voter set in the log; 0 for the configured one (an epoch's record stands there)."""
         return max(0, self.log.voters[0])
 
     # --- epochs and what must never be forgotten ---------------------------------------------------------------------
@@ -155,7 +157,7 @@ class QuorumNode:
     # --- calls and answers -------------------------------------------------------------------------------------------
 
     def notice(self, sentence: str) -> None:
-        """Have a sentence logged that an operator should see."""
+        """Order a sentence for the log that an operator should see."""
         self._notices.append(sentence)
 
     def send(self, to: NodeId, request: Request) -> int:

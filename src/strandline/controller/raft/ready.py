@@ -1,4 +1,4 @@
-"""What the core wants done, in the order in which it must be done."""
+"""The outputs of the core, in the order in which they must be carried out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from strandline.proto.ids import NodeId
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """What a node must never forget (Kafka's quorum-state file). At most one of leader and vote is set."""
+    """State that a node must never forget (Kafka's quorum-state file). At most one of leader and vote is set."""
 
     epoch: int
     leader_id: NodeId | None = None
     voted_for: ReplicaKey | None = None
     doubt: OffsetAndEpoch | None = None
-    """Up to where the log may have reached before recovery cut its tail; None once it has caught up (rule A15)."""
+    """Offset up to which the log may have reached before recovery cut its tail; None once it has caught up (rule A15).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,12 @@ class Ready:
     persist: ElectionState | None
     """Make this durable first: temp file, sync, rename, sync of the directory."""
     log: tuple[LogAction, ...]
-    """Then write these, in order."""
+    """Log actions to carry out second, in order."""
     flush: bool
-    """Then start a sync of the log; report its end by `RaftCore.flushed`. A later sync may cover earlier requests."""
+    """True: start a sync of the log third, and report its end by `RaftCore.flushed`. A later sync may cover earlier
+    requests."""
     send: tuple[Outbound, ...]
-    """Then send these, in order."""
+    """Messages to send last, in order."""
     high_watermark: int | None
     """Last, hand everything below this to the state machine; None if it did not move."""
     notices: tuple[str, ...] = ()
@@ -78,6 +80,6 @@ class Ready:
 
     @property
     def empty(self) -> bool:
-        """Nothing to do."""
+        """True if there is nothing to do."""
         orders = self.persist or self.log or self.flush or self.send or self.notices
         return not orders and self.high_watermark is None

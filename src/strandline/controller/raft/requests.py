@@ -1,4 +1,4 @@
-"""Judges what peers ask before the role answers, in Kafka's order and with Kafka's error codes."""
+"""Judgement of what peers ask, before the role answers, in Kafka's order and with Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LED = (RoleKind.LEADER, RoleKind.RESIGNED)
 
 
 def judge(node: QuorumNode, role: Role, request: Request) -> ErrorCode:
-    """NONE, if a node in this role is to answer; nothing of the node has changed either way."""
+    """Error code for a request; NONE if a node in this role is to answer."""
     if request.cluster_id != node.cluster_id:  # rule A7/fetch-of-another-cluster-is-served
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if isinstance(request, VoteRequest):
@@ -36,7 +36,8 @@ def judge(node: QuorumNode, role: Role, request: Request) -> ErrorCode:
 
 
 def _judge_vote(node: QuorumNode, role: Role, request: VoteRequest) -> ErrorCode:
-    """Rules A3, A4 and A11."""
+    """Error code for a request to vote: the voter is of the set and its directory the recorded one, and its epoch is
+    not behind (rules A3, A4 and A11)."""
     if request.candidate_epoch < role.epoch:  # rule A3/stale-candidate-is-heard
         return ErrorCode.FENCED_LEADER_EPOCH
     last_epoch_max = request.candidate_epoch if request.pre_vote else request.candidate_epoch - 1

@@ -37,7 +37,7 @@ class Resigned(Role):
         self._notify_at_ms: dict[NodeId, float] = {
             voter.node_id: -math.inf for voter in node.voters.others(node.key.node_id)
         }
-        """When to call each voter that has not acknowledged the resignation."""
+        """Time to call each voter that has not acknowledged the resignation."""
         self._in_flight: dict[NodeId, None] = {}
         self._failures: dict[NodeId, int] = {}
 

@@ -38,7 +38,7 @@ class Move:
     voted_for: ReplicaKey | None = None
     """The vote that this node has given in `epoch`, if the next role does not follow from it."""
     election_deadline_ms: float | None = None
-    """When the election timer runs out; None: it starts anew, drawn at random."""
+    """Time when the election timer runs out; None: it starts anew, drawn at random."""
     granting: tuple[NodeId, ...] = ()
     """A new leader's electors, itself included."""
     successors: tuple[ReplicaKey, ...] = ()
@@ -46,7 +46,7 @@ class Move:
 
 
 class Role:
-    """What every role answers. A role lives for one epoch and one stay; a move makes a new one.
+    """Interface of every role. A role lives for one epoch and one stay; a move makes a new one.
 
     A method that returns a Move has asked for the next role: this one is over.
     """
@@ -69,7 +69,7 @@ class Role:
         return None
 
     def election(self) -> ElectionState:
-        """What must be durable for this role."""
+        """State that must be durable for this role."""
         return ElectionState(self.epoch, leader_id=self.leader_id)
 
     def entered(self, now_ms: float) -> Move | None:
@@ -80,7 +80,7 @@ class Role:
         """The node is in the role `successor` now."""
 
     def deadline_ms(self) -> float:
-        """When `tick` has something to do next; infinity for never."""
+        """Time when `tick` has something to do next; infinity for never."""
         return math.inf
 
     def tick(self, now_ms: float) -> Move | None:
@@ -91,7 +91,8 @@ class Role:
         """Send what the present state allows; called before every drain of the outputs."""
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        """Judge a Vote of this very epoch; `up_to_date` compares its log with the own one (rules A3, A4)."""
+        """Judge a Vote of this very epoch; `up_to_date` compares its log with the own one (rule A3: one vote an
+        epoch, for a log not below its own; rule A4: no pre-vote against a working leader)."""
         return False  # rule A4/leader-grants-pre-votes
 
     def election_deadline_ms(self) -> float | None:
@@ -123,7 +124,7 @@ class Role:
         return None
 
     def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> Move | None:
-        """What this very role sent got no usable answer."""
+        """Handle the failure of a request that this very role sent."""
         return None
 
     def check(self) -> None:

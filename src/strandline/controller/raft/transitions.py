@@ -11,7 +11,7 @@ from strandline.proto.transitions import Transitions
 
 
 class RoleKind(Enum):
-    """What a quorum node can be."""
+    """Roles of a quorum node."""
 
     UNATTACHED = "Unattached"
     """A voter that knows no leader it could fetch from; it may have voted."""
@@ -30,7 +30,7 @@ class RoleKind(Enum):
 
 
 class Event(Enum):
-    """What moves a quorum node from role to role; docs/states.md shows the words."""
+    """Events that move a quorum node from role to role; docs/states.md shows the words."""
 
     STARTED = "starts, and knows no leader"
     STARTED_AS_LEADER = "starts after it led this epoch (rule A2)"

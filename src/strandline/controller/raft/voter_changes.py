@@ -1,4 +1,4 @@
-"""Which directory of a controller votes, changed while the quorum runs (KIP-853, rule A11).
+"""Changes of the directory by which a controller votes, while the quorum runs (KIP-853, rule A11).
 
 A voter that lost its disk, or its metadata log, comes back as another replica. It gets its vote back in two changes:
 the lost replica is removed, and the new one is added once it has caught up. Each is one record in the metadata log, in
@@ -78,8 +78,8 @@ def add_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float
 
 
 def record_directories(leader: Leader) -> None:
-    """Where the voter set leaves a voter's directory open, record the one that has fetched in this epoch; the leader's
-    own is known. From then on a wiped disk under that node's id is no voter (schedule 26)."""
+    """Record the directory of each voter that has fetched in this epoch, where the voter set leaves it open; the
+    leader's own is known. From then on a wiped disk under that node's id is no voter (schedule 26)."""
     node = leader.node
     if all(key.directory_id is not None for key in node.voters):
         return
@@ -132,8 +132,8 @@ def _one_at_a_time(leader: Leader) -> None:
 
 
 def _caught_up(leader: Leader, key: ReplicaKey, now_ms: float) -> None:
-    """It is there, and lately had all that the leader had: else the quorum would wait for it. What it counts for is not
-    at stake: it acknowledges only what it has, and votes by its log."""
+    """Check that the replica is there, and lately had all that the leader had: else the quorum would wait for it. What
+    it counts for is not at stake: it acknowledges only what it has, and votes by its log."""
     node = leader.node
     seen = leader.observers.get(key, ReplicaProgress(key))
     if now_ms - seen.last_fetch_ms >= node.config.fetch_timeout_ms:

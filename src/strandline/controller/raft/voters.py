@@ -41,7 +41,7 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many voters decide: 1 of 1, 2 of 2 and 3, 3 of 4 and 5; vacant places are counted too."""
+        """Number of voters that decide: 1 of 1, 2 of 2 and 3, 3 of 4 and 5; vacant places are counted too."""
         return len(self.places) // 2 + 1  # rule A11/vacant-place-does-not-count
 
     def filled(self, keys: Iterable[ReplicaKey]) -> VoterSet:

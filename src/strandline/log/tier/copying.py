@@ -18,10 +18,9 @@ from strandline.log.batch import BatchHeader, iter_batches, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.disk import Disk, DiskError, File
 from strandline.log.epochs import intact_end, why_not_intact
-from strandline.log.index import OffsetIndex, TimeIndex
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
-from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment_name
+from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, OffsetIndex, Segment, TimeIndex, segment_name
 from strandline.log.swap import LogChanged
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
 from strandline.log.tier.store import ObjectStore, log_key, sidecar_key
@@ -73,17 +72,17 @@ async def copy_segment(
     """
     reading = _Reading(plog, segment)
     try:
-        survey = await reading.survey(start_offset)
+        scanned = await reading.scan(start_offset)
         producers = await _producers(plog, reading.end_offset)
-        base_offset = max(survey.base_offset, start_offset)
+        base_offset = max(scanned.base_offset, start_offset)
         tiered = TieredSegment(
             segment_id=segment_id,
             base_offset=Offset(base_offset),
             end_offset=Offset(reading.end_offset),
-            size_bytes=survey.size_bytes,
-            max_timestamp_ms=survey.max_timestamp_ms,
+            size_bytes=scanned.size_bytes,
+            max_timestamp_ms=scanned.max_timestamp_ms,
             epochs=tuple(
-                EpochStart(LeaderEpoch(epoch), Offset(max(start, base_offset))) for epoch, start in survey.epochs
+                EpochStart(LeaderEpoch(epoch), Offset(max(start, base_offset))) for epoch, start in scanned.epochs
             ),
             copied_ms=believed.latest_ms(),
         )
@@ -92,24 +91,24 @@ async def copy_segment(
             topic=plog.topic_partition.topic,
             topic_id=plog.topic_id,
             partition=plog.topic_partition.partition,
-            base_offset=survey.base_offset,
+            base_offset=scanned.base_offset,
             end_offset=reading.end_offset,
-            size_bytes=survey.size_bytes,
-            max_timestamp_ms=survey.max_timestamp_ms,
-            epochs=tuple(survey.epochs),
-            log_crc=survey.crc,
+            size_bytes=scanned.size_bytes,
+            max_timestamp_ms=scanned.max_timestamp_ms,
+            epochs=tuple(scanned.epochs),
+            log_crc=scanned.crc,
             leader_epoch=leader_epoch,
         )
-        sidecar = encode_sidecar(header, survey.index, survey.time_index, producers)
+        sidecar = encode_sidecar(header, scanned.index, scanned.time_index, producers)
         await store.put(sidecar_key(prefix, tiered), _sliced(sidecar, limiter), len(sidecar))
-        await store.put(log_key(prefix, tiered), reading.chunks(survey, limiter), survey.size_bytes)
+        await store.put(log_key(prefix, tiered), reading.chunks(scanned, limiter), scanned.size_bytes)
     finally:
         reading.close()
     return tiered
 
 
 @dataclass(slots=True)
-class _Survey:
+class _Scanned:
     """What stands in a segment from its byte `position` on."""
 
     position: int = 0
@@ -164,11 +163,11 @@ class _Reading:
         """Give the descriptor back."""
         self._file.close()
 
-    async def survey(self, start_offset: int) -> _Survey:
+    async def scan(self, start_offset: int) -> _Scanned:
         """Look at every batch. Raises KafkaError, LogChanged."""
         if start_offset >= self.end_offset:
             raise ValueError(f"offset {start_offset} lies beyond the segment, which ends at {self.end_offset}")
-        log, survey = self._log, _Survey()
+        log, scanned = self._log, _Scanned()
         position, offset = 0, self._segment.base_offset
         interval_bytes = log.config.index_interval_bytes
         while position < self._size:
@@ -182,15 +181,15 @@ class _Reading:
                 if header.last_offset < start_offset:
                     taken_from += header.size
                 else:
-                    survey.take(header, interval_bytes)
-            survey.position += taken_from
-            survey.crc = crc32c(memoryview(data)[taken_from:end], survey.crc)
+                    scanned.take(header, interval_bytes)
+            scanned.position += taken_from
+            scanned.crc = crc32c(memoryview(data)[taken_from:end], scanned.crc)
             position, offset = position + end, following
         if offset != self.end_offset:
             raise self._segment.damaged(position, f"the segment ends at offset {offset} instead of {self.end_offset}")
         self._check()
-        survey.end()
-        return survey
+        scanned.end()
+        return scanned
 
     async def _batches(self, position: int, offset: int) -> bytes:
         """Bytes from a boundary on: one whole batch at least, if there is one."""
@@ -201,14 +200,14 @@ class _Reading:
             raise self._rotten(position, offset, data) from None
         return data if size <= len(data) else await self._read(position, min(size, BATCH_BYTES_MAX))
 
-    async def chunks(self, survey: _Survey, limiter: Limiter) -> AsyncIterator[bytes]:
+    async def chunks(self, scanned: _Scanned, limiter: Limiter) -> AsyncIterator[bytes]:
         """The same bytes again. Raises KafkaError, LogChanged before the last of them, if they are others."""
-        position, crc = survey.position, 0
+        position, crc = scanned.position, 0
         while position < self._size:
             data = await self._read(position, CHUNK_BYTES)
             crc = crc32c(data, crc)
             position += len(data)
-            if position == self._size and crc != survey.crc:  # rule B23/other-bytes-than-were-looked-at-are-sent
+            if position == self._size and crc != scanned.crc:  # rule B23/other-bytes-than-were-looked-at-are-sent
                 self._check()
                 raise self._segment.damaged(position, "what stands there is not what was read before")
             await limiter(len(data))

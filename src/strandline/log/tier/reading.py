@@ -1,5 +1,5 @@
-"""Reading segments in the object store: by offset, by time, and never more in memory than was allowed. Each thing is
-fetched once, however many ask for it.
+"""Reading segments in the object store: by offset, by time, and who produced them; never more in memory than was
+allowed. Each thing is fetched once, however many ask for it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, sized_header
+from strandline.log.batch import HEADER_SIZE, BatchHeader, decode_records, sized_header
 from strandline.log.epochs import OFFSET_MAX, LeaderEpochs, intact_end, why_not_intact
-from strandline.log.reader import LogRead, TimestampedOffset
-from strandline.log.records import decode_records
+from strandline.log.partition_log import LogRead, TimestampedOffset
+from strandline.log.producer_state import ProducerStates, SnapshotDamaged
 from strandline.log.tier.sidecar import Sidecar, decode_producers, load_head, load_sidecar
 from strandline.log.tier.store import ObjectStore, log_key, partition_prefix, sidecar_key
 from strandline.proto.error_codes import ErrorCode
@@ -21,7 +21,7 @@ from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
-from strandline.proto.tier import TieredSegment
+from strandline.proto.tier import ProducerIds, Tier, TieredSegment
 
 CHUNK_BYTES = 1 << 20
 """Of an object at a time. A GET of 1 MiB takes little longer than the smallest (tens of milliseconds)."""
@@ -466,3 +466,56 @@ class Fetched(Generic[K, V]):
             await asyncio.wait(tasks)
         self._kept.clear()
         self.bytes = 0
+
+
+async def producers_before(
+    reader: TierReader, tp: TopicPartition, topic_id: TopicId, tier: Tier, offset: int, *, now_ms: int
+) -> ProducerStates:
+    """The state of producers (KIP-98) after every batch that ends at `offset` or before, which the tier reaches: for a
+    log that begins there. They count as seen now.
+
+    Every sidecar has the producer snapshot of the end of its segment. Where a log begins in the middle of one, or a
+    sidecar has none, the batches from the snapshot before on are read. A lost cluster's segments tell of that one's
+    producers. This cluster may have given the same ids to others: a batch of theirs would pass for a retry, be
+    acknowledged, and not be written. So such ids are left out (rule B27).
+
+    A batch that `offset` lies inside of is left out: a log that begins there has the whole of it.
+
+    Raises KafkaError and StoreError as `TierReader`.
+    """
+    states = ProducerStates()
+    untold: list[TieredSegment] = []
+    for segment in reversed(tier.segments):
+        if segment.base_offset >= offset:
+            continue
+        # rule B24/producers-of-what-follows
+        snapshot = await reader.producers(tp, topic_id, segment) if segment.end_offset <= offset else None
+        if snapshot is not None and _is_loaded(states, snapshot, now_ms):
+            if segment.producers is not None:  # rule B27/lost-producers-are-ours
+                states.keep(segment.producers)
+            break
+        untold.append(segment)
+
+    for segment in reversed(untold):
+        await reader.each_header(tp, topic_id, segment, offset, _taker(states, segment.producers, offset, now_ms))
+    return states
+
+
+def _taker(
+    states: ProducerStates, known: ProducerIds | None, offset: int, now_ms: int
+) -> Callable[[BatchHeader], None]:
+    def take(header: BatchHeader) -> None:
+        theirs = known is None or header.producer_id in known  # rule B27/lost-producers-are-ours-where-snapshots-lack
+        # rule B24/a-batch-is-known-before-it-comes
+        if header.producer_id >= 0 and header.next_offset <= offset and theirs:
+            states.update(header, header.base_offset, now_ms)
+
+    return take
+
+
+def _is_loaded(states: ProducerStates, snapshot: bytes, now_ms: int) -> bool:
+    try:
+        states.load_snapshot(snapshot, now_ms)
+    except SnapshotDamaged:  # as it was copied
+        return False
+    return True

@@ -26,7 +26,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from strandline.log.config import INT64_MAX
-from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import TopicId
 from strandline.proto.json_text import read_json

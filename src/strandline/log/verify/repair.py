@@ -20,14 +20,14 @@ from pathlib import Path
 
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, read_clean_shutdown
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, File
+from strandline.log.disk import METADATA_DIRECTORY, Disk, File
 from strandline.log.findings import Findings
-from strandline.log.lives import Boots
-from strandline.log.loading import METADATA_DIRECTORY, Loading
+from strandline.log.incarnations import Boots
+from strandline.log.loading import Loading
 from strandline.log.log_state import IndexCache
+from strandline.log.offset_checkpoints import LastLife, OffsetCheckpoints
 from strandline.log.overlay import Change
-from strandline.log.promises import LastLife, Promises
-from strandline.log.real_modes import DIRECTORY_MODE
+from strandline.log.real_disk import DIRECTORY_MODE
 from strandline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from strandline.log.verify.flaws import AtStart, Flaw, Kind
 from strandline.proto.errors import CorruptLogError, KafkaError
@@ -118,8 +118,9 @@ class Repair:
         """Raises DiskError."""
         self._disk = disk
         self._path = path
+        checkpoints = OffsetCheckpoints(disk, path)
         self._loading = Loading(
-            disk, path, clock, LogConfig(), promises=Promises(disk, path), cache=IndexCache(), rewriting=None
+            disk, path, clock, LogConfig(), checkpoints=checkpoints, cache=IndexCache(), rewriting=None
         )
         boots = Boots(disk, path)
         boots.note_used()  # rule A9/repair-notes-no-boot

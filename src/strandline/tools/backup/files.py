@@ -44,7 +44,7 @@ class BackupDamaged(ClientError):
 
 
 class BackupRefused(ClientError):
-    """What was asked for would not give the promised equality of offsets, or would overwrite something."""
+    """The backup would not give the promised equality of offsets, or would overwrite something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +77,24 @@ class PartitionCopy:
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Number of records."""
         return self.end - self.log_start
 
     @property
     def first_offset(self) -> int:
-        """Of the first batch; `log_start` without any."""
+        """Offset of the first batch; `log_start` without any."""
         return self.segments[0].base_offset if self.segments else self.log_start
 
     @property
     def size_bytes(self) -> int:
-        """Of its files."""
+        """Size of the partition's files, in bytes."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds. `configs` are the topic's own, not those it had from its cluster's defaults."""
+    """Content of a backup, as its manifest says. `configs` are the topic's own, not those it had from its cluster's
+    defaults."""
 
     topic: str
     topic_id: str
@@ -105,16 +106,16 @@ class Manifest:
 
     @property
     def records(self) -> int:
-        """Of all partitions."""
+        """Number of records of all partitions."""
         return sum(part.records for part in self.partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Of all segment files."""
+        """Size of all segment files, in bytes."""
         return sum(part.size_bytes for part in self.partitions)
 
     def directory(self, partition: int) -> str:
-        """Where a partition's files are, relative to the backup."""
+        """Directory of a partition's files, relative to the backup."""
         return f"{self.topic}-{partition}"
 
     def path(self, partition: int, segment: SegmentFile) -> str:
@@ -123,7 +124,7 @@ class Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write it, synced. The last step of a backup."""
+    """Write the manifest, synced: the last step of a backup. The last step of a backup."""
     told = {"format": FORMAT, **asdict(manifest)}
     text = json.dumps({**told, "checksum": _checksum(told)}, indent=1)
     with (directory / MANIFEST).open("x", encoding="utf-8") as file:
@@ -132,7 +133,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """What a backup says that it holds.
+    """Read the manifest of a backup.
 
     Raises:
         BackupDamaged: it is not there, or not as it was written.
@@ -272,7 +273,7 @@ class SegmentWriter:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in it last."""
+    """Sync the names in the directory."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -286,5 +287,5 @@ def _sync(file: IO[Any]) -> None:
 
 
 def _checksum(told: Mapping[str, Any]) -> str:
-    """Of a manifest without its checksum."""
+    """Checksum of a manifest without its checksum field."""
     return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

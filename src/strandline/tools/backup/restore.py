@@ -1,4 +1,5 @@
-"""From a directory into a cluster: the very batches, in order, into an empty topic, so that offsets come out equal.
+"""Restore from a directory into a cluster: the very batches, in order, into an empty topic, so that offsets come out
+equal.
 
 Offsets cannot be asked for: a log gives them, one after the other, from 0. A partition whose log began later is filled
 up to there with empty records, which are deleted before the restore ends. Keys, values, headers, timestamps, codecs and
@@ -19,9 +20,8 @@ from strandline.client.batch_sender import BatchSender
 from strandline.client.errors import ClientError, UnknownTopic
 from strandline.client.range_reader import RangeReader, RawBatch
 from strandline.client.types import EARLIEST, LATEST, Ack, ConfigChange, ConfigResource, NewTopic
-from strandline.log.batch import BatchHeader, with_producer
+from strandline.log.batch import BatchHeader, RecordBatchBuilder, with_producer
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.tools.backup.files import BackupRefused, Manifest, PartitionCopy, read_batches
@@ -41,7 +41,7 @@ MEANWHILE = {
 
 
 class RestoreFailed(ClientError):
-    """What was written back is not what the backup holds. The topic is there, and not to be used."""
+    """The topic that was written back is not what the backup holds; it exists, and must not be used."""
 
 
 def refuse_unless_empty(admin: Admin, manifest: Manifest, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""From a cluster into a directory."""
+"""Backup of a topic of a cluster into a directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHY = "records written again would get other offsets, and this backup promises 
 
 
 def survey(admin: Admin, topic: str, taken_ms: int) -> Manifest:
-    """What a backup taken now would hold; without segments.
+    """Manifest of a backup taken now, without segments.
 
     Raises:
         UnknownTopic, KafkaError: LEADER_NOT_AVAILABLE among them.

@@ -30,30 +30,32 @@ from strandline.tools.copy.errors import (
 )
 from strandline.tools.copy.lease import Lease, LeaseLost
 from strandline.tools.copy.plan import Round, from_notes, next_ranges, round_offsets, to_notes
-from strandline.tools.copy.source import Source, Tally, Transform
-from strandline.tools.copy.target import Target, Wish, bounds, find_target, listed, prepare_target
-from strandline.tools.copy.writer import OutOfTurn, Writer, Written, partition_for
+from strandline.tools.copy.source import CopyCounts, Source, Transform
+from strandline.tools.copy.target import Target, TargetSpec, bounds, find_target, listed, prepare_target
+from strandline.tools.copy.writer import SequenceMismatch, Writer, Written, partition_for
 
 FETCH_BYTES = 4 << 20
-"""One answer of the source; two are in memory at most."""
+"""Bytes of one answer of the source; two are in memory at most."""
 
 ANSWER_MS_MAX = 60_000
-"""A question that nobody answers ends the copy after so long, or after `delivery.timeout.ms` where that is shorter."""
+"""Milliseconds without an answer after which a question ends the copy, or `delivery.timeout.ms` where that is
+shorter."""
 
 FOLLOW_S = 0.5
-"""How often a copy that has caught up looks for more."""
+"""Seconds between two looks for more records, of a copy that has caught up."""
 
 AGAIN_S = 0.3
 PATIENCE_S = 60.0
-"""How long a copy that is refused looks again and again what is there, without getting further: a new leader may not
+"""Seconds that a copy which is refused looks again for what is there, without getting further: a new leader may not
 know yet that records are committed which it has (replica.lag.time.max.ms, 30 s)."""
 
 SETTLE_S = 5.0
-"""Where the source has lost records of a half-done round: what a process that was killed had under way is there by
-then, or gone. Only there time counts: elsewhere whoever is late brings the very records that are there already."""
+"""Seconds to wait where the source has lost records of a half-done round: the requests of a process that was killed
+have arrived by then, or never will. Only there time counts: elsewhere whoever is late brings the very records that are
+there already."""
 
 LAG_GRACE_S = 45.0
-"""How long records that were acknowledged may seem to be missing, for the same reason."""
+"""Seconds that acknowledged records may seem to be missing, for the same reason as in `PATIENCE_S`."""
 
 
 class Engine:
@@ -71,7 +73,7 @@ class Engine:
         target: str,
         *,
         group: str,
-        wish: Wish,
+        wish: TargetSpec,
         transform: Transform | None,
         follow: bool,
         accept_deleted: bool,
@@ -82,13 +84,13 @@ class Engine:
     ) -> None:
         if source == target:
             raise CopyRefused(f"source and target are one topic, {source}: a copy goes into another one")
-        self.tally = Tally()
+        self.tally = CopyCounts()
         self.starts: dict[int, int] = {}
-        """Of each source partition: where this run began."""
+        """Start offset of this run, by source partition."""
         self.positions: dict[int, int] = {}
-        """Of each source partition: how far it is."""
+        """Next offset to copy, by source partition."""
         self.ends: list[int] = []
-        """Of each target partition."""
+        """End offset of each target partition."""
         self._target = target
         self._group = group
         self._wish = wish
@@ -98,7 +100,7 @@ class Engine:
         self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
-        """Of each source partition, where known: the leader epoch in which its goal was told."""
+        """Leader epoch in which the goal was reported, by source partition, where known."""
         producer = ProducerConfig(settings)
         if producer.partitioner is not None:
             raise ConfigError("partitioner", producer.partitioner, "a copy goes by the key, as clients do without one")
@@ -166,14 +168,15 @@ class Engine:
         await self._admin.close()
 
     async def _see_it_through(self) -> None:
-        """Begin from the notes as often as a leader, or the coordinator, proves that they must be read again."""
+        """Run the copy; begin from the notes as often as a leader, or the coordinator, proves that they must be read
+        again."""
         clock = self._clock
         seen, since_ms = -1, 0.0
         while True:
             try:
                 await self._attempt()
                 return
-            except (OutOfTurn, LeaseLost) as error:
+            except (SequenceMismatch, LeaseLost) as error:
                 if sum(self.ends) > seen:  # since the last refusal somebody has written
                     seen, since_ms = sum(self.ends), clock.monotonic_ms()
                 if clock.monotonic_ms() - since_ms > PATIENCE_S * 1000:
@@ -183,7 +186,8 @@ class Engine:
                     await self._lease.take()
 
     async def _attempt(self) -> None:
-        """What a copy finds wrong means nothing if another one had the place by then: it has seen that one's work."""
+        """Make one attempt. An error means nothing if another copy had the lease by then: this one has seen the other's
+        work."""
         try:
             await self._go_on()
         except CopyTakenOver:
@@ -195,7 +199,7 @@ class Engine:
             raise self._replaced(error.topic) from error
 
     async def _go_on(self) -> None:
-        """The round that is noted, then the next ones."""
+        """Copy the round that is noted, then the next ones."""
         self._lease.check()
         noted = from_notes(self._group, self._source.topic, self._target, await self._lease.notes())
         target = await prepare_target(self._admin, self._described, self._target, self._wish, begun=noted is not None)
@@ -252,7 +256,7 @@ class Engine:
         return planned
 
     def _check_topics(self, target: Target, planned: Round) -> None:
-        """Whether the topics are those of the notes. Raises CopyRefused."""
+        """Check that the topics are those of the notes. Raises CopyRefused."""
         name, anew = self._target, anew_words(self._target, self._group)
         self._check_source(planned)
         if target.topic_id != planned.target_id:  # schedule 63/copy-follows-into-another-topic/2
@@ -283,7 +287,8 @@ class Engine:
             raise self._replaced(self._source.topic)
 
     def _replaced(self, topic: str) -> CopyRefused:
-        """The notes count records of a topic that is gone: where to go on in another one, nobody can say."""
+        """Refusal: the notes count records of a topic that is gone, and where to go on in another one, nobody can
+        say."""
         which = "the copy has written into" if topic == self._target else "when the copy was begun"
         return CopyRefused(
             f"topic {topic} was deleted and made anew: it is another one than {which}. Nothing of it was "
@@ -327,7 +332,7 @@ class Engine:
                 self.tally.deleted += self._source.deleted(number, start, positions[number])
 
     async def _check_ends(self) -> None:
-        """The target ends where the copy has brought it. Raises ForeignRecords."""
+        """Check that the target ends where the copy has brought it. Raises ForeignRecords."""
         for _ in range(int(LAG_GRACE_S / FOLLOW_S)):
             found = await self._target_bounds(LATEST, len(self.ends))
             for number, end in enumerate(self.ends):
@@ -339,7 +344,7 @@ class Engine:
         raise ClientTimeout(f"{self._target} seems to end at {found}, and all up to {self.ends} was acknowledged")
 
     async def _set_goals(self) -> None:
-        """The source's ends of now, and the leader epochs that told them."""
+        """Set the goals to the source's ends of now, with the leader epochs that reported them."""
         found = await listed(self._admin, self._source.topic, self._source_partitions(), LATEST)
         self._goals = {number: told.offset for number, told in found.items()}
         self._epochs = {number: told.leader_epoch for number, told in found.items() if told.leader_epoch >= 0}
@@ -357,7 +362,7 @@ class Engine:
     # -- one round --------------------------------------------------------------------------------------------------
 
     async def _written(self, planned: Round) -> dict[int, Written]:
-        """What earlier runs have written of a round; sets `ends` accordingly."""
+        """Records of a round that earlier runs have written; sets `ends` accordingly."""
         firsts = await self._source_bounds(EARLIEST)
         lost = False
         for number, (start, end) in planned.ranges.items():
@@ -381,7 +386,7 @@ class Engine:
 
     async def _round(self, planned: Round, writer: Writer, written: dict[int, Written]) -> None:
         """Read the round's ranges, write what is not there yet; returns once everything is acknowledged."""
-        tally = Tally()
+        tally = CopyCounts()
         for number, (start, end) in sorted(planned.ranges.items()):
             if start == end:
                 continue

@@ -1,4 +1,4 @@
-"""What a copy refuses to do, and what it finds.
+"""Errors of a copy: what it refuses to do, and what it finds.
 
 ClientError
 └── CopyError
@@ -19,7 +19,7 @@ from strandline.proto.ids import TopicPartition
 
 
 def anew_words(target: str, group: str) -> str:
-    """How to begin a copy anew."""
+    """Advice on how to begin a copy anew."""
     return f"To begin anew: strandline topic delete {target} --yes; strandline group delete {group} --yes"
 
 
@@ -28,7 +28,7 @@ class CopyError(ClientError):
 
 
 class CopyRefused(CopyError):
-    """It cannot be done as asked, and nothing was written."""
+    """The copy cannot be done as asked, and nothing was written."""
 
 
 class RecordsDeleted(CopyError):
@@ -67,7 +67,7 @@ class SourceCut(CopyError):
 
 
 class ForeignRecords(CopyError):
-    """At `offset` of a target partition lies a record that the copy of `group` has not written."""
+    """A record at `offset` of a target partition was not written by the copy of `group`."""
 
     def __init__(self, place: TopicPartition, offset: int, group: str) -> None:
         self.place = place
@@ -84,7 +84,7 @@ class ForeignRecords(CopyError):
 
 
 class CopyChanged(CopyError):
-    """At `offset` of a target partition lies a record that this copy has written, and would not write there now."""
+    """A record at `offset` of a target partition was written by this copy, which would write another one there now."""
 
     def __init__(self, place: TopicPartition, offset: int, group: str) -> None:
         self.place = place

@@ -26,7 +26,8 @@ INSTANCE_ID = "copy"
 
 FAREWELL_MS = 3_000
 SESSION_TIMEOUT_MS = 30_000
-"""How long a copy that was killed is still shown as a member. Nobody waits for it: the next copy takes its place."""
+"""Milliseconds that a copy that was killed is still shown as a member. Nobody waits for it: the next copy takes its
+place."""
 
 
 class LeaseLost(ClientError):
@@ -94,7 +95,7 @@ class Lease:
                 ) from None
 
     async def notes(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group notes: all that others have committed, for nobody but this member commits since `take`."""
+        """Notes of the group: all that others have committed, for nobody but this member commits since `take`."""
 
         async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
             return await self._coordinator.committed(None, stable=False)

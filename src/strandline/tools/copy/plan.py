@@ -15,18 +15,18 @@ from strandline.proto.json_text import read_json
 from strandline.tools.copy.errors import CopyRefused, anew_words
 
 VERSION = 1
-"""Of the notes."""
+"""Version of the notes' format."""
 
 FIRST_ROUND_OFFSETS = 20_000
 ROUND_OFFSETS_MAX = 1_000_000
 ROUND_BYTES = 128 << 20
-"""What a round is to read, about: it is read again, and compared, after an interruption. Between two rounds everything
+"""Bytes that a round reads, about: it is read again, and compared, after an interruption. Between two rounds everything
 is acknowledged and a commit is waited for: a small part of the time that it takes to copy so much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round reads, and where the target stood before it.
+    """Source ranges that one round reads, and the ends of the target before it.
 
     Invariants:
     - what is written follows from it and from the source's records alone, in order, partition by partition;
@@ -54,7 +54,7 @@ class Round:
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to read."""
+        """True if there is nothing to read."""
         return all(start == end for start, end in self.ranges.values())
 
     def after(self, ends: tuple[int, ...], ranges: Mapping[int, tuple[int, int]], epochs: Mapping[int, int]) -> Self:
@@ -81,7 +81,7 @@ def next_ranges(positions: Mapping[int, int], goals: Mapping[int, int], offsets:
 
 
 def round_offsets(read_bytes: int, read_offsets: int) -> int:
-    """How many offsets the next round takes, by what was read so far, that it be about `ROUND_BYTES`."""
+    """Offsets that the next round takes, by what was read so far, for about `ROUND_BYTES`."""
     if not read_offsets:
         return FIRST_ROUND_OFFSETS
     return max(1, min(ROUND_OFFSETS_MAX, ROUND_BYTES * read_offsets // max(read_bytes, 1)))

@@ -1,4 +1,4 @@
-"""From the source: the records of a range, as they are to be sent."""
+"""The source of a copy: the records of a range, as they are to be sent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from strandline.tools.copy.errors import RecordsDeleted
 Transform = Callable[[ConsumerRecord], ConsumerRecord | None]
 
 SLICE_RECORDS = 500
-"""After so many records the heartbeats, and what is sent and fetched, have their turn."""
+"""Records after which the heartbeats, and what is sent and fetched, have their turn."""
 
 
 @dataclass(slots=True)
-class Tally:
+class CopyCounts:
     """Records of rounds: read (by source partition), of them `left_out` by the transform, `already` there or `written`.
 
     `size_bytes` is that of the batches read, `deleted` counts the offsets that the source had deleted before.
@@ -35,7 +35,7 @@ class Tally:
     size_bytes: int = 0
     deleted: int = 0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: CopyCounts) -> None:
         """Count a round that is done."""
         for number, count in other.read.items():
             self.read[number] = self.read.get(number, 0) + count
@@ -47,7 +47,7 @@ class Tally:
 
 
 class Slice(NamedTuple):
-    """Some records in order, the codec of their batch, and the offset behind them."""
+    """Records in order, the codec of their batch, and the offset behind them."""
 
     records: list[ConsumerRecord]
     codec: Codec
@@ -65,7 +65,7 @@ class Source:
         self._transform = transform
         self._accept_deleted = accept_deleted
 
-    async def slices(self, number: int, start: int, end: int, tally: Tally) -> AsyncGenerator[Slice, None]:
+    async def slices(self, number: int, start: int, end: int, tally: CopyCounts) -> AsyncGenerator[Slice, None]:
         """The records of [start, end) of a partition, as the transform makes them; counted in `tally`.
 
         Raises:
@@ -92,13 +92,13 @@ class Source:
                     yield Slice(part, batch.header.codec, next_offset)
 
     def deleted(self, number: int, start: int, end: int) -> int:
-        """How many offsets were deleted; raises RecordsDeleted unless that is accepted."""
+        """Number of deleted offsets; raises RecordsDeleted unless that is accepted."""
         if not self._accept_deleted:
             raise RecordsDeleted(TopicPartition(self.topic, number), start, end)
         return end - start
 
     async def _batches(
-        self, place: TopicPartition, start: int, end: int, tally: Tally
+        self, place: TopicPartition, start: int, end: int, tally: CopyCounts
     ) -> AsyncGenerator[RawBatch, None]:
         """The batches that reach into a range; what was deleted of it is stepped over, where that is accepted."""
         position = start

@@ -26,12 +26,13 @@ BATCH_BYTES = 256 << 10
 """A batch is closed at this size before compression, or at a quarter of the target's max.message.bytes."""
 
 OPEN_BYTES = 64 << 20
-"""What the open batches of all partitions may take together: with more than 256 partitions they are smaller."""
+"""Bytes that the open batches of all partitions may take together: with more than 256 partitions they are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the target is to be like. None: as the source; `configs` stand beside those that are the source's own."""
+class TargetSpec:
+    """Topic that the copy is to make. None: as the source has it; `configs` are added to those that are the source's
+    own. None: as the source; `configs` stand beside those that are the source's own."""
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -50,7 +51,7 @@ class Target(NamedTuple):
     """The most that one batch of the copy takes."""
 
 
-async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool) -> Target:
+async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish: TargetSpec, *, begun: bool) -> Target:
     """Make the target, or check the one that is there.
 
     Args:
@@ -69,7 +70,7 @@ async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish
 
 
 async def find_target(
-    admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool
+    admin: Admin, source: TopicDescription, name: str, wish: TargetSpec, *, begun: bool
 ) -> Target | NewTopic:
     """The target that is there, checked; or the one that is to be made. Changes nothing, and raises as
     `prepare_target`."""
@@ -87,7 +88,7 @@ async def find_target(
     return await _checked(admin, there, wish)
 
 
-async def _checked(admin: Admin, there: TopicDescription, wish: Wish) -> Target:
+async def _checked(admin: Admin, there: TopicDescription, wish: TargetSpec) -> Target:
     entries = await _configs(admin, there.name)
     _compare(there, entries, wish)
     largest = int(entries[MAX_MESSAGE_BYTES].value or 0) if MAX_MESSAGE_BYTES in entries else 1 << 20
@@ -117,7 +118,7 @@ async def _configs(admin: Admin, name: str) -> dict[str, ConfigEntry]:
         await asyncio.sleep(_NEW_TOPIC_PAUSE_S)
 
 
-async def _wanted(admin: Admin, source: TopicDescription, name: str, wish: Wish) -> NewTopic:
+async def _wanted(admin: Admin, source: TopicDescription, name: str, wish: TargetSpec) -> NewTopic:
     """The target that is to be made."""
     entries = (await _configs(admin, source.name)).values()
     own = {entry.name: entry.value for entry in entries if entry.source == TOPICS_OWN and entry.value is not None}
@@ -147,8 +148,8 @@ async def _refuse_unless_empty(admin: Admin, there: TopicDescription) -> None:
         )
 
 
-def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: Wish) -> None:
-    """What was asked for against what is there."""
+def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: TargetSpec) -> None:
+    """Compare an existing topic with what was asked for."""
     count, replicas = len(there.partitions), max((len(part.replicas) for part in there.partitions), default=1)
     if wish.partitions not in (None, count):
         raise CopyRefused(
@@ -168,12 +169,12 @@ def _compare(there: TopicDescription, entries: Mapping[str, ConfigEntry], wish: 
 
 
 async def bounds(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, int]:
-    """Where the logs begin (EARLIEST), or end for readers of committed records (LATEST)."""
+    """Start offsets of the logs (EARLIEST), or their ends for readers of committed records (LATEST)."""
     return {number: told.offset for number, told in (await listed(admin, topic, partitions, when)).items()}
 
 
 async def listed(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, ListedOffset]:
-    """As `bounds`, each with the leader epoch that told it."""
+    """Offsets as `bounds` gives them, each with the leader epoch that reported it."""
     if not partitions:
         return {}
     asked: dict[TopicPartition | tuple[str, int], int] = {TopicPartition(topic, number): when for number in partitions}

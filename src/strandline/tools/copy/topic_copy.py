@@ -1,4 +1,4 @@
-"""What users call: a copy as a function, and as an object for who wants to see how far it is."""
+"""The public interface: a copy as a function, and as an object that shows its progress."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
 from strandline.tools.copy.engine import Engine
 from strandline.tools.copy.source import Transform
-from strandline.tools.copy.target import Wish
+from strandline.tools.copy.target import TargetSpec
 
 _FAREWELL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePartition:
-    """What a run did with one partition of the source: it read `records`, from offset `start` to before `end`."""
+    """Work of a run on one partition of the source: it read `records`, from offset `start` to before `end`."""
 
     partition: int
     start: int
@@ -29,7 +29,7 @@ class SourcePartition:
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What a run did: `records` were read, and each was left out by the transform, found in the target (`already`: an
+    """Work of a run: `records` were read, and each was left out by the transform, found in the target (`already`: an
     earlier run had written it), or written. Counted are whole rounds.
 
     `size_bytes` is that of the batches that were read, as they lie in the log; `deleted` counts offsets whose records
@@ -52,8 +52,8 @@ class CopyResult:
 
 @dataclass(frozen=True, slots=True)
 class CopyPreview:
-    """What a copy would do now: `records` counts offsets, of which a compacted or transactional log has fewer records;
-    `creates` says that the target would be made, with `target_partitions` and `target_configs`."""
+    """Work that a copy would do now: `records` counts offsets, of which a compacted or transactional log has fewer
+    records; `creates` says that the target would be made, with `target_partitions` and `target_configs`."""
 
     source: str
     target: str
@@ -106,7 +106,7 @@ class TopicCopy:
             self._engine = self._thread.call(
                 lambda: Engine(
                     bootstrap, source, target, group=self._group,
-                    wish=Wish(partitions, replication_factor, configs or {}, append),
+                    wish=TargetSpec(partitions, replication_factor, configs or {}, append),
                     transform=transform, follow=follow, accept_deleted=accept_deleted, settings=settings,
                     on_progress=on_progress,
                 )
@@ -125,7 +125,7 @@ class TopicCopy:
         return self.result()
 
     def preview(self) -> CopyPreview:
-        """What `run` would do; nothing is changed, and `run` is not called then. Raises as `copy_topic`."""
+        """Work that `run` would do; nothing is changed, and `run` is not called then. Raises as `copy_topic`."""
         try:
             made = self._thread.wait(self._engine.preview)
         finally:
@@ -157,7 +157,7 @@ class TopicCopy:
             await asyncio.wait([self._task], timeout=_FAREWELL_S)
 
     def result(self) -> CopyResult:
-        """What was done so far."""
+        """Work done so far."""
         engine, tally = self._engine, self._engine.tally
         return CopyResult(
             self._source,

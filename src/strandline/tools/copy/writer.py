@@ -13,8 +13,8 @@ from strandline.client.fetcher import consumer_records
 from strandline.client.partitioner import partition_of_key
 from strandline.client.range_reader import AsyncRangeReader, RawBatch
 from strandline.client.types import Ack, ConsumerRecord
+from strandline.log.batch import RecordBatchBuilder
 from strandline.log.compression import Codec
-from strandline.log.records import RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -30,7 +30,7 @@ _OUT_OF_TURN = frozenset(
 )
 
 
-class OutOfTurn(ClientError):
+class SequenceMismatch(ClientError):
     """A leader has had records under these sequences, or lacks those before them: look again what is there."""
 
 
@@ -79,7 +79,7 @@ class Writer:
             codec: of the batches that begin with one of these, unless one was asked for.
 
         Raises:
-            OutOfTurn, ForeignRecords, KafkaError, ClientTimeout: what has failed by now.
+            SequenceMismatch, ForeignRecords, KafkaError, ClientTimeout: what has failed by now.
         """
         for number, batch in self._place(records, self._codec or codec):
             await self._send(number, batch)
@@ -129,7 +129,7 @@ class Writer:
         if self._failure is not None:
             return
         if isinstance(error, KafkaError) and error.code in _OUT_OF_TURN:
-            self._failure = OutOfTurn(str(error))
+            self._failure = SequenceMismatch(str(error))
         elif isinstance(error, Exception):
             self._failure = error
         elif error is None and future.result().offset not in (expected, -1):  # -1: it has it, and does not say where
@@ -148,7 +148,7 @@ def _weight(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str,
 
 
 class Written:
-    """What lies in one target partition behind the start of a round: records that an earlier run has written.
+    """Records in one target partition behind the start of a round: an earlier run has written them.
 
     Args:
         end: where it ends; what comes behind has been written since.
@@ -173,7 +173,7 @@ class Written:
 
     @property
     def is_over(self) -> bool:
-        """Every record was met."""
+        """True if every record was met."""
         return self._offset >= self.end
 
     async def has(self, record: ConsumerRecord) -> bool:
@@ -193,8 +193,8 @@ class Written:
         return False
 
     async def rest(self) -> int | None:
-        """When the round is at its end: the offset of a record that lies here all the same; None where none does, or
-        where the source has lost some. Raises ForeignRecords."""
+        """Offset of a record that lies behind the end of the round; None where there is none, or where the source has
+        lost some. Raises ForeignRecords."""
         while not self.is_over:
             there = await self._next()
             if there is not None and not self._lenient:

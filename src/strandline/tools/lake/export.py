@@ -1,4 +1,4 @@
-"""From a topic's partitions to files and commits: each committed record once. Needs pyarrow.
+"""Export from a topic's partitions to files and commits: each committed record once. Needs pyarrow.
 
 What has been exported stands in the target's own commits, and nowhere else: the next run, after whatever ended this
 one, begins where they end. Files that were not committed are no part of the lake.
@@ -27,18 +27,18 @@ from strandline.tools.lake.files import DayFiles
 from strandline.tools.lake.shape import BAD_SCHEMA, Shape
 
 POLL_S = 1.0
-"""How often a run that follows asks for records that have come."""
+"""Seconds between two requests for new records, of a run that follows."""
 
 
 class ExportRefused(StrandlineError):
-    """What is asked for does not fit the lake; the message says why."""
+    """The request does not fit the lake; the message says why."""
 
 
 class Sink(Protocol):
-    """Where rows go: a lake, or an Iceberg table."""
+    """Target of the rows: a lake, or an Iceberg table."""
 
     state: State
-    """What is there; brought up to date by `commit`."""
+    """State of the target, brought up to date by `commit`."""
 
     def open(self, name: str) -> Writing:
         """A file of rows."""
@@ -65,11 +65,11 @@ class LakeSink:
         self.state = lake.state()
 
     def open(self, name: str) -> Writing:
-        """See `Sink`."""
+        """Implement `Sink.open`."""
         return self._lake.store.writer(f"{DATA}/{name}")
 
     def open_bad(self, name: str) -> Writing:
-        """See `Sink`."""
+        """Implement `Sink.open_bad`."""
         return self._lake.store.writer(f"{BAD}/{name}")
 
     def bad_end(self, topic: str, topic_id: str, partition: int) -> int:
@@ -77,13 +77,13 @@ class LakeSink:
         return 0
 
     def commit(self, change: Commit) -> None:
-        """See `Sink`."""
+        """Implement `Sink.commit`."""
         self._lake.commit(change, self.state)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is in memory, in a file, and in a commit."""
+    """Bounds of memory, of a file, and of a commit."""
 
     batch_rows: int = 100_000
     batch_bytes: int = 64 << 20
@@ -93,7 +93,7 @@ class Limits:
 
 @dataclass
 class Result:
-    """What a run has done.
+    """Work of a run.
 
     Attributes:
         spans: by partition, the offsets that this run has committed.
@@ -112,7 +112,7 @@ class Result:
 
     @property
     def lost_offsets(self) -> int:
-        """How many offsets `lost` has."""
+        """Number of offsets in `lost`."""
         return sum(end - start for spans in self.lost.values() for start, end in spans)
 
     @property
@@ -206,7 +206,7 @@ class Export:
         return self.result
 
     def pending(self) -> dict[int, tuple[int, int]]:
-        """By partition, the offsets that a run would export now. Raises as `run`."""
+        """Offsets that a run would export now, by partition. Raises as `run`."""
         ends = self._ends()
         return {number: (self._positions.get(number, 0), max(end, self._positions.get(number, 0)))
                 for number, end in ends.items()}  # fmt: skip
@@ -218,7 +218,7 @@ class Export:
         return str(told.topic_id or "")
 
     def _ends(self) -> dict[int, int]:
-        """By partition, up to where records are committed and may be seen."""
+        """Ends up to which records are committed and may be read, by partition."""
         [told] = self._admin.describe_topics([self._topic])
         if str(told.topic_id or "") != self._topic_id:
             raise TopicReplaced(self._topic, self._topic_id, str(told.topic_id or ""))

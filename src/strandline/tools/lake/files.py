@@ -51,7 +51,7 @@ class DayFiles:
         self._done: dict[str, int] = {}
         self._waiting_bytes = 0
         self.size_bytes = 0
-        """Of the files that are done."""
+        """Size of the finished files, in bytes."""
 
     def write(self, rows: pa.Table) -> None:
         """Add rows. Raises what the store raises."""

@@ -80,22 +80,22 @@ class IcebergSink:
         self._bad_state = State() if self._bad is None else state_of(self._bad)
 
     def open(self, name: str) -> Writing:
-        """See `export.Sink`."""
+        """Implement `export.Sink.open`."""
         return _written(self._table, name)
 
     def open_bad(self, name: str) -> Writing:
-        """See `export.Sink`."""
+        """Implement `export.Sink.open_bad`."""
         if self._bad is None:
             self._bad = self._opened(f"{self._name}_bad", BAD_SCHEMA, by_day=False)
         return _written(self._bad, name)
 
     def bad_end(self, topic: str, topic_id: str, partition: int) -> int:
-        """See `export.Sink`."""
+        """Implement `export.Sink.bad_end`."""
         same = self._bad_state.topic_ids.get(topic, topic_id) == topic_id
         return self._bad_state.ends.get((topic, partition), 0) if same else 0
 
     def commit(self, change: Commit) -> None:
-        """See `export.Sink`."""
+        """Implement `export.Sink.commit`."""
         if change.bad:
             assert self._bad is not None
             self._bad_state = _append(self._bad, self._bad_state, change, list(change.bad), _bad_up_to)
@@ -118,7 +118,7 @@ class IcebergSink:
 
 
 def state_of(table: Table) -> State:
-    """Up to where a table is, by the newest snapshot that says so: compaction and the like make others.
+    """State of a table, from the newest snapshot that carries one: compaction and the like make snapshots without.
 
     Raises:
         IcebergFailed: it has rows, and no snapshot of it is an export's.
@@ -204,7 +204,7 @@ def _followed_by(state: State, change: Commit) -> State:
 
 
 def _bad_up_to(state: State, change: Commit) -> State:
-    """Beyond the ranges of a commit whose bad rows are there; what lies between had none."""
+    """State behind the ranges of a commit whose bad rows are stored; what lies between had none."""
     ends = {key: end for key, end in state.ends.items() if key[0] not in change.new_topics}
     for topic, parts in change.ranges.items():
         for number, (_start, end) in parts.items():

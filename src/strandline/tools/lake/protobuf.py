@@ -112,6 +112,6 @@ def _one(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[pa.DataType, C
 
 
 def _enum(kind: EnumDescriptor) -> Convert:
-    """Its name; a number that the schema does not know stays one."""
+    """Convert a number of an enum to its name; a number that the schema does not know stays a number."""
     names = {number: value.name for number, value in kind.values_by_number.items()}
     return lambda number: names.get(number, str(number))

@@ -153,7 +153,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _integer(value: Any) -> Any:
-    """Pyarrow would cut 1.5 to 1."""
+    """Convert a whole number, and refuse another: pyarrow would cut 1.5 to 1."""
     if isinstance(value, float) and not value.is_integer():
         raise ValueError(f"an integer is expected, not {value}")
     return value

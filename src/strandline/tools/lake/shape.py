@@ -28,7 +28,7 @@ BAD_SCHEMA = pa.schema(
     [*_PLACE, pa.field("timestamp_ms", pa.int64()), pa.field("key", pa.binary()), pa.field("headers", PAIRS),
      pa.field("value", pa.binary()), pa.field("reason", pa.string())]
 )  # fmt: skip
-"""Of the table of records that fit no row."""
+"""Columns of the table of records that fit no row."""
 
 TAKEN = frozenset({"date", *(one.name for one in _HEAD)})
 """A field of a value that has one of these names gets `value_` before it."""
@@ -41,7 +41,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Typed:
-    """How values become columns.
+    """Conversion of values to columns.
 
     Attributes:
         struct: the columns.

@@ -16,7 +16,7 @@ from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, Cli
 from strandline.chaos.live.target import pause
 
 DECIDE_MS = 60_000
-"""How long a record is tried; beyond, nobody knows."""
+"""Milliseconds for which a record is tried; beyond, nobody knows."""
 
 
 def login_settings(options: ClientOptions) -> dict[str, str]:
@@ -137,7 +137,7 @@ class ConfluentClient(ForeignClient):
         self._consumer.close()
 
     def _end_of(self, place: Any, deadline: float) -> int:
-        """Its high watermark; a leader that has just been replaced is no reason to give up."""
+        """High watermark of a partition; a leader that has just been replaced is no reason to give up."""
         while True:
             try:
                 end: int = self._consumer.get_watermark_offsets(place, timeout=5)[1]

@@ -1,4 +1,4 @@
-"""What clients of other people have in common here: what they send, and how it is written down."""
+"""Common parts of other people's clients: what they send, and how it is written down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now_ms() -> float:
 
 
 class Login(NamedTuple):
-    """How a client gets into a secure cluster: over TLS, by a user's password."""
+    """Login of a client to a secure cluster: over TLS, by a user's password."""
 
     ca: str
     mechanism: str
@@ -27,7 +27,7 @@ class Login(NamedTuple):
 
 
 def login_of(options: ClientOptions) -> Login | None:
-    """What the settings of Kafka's own clients say, for those that have other names for it; None without a login."""
+    """Login from settings of Kafka's own clients, for clients that have other names for it; None without a login."""
     settings = options.settings
     if not settings:
         return None
@@ -59,7 +59,7 @@ class ForeignClient:
         self.errors[what] = self.errors.get(what, 0) + 1
 
     def _gap_s(self) -> float:
-        """How long to wait before the next send."""
+        """Seconds to wait before the next send."""
         return self._rng.uniform(0, 2 * self.options.gap_ms) / 1000
 
     def _invoke(self) -> tuple[Send, bytes]:

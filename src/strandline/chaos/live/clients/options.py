@@ -1,4 +1,4 @@
-"""What every client process is told, and what they share."""
+"""Options of every client process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from strandline.chaos.live.target import client_settings
 from strandline.proto.json_text import read_json
 
 SWEEP_S = 0.2
-"""How long the end of an operation may wait before it is written down."""
+"""Seconds that the end of an operation may wait before it is written down."""
 
 FLUSH_S = 90.0
-"""How long producers have, once told to finish."""
+"""Seconds that producers have, once told to finish."""
 
 FINAL_S = 120.0
-"""How long reading everything may take."""
+"""Seconds that reading everything may take."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ClientOptions:
     properties: str = ""
 
     def encode(self) -> str:
-        """As the process's argument."""
+        """Text for the process's argument."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -56,7 +56,7 @@ class ClientOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What stands in that file."""
+        """Settings in that file."""
         return client_settings(Path(self.properties) if self.properties else None)
 
     @property
@@ -74,7 +74,7 @@ class InputEnd:
         self._over = False
 
     def __call__(self) -> bool:
-        """Looks, and does not wait."""
+        """True if standard input has ended; does not wait."""
         while not self._over and self._selector.select(0):
             self._over = not os.read(0, 4096)
         return self._over

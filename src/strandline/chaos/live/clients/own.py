@@ -1,4 +1,4 @@
-"""The simulator's workload on a real cluster: producers of every lane and consumers of `strandline.client.aio`."""
+"""The simulator's workload on a real cluster: producers of every kind, and consumers, of `strandline.client.aio`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _until(
 
 
 async def run(options: ClientOptions) -> int:
-    """The process. Returns its exit code."""
+    """Run the client process; returns its exit code. Returns its exit code."""
     clock = SystemClock()
     ports = _Ports(clock, random.Random(options.seed))
     over = InputEnd()

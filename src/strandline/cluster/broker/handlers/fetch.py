@@ -125,7 +125,7 @@ class Shared:
 
 
 class _Wake:
-    """Called when one partition of a parked fetch has more."""
+    """Wait of a parked fetch for more of one partition."""
 
     __slots__ = ("fetch", "result", "withdraw")
 
@@ -134,7 +134,8 @@ class _Wake:
         self.result = result
         self.withdraw: Callable[[], None] | None = None
 
-    def __call__(self) -> None:
+    def risen(self) -> None:
+        """Read on: the high watermark has risen, or the role has changed."""
         self.withdraw = None
         self.fetch.woken(self)
 
@@ -341,7 +342,7 @@ class Fetch:
         self._charge(Account.PARKED, self._size - self._charged)
         self._charged = self._size
         if self._ticket is None:
-            self._ticket = self._shared.deadlines.add(self._request.max_wait_ms, self)
+            self._ticket = self._shared.deadlines.add(self._request.max_wait_ms, self.expire)
 
     def _watch(self, result: FetchedPartition, *, has_changed: bool) -> None:
         wake = _Wake(self, result)
@@ -349,7 +350,7 @@ class Fetch:
         if has_changed:
             self.woken(wake)
             return
-        wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake)
+        wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake.risen)
         self._wakes.append(wake)
 
     def _has_more(self, result: FetchedPartition) -> bool:

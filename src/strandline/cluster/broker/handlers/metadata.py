@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 import structlog
 
 from strandline.cluster.broker.api import by_hand
-from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
+from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers, offline_replicas, reachable
 from strandline.cluster.broker.request import (
     OPERATIONS_NOT_ASKED,
     Authorizer,
@@ -36,12 +36,13 @@ from strandline.controller import operations
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
-from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,
@@ -50,6 +51,7 @@ from strandline.proto.kafka.fields import (
     REQUEST_ELEMENTS_MAX,
     Elements,
     array_head,
+    int32_array,
     nullable_string,
     read_bool,
     read_count,
@@ -118,6 +120,101 @@ def read_request(view: memoryview, version: int) -> MetadataMessage:
     return MetadataMessage(None if everything else topics, may_create, cluster_operations, topic_operations)
 
 
+# Partition arrays, which stay encoded
+
+
+class Shape(IntEnum):
+    """The formats that a topic's partitions have had."""
+
+    LIVE_ONLY = 0  # version 0 leaves dead replicas out
+    PLAIN = 1
+    OFFLINE = 5
+    LISTENER_ERROR = 6
+    EPOCH = 7
+    FLEXIBLE = 9
+
+
+def shape_of(version: int) -> Shape:
+    return max(shape for shape in Shape if shape <= version)
+
+
+class _Chunk(NamedTuple):
+    topic: TopicInfo
+    brokers: object
+    encoded: bytes
+
+
+class PartitionChunks:
+    """Encoded partition arrays, by listener, shape and topic, which stay until the topic or a broker changes.
+
+    A client that asks for everything gets, on a cluster of 10,000 partitions, some 400 kB: building that anew each time
+    would hold the event loop for a fifth of a second.
+
+    A chunk holds as long as the image has the very same topic and the very same brokers: images share what has not
+    changed, so identity says it all.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: dict[tuple[str, Shape, object], _Chunk] = {}
+
+    def get(
+        self, image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
+    ) -> bytes:
+        """The partitions of a topic in one format."""
+        if doubtful:
+            return encode_partitions(image, topic, listener, shape, doubtful)
+        key = (listener, shape, topic.topic_id)
+        chunk = self._chunks.get(key)
+        if chunk is None or chunk.topic is not topic or chunk.brokers is not image.brokers:
+            if len(self._chunks) > 2 * len(Shape) * (len(image.topics) + 16):
+                self._chunks.clear()  # most of it is of topics that are gone
+            chunk = _Chunk(topic, image.brokers, encode_partitions(image, topic, listener, shape, ()))
+            self._chunks[key] = chunk
+        return chunk.encoded
+
+
+def encode_partitions(
+    image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
+) -> bytes:
+    """The partition array of a topic. Partitions of a leader in doubt have none for now, so that clients ask again
+    soon, instead of waiting for a leader that does not answer."""
+    flexible = shape is Shape.FLEXIBLE
+    out = bytearray(array_head(len(topic.partitions), flexible))
+    for info in topic.partitions.values():
+        replicas, isr = list(info.replicas), list(info.isr)
+        error, leader = _leader_of(image, info, listener, shape)
+        if leader in doubtful:
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
+        if shape is Shape.LIVE_ONLY:
+            replicas, isr = (
+                [node for node in nodes if reachable(image.brokers.get(node), listener)] for nodes in (replicas, isr)
+            )
+            if error is ErrorCode.NONE and (len(replicas) < len(info.replicas) or len(isr) < len(info.isr)):
+                error = ErrorCode.REPLICA_NOT_AVAILABLE
+        out += INT16.pack(error) + INT32.pack(info.partition) + INT32.pack(leader)
+        if shape >= Shape.EPOCH:
+            out += INT32.pack(info.leader_epoch)
+        out += int32_array(replicas, flexible) + int32_array(isr, flexible)
+        if shape >= Shape.OFFLINE:
+            out += int32_array(offline_replicas(image, info, listener), flexible)
+        if flexible:
+            out += NO_TAGS
+    return bytes(out)
+
+
+def _leader_of(image: MetadataImage, info: PartitionRecord, listener: str, shape: Shape) -> tuple[ErrorCode, int]:
+    broker = image.brokers.get(info.leader)
+    if broker is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
+    if listener not in broker.listeners:
+        has_error = shape >= Shape.LISTENER_ERROR
+        return (ErrorCode.LISTENER_NOT_FOUND if has_error else ErrorCode.LEADER_NOT_AVAILABLE), NO_NODE
+    return ErrorCode.NONE, info.leader
+
+
+# The handler
+
+
 class MetadataHandler:
     """Decodes, finds the topics, answers from encoded chunks."""
 
@@ -178,7 +275,7 @@ class MetadataHandler:
             exchange.when_gone = loop.call_later(LOOK_MS / 1000, self._answer_later, exchange, request).cancel
 
     def _leaders(self, context: RequestContext, wanted: Sequence[TopicRef]) -> Iterator[NodeId]:
-        """Of topics that the principal may see: an answer that comes later would tell that a topic exists."""
+        """Leaders of the topics that the principal may see: a later answer would tell that a topic exists."""
         image = self._image()
         for ref in wanted:
             found = find_topic(image, ref.name, ref.topic_id)
@@ -347,7 +444,7 @@ class AutoCreation:
 
     @property
     def is_on(self) -> bool:
-        """Whether the cluster creates topics on their first use."""
+        """True if the cluster creates topics on their first use."""
         return self._configs.broker_value(self._image(), BrokerSettings.auto_create_topics_enable)
 
     def create(self, names: Sequence[str], charge: Charge) -> None:

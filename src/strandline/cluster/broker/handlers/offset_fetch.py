@@ -34,14 +34,14 @@ class PartitionsOfTopic(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class Asker(NamedTuple):
+class Member(NamedTuple):
     """A member of the consumer protocol that asks for offsets (OffsetFetch 9 and later), or nobody in particular."""
 
     member_id: str | None = None
     epoch: int = -1
 
 
-OUTSIDE = Asker()
+NO_MEMBER = Member()
 
 
 class FetchedOffset(NamedTuple):
@@ -63,7 +63,7 @@ class _Group(NamedTuple):
 
     group_id: str
     topics: tuple[PartitionsOfTopic, ...] | None
-    asker: Asker = OUTSIDE
+    member: Member = NO_MEMBER
 
 
 class OffsetFetchHandler:
@@ -82,7 +82,7 @@ class OffsetFetchHandler:
             if number % GROUPS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             try:
-                found = await self._fetch(call.context, one.group_id, one.topics, one.asker)
+                found = await self._fetch(call.context, one.group_id, one.topics, one.member)
                 answers.append((one, found, ErrorCode.NONE))
             except KafkaError as error:
                 answers.append((one, _failed(call, one, error.code), error.code))
@@ -93,18 +93,18 @@ class OffsetFetchHandler:
         context: RequestContext,
         group_id: str,
         topics: Sequence[PartitionsOfTopic] | None,
-        asker: Asker = OUTSIDE,
+        member: Member = NO_MEMBER,
     ) -> list[FetchedTopic]:
         """What is committed, in the order of the request; `topics` None: everything, of topics that may be described.
 
         Unknown groups and topics have nothing committed; unknown ids of topics answer UNKNOWN_TOPIC_ID.
 
         Raises:
-            KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for an asker that is no such member.
+            KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for who is not such a member.
         """
         self._access.check_group(context, Operation.DESCRIBE, group_id)
         if topics is None:
-            return await self._fetch_all(context, group_id, asker)
+            return await self._fetch_all(context, group_id, member)
         asked: list[tuple[str, tuple[int, ...]]] = []
         answers: list[FetchedTopic | None] = []
         for wanted in topics:
@@ -117,7 +117,7 @@ class OffsetFetchHandler:
                 asked.append((name, wanted.partitions))
                 answers.append(None)
         values: FetchedOffsets = await self._groups.ask(
-            group_id, FetchOffsets(group_id, tuple(asked), *asker), asked_ms=context.received_ms
+            group_id, FetchOffsets(group_id, tuple(asked), *member), asked_ms=context.received_ms
         )
         found_values = iter(values)
         return [
@@ -125,9 +125,9 @@ class OffsetFetchHandler:
             for answer, wanted in zip(answers, topics, strict=True)
         ]
 
-    async def _fetch_all(self, context: RequestContext, group_id: str, asker: Asker) -> list[FetchedTopic]:
+    async def _fetch_all(self, context: RequestContext, group_id: str, member: Member) -> list[FetchedTopic]:
         values: FetchedOffsets = await self._groups.ask(
-            group_id, FetchOffsets(group_id, None, *asker), asked_ms=context.received_ms
+            group_id, FetchOffsets(group_id, None, *member), asked_ms=context.received_ms
         )
         image = self._image()
         return [
@@ -150,7 +150,7 @@ def _groups(call: Call) -> list[_Group]:
             _Group(
                 group.group_id,
                 _topics(call, group.topics),
-                Asker(group.member_id, group.member_epoch) if knows_epochs else OUTSIDE,
+                Member(group.member_id, group.member_epoch) if knows_epochs else NO_MEMBER,
             )
             for group in call.request.groups
         ]

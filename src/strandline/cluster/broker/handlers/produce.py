@@ -284,11 +284,11 @@ class ProduceHandler:
                 if append is not None:
                     pending.appends.append(append)
         if pending.left > 1 and pending.appends:
-            pending.ticket = self._deadlines.add(max(request.timeout_ms, 0), pending)
+            pending.ticket = self._deadlines.add(max(request.timeout_ms, 0), pending.expire)
         pending.one_ended()
 
     def _refusal(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
-        """Why no partition of the request may be written, if so."""
+        """Error for which no partition of the request may be written; None: there is none."""
         if request.acks not in ACKS:
             return ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1 (all), 0 and 1 are possible"
         if request.transactional_id is not None:
@@ -399,7 +399,7 @@ def _first_fault(result: ProduceResult) -> str:
 
 
 def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, str] | None:
-    """What Kafka's `ProduceRequest.validateRecords` objects to, or None."""
+    """Error by which Kafka's `ProduceRequest.validateRecords` objects to the records; None: it does not."""
     if records is None or len(records) == 0:
         return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
     size = len(records)

@@ -28,7 +28,7 @@ WAITING_MAX = 1000
 TOO_MANY = "its address opens more connections than it may, and as many as may wait do (connection_creation_rate)"
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """The listener that connections come to."""
 
     def turned_away(self, where: str, reason: str) -> None:
@@ -62,14 +62,14 @@ class Arrivals:
             if self._limits.share(arrival.address) is None:
                 arrival.enter()
 
-    def protocol(self, door: Door, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
+    def protocol(self, listener: Listener, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
         """Of a new connection: the listener's own, where no address has a quota."""
-        return Arrival(self, door, make) if self._limits else make()
+        return Arrival(self, listener, make) if self._limits else make()
 
-    def close(self, door: Door) -> None:
+    def close(self, listener: Listener) -> None:
         """The listener closes: close what waits for it."""
         for arrival in list(self._waiting):
-            if arrival.door is door:
+            if arrival.listener is listener:
                 arrival.abort()
 
     # What connections call
@@ -107,8 +107,8 @@ class Arrivals:
 class Arrival(asyncio.Protocol):
     """A connection that was accepted, until it is the listener's."""
 
-    def __init__(self, arrivals: Arrivals, door: Door, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        self.door = door
+    def __init__(self, arrivals: Arrivals, listener: Listener, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        self.listener = listener
         self.address = ""
         self._arrivals = arrivals
         self._make = make
@@ -123,7 +123,7 @@ class Arrival(asyncio.Protocol):
         share = self._arrivals.share(self.address)
         delay_ms = 0.0 if share is None else self._arrivals.delay_ms(share, self)
         if delay_ms is None:
-            self.door.turned_away(peer_of(peername), TOO_MANY)
+            self.listener.turned_away(peer_of(peername), TOO_MANY)
             self._transport.abort()
         elif delay_ms == 0:
             self.enter()

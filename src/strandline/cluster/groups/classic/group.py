@@ -20,10 +20,10 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 class GroupState(Enum):
-    """What a classic group can be, in Kafka's words."""
+    """States of a classic group, in Kafka's words."""
 
     EMPTY = "Empty"
-    """Has no members; offsets may remain."""
+    """The group has no members; offsets may remain."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Waits until every member has joined anew."""
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -94,11 +94,11 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """It has asked and was not answered: that it says nothing more is our fault."""
+        """True if the member has asked and was not answered: its silence is then this coordinator's doing."""
         return self.join_to is not None or self.sync_to is not None
 
     def subscription(self, protocol: str) -> bytes:
-        """Its subscription under one assignor; empty if it does not have that one."""
+        """Subscription of the member under one assignor; empty if it does not have that one."""
         return next((subscription for name, subscription in self.protocols if name == protocol), b"")
 
 
@@ -150,7 +150,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Nobody is waited for."""
+        """True if nobody is waited for."""
         return self.joined == len(self.members) and not self.pending
 
     @property
@@ -217,14 +217,14 @@ class Group:
         self._supporters.update({name for name, _ in protocols})
 
     def _support_no_more(self, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        """What nobody has any more is forgotten; what others have is not looked at."""
+        """Forget assignors that no member supports any more."""
         for name in {name for name, _ in protocols}:  # rule A24/all-protocols-are-looked-at-for-each-that-leaves
             self._supporters[name] -= 1
             if not self._supporters[name]:
                 del self._supporters[name]
 
     def start_joining(self, member: Member, to: Any) -> None:
-        """Its JoinGroup waits for the others."""
+        """Let the member's JoinGroup wait for the others."""
         if member.join_to is None:
             self.joined += 1
         member.join_to = to
@@ -256,7 +256,7 @@ class Group:
     # Protocols and leader
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """A member with these assignors can take part: there is one that all members have."""
+        """True if a member with these assignors can take part: there is one that all members have."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -285,7 +285,7 @@ class Group:
         return False
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader assigns from."""
+        """Members from which the leader assigns."""
         protocol = self.protocol_name or ""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.subscription(protocol))

@@ -73,7 +73,8 @@ class ClassicProtocol:
             self._rejoin(group, group.check_member(command.member_id, command.instance_id), command, to, now)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """An existing member keeps its place; in a rebalance the first to join have it."""
+        """True if there is room for the member: an existing one keeps its place; in a rebalance the first to join
+        have it."""
         limit = self._context.config.max_size
         if group.state is GroupState.EMPTY:
             return member_id in group.pending or group.size < limit

@@ -1,5 +1,5 @@
-"""How a classic group gets from one generation to the next: prepare, complete, assign; and which members are
-removed."""
+"""The rebalance of a classic group, from one generation to the next: prepare, complete, assign; and the removal of
+members."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Rebalancing:
         self._expect(group, member.member_id, member.session_timeout_ms, now)
 
     def await_new_member(self, group: Group, member: Member, now: Now) -> None:
-        """It has no generation yet and sends no heartbeats."""
+        """Expect a new member to rejoin: it has no generation yet and sends no heartbeats."""
         self._expect(group, member.member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, now)
 
     def await_pending_member(self, group: Group, member_id: str, session_timeout_ms: int, now: Now) -> None:
-        """It was given an id and shall join with it (KIP-394)."""
+        """Expect a member that was given an id to join with it (KIP-394)."""
         self._expect(group, member_id, session_timeout_ms, now)
 
     def _expect(self, group: Group, member_id: str, delay_ms: float, now: Now) -> None:
@@ -271,7 +271,8 @@ class Rebalancing:
                 self.renew_session(group, member, now)
 
     def give_up_assignment(self, group: Group, error: ErrorCode, now: Now) -> None:
-        """There will be no assignment in this generation: members that wait for one join anew."""
+        """Answer members that wait for an assignment with `error`: there will be none in this generation, and they
+        join anew."""
         for member in group.members.values():
             member.assignment = b""
             if self._reply_sync(member, SyncAnswer(error)):

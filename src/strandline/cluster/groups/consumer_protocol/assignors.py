@@ -51,7 +51,7 @@ def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShap
 
 
 def _kept(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, dict[Partition, None]]:
-    """What each had and still may have."""
+    """Partitions that each member had and still may have."""
     names = {shape.topic_id: name for name, shape in topics.items()}
     taken: set[Partition] = set()
     owned: dict[str, dict[Partition, None]] = {}
@@ -144,7 +144,7 @@ def _by_load(member_ids: Sequence[str], owned: Mapping[str, Mapping[Partition, N
 
 
 def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dict[Partition, None]]) -> bool:
-    """Move partitions of one topic from the member with most to the member with fewest."""
+    """Move partitions of one topic from the member with most to the member with fewest; True if one moved."""
     having = {member_id: sorted(one for one in owned[member_id] if one[0] == shape.topic_id) for member_id in readers}
     places = {member_id: place for place, member_id in enumerate(readers)}
     light = _by_load(readers, owned)
@@ -191,4 +191,4 @@ def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""By Kafka's name."""
+"""Assignors, by Kafka's name."""

@@ -1,4 +1,4 @@
-"""What a step of a group of the consumer protocol is made of, whichever protocol the member has that takes it.
+"""Building blocks of a step of a group of the consumer protocol, whichever protocol its member has.
 
 A step drafts what the group shall be and writes what differs; memory follows when that stands in the log, and the
 member learns of it when it is committed. So the epochs that members know survive every failover.
@@ -160,16 +160,16 @@ class MemberChanges:
             self._expect(key, group_id, member_id, timeout_ms, now)
 
     def expect_collect(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
-        """It has joined, and has so long to ask for its assignment."""
+        """Give a member that has joined `timeout_ms` to ask for its assignment."""
         self._context.timers.cancel(rejoin_key(group_id, member_id))
         self._expect(collect_key(group_id, member_id), group_id, member_id, timeout_ms, now)
 
     def collected(self, group_id: str, member_id: str) -> None:
-        """It has asked for its assignment."""
+        """Note that the member has asked for its assignment."""
         self._context.timers.cancel(collect_key(group_id, member_id))
 
     def switched(self, group_id: str, member_id: str) -> None:
-        """It is no classic member any more."""
+        """Note that the member is no classic one any more."""
         for key in (rejoin_key, collect_key):
             self._context.timers.cancel(key(group_id, member_id))
 
@@ -198,7 +198,7 @@ class MemberChanges:
             self._gone.setdefault(group_id, {})[member_id] = None
 
     def remove_gone(self) -> None:
-        """At the end of a tick: those whose time ran out in it."""
+        """Remove, at the end of a tick, members whose time ran out in it."""
         gone, self._gone = self._gone, {}
         for group_id, member_ids in gone.items():
             self._context.counters.members_expired += len(member_ids)

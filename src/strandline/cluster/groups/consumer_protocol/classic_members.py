@@ -37,7 +37,8 @@ from strandline.proto.kafka.consumer_protocol import Subscription
 
 
 class ClassicMembers:
-    """Their commands. Each raises KafkaError with the error of the command's own protocol."""
+    """Commands of classic members in a group of the consumer protocol. Each raises KafkaError with the error of the
+    command's own protocol."""
 
     def __init__(self, context: ShardContext, changes: MemberChanges, image: Callable[[], MetadataImage]) -> None:
         self._context = context
@@ -94,7 +95,7 @@ class ClassicMembers:
     # Sync, heartbeat, leave
 
     def sync(self, group: ConsumerGroup, command: SyncGroup, to: object, now: Now) -> None:
-        """What it has, at the epoch of the answer to its join."""
+        """Answer with the member's assignment, at the epoch of the answer to its join."""
         info, current = self._member(group, command.member_id, command.instance_id, command.generation)
         assert info.classic is not None
         name = info.classic.protocols[0][0]
@@ -157,7 +158,7 @@ class ClassicMembers:
 
 
 def _all_free(draft: Draft, member_id: str, current: Current) -> bool:
-    """Nobody has any more what it waits for."""
+    """True if nobody has any more what it waits for."""
     having = pairs(current.assigned)
     return not any(one not in having and draft.is_taken(one, member_id) for one in pairs(draft.target(member_id)))
 
@@ -175,7 +176,7 @@ def _subscription(group: ConsumerGroup, command: JoinGroup) -> Subscription:
 
 
 def _info(known: MemberInfo | None, command: JoinGroup, subscription: Subscription) -> MemberInfo:
-    """What the member tells, over what was known of it."""
+    """Values of the member: what it says now, over what was known of it."""
     instance_id, rack, assignor = (
         (None, None, None) if known is None else (known.instance_id, known.rack, known.assignor)
     )

@@ -1,4 +1,4 @@
-"""What is asked of groups of the consumer protocol, and what they answer. Errors come as KafkaError."""
+"""Commands of groups of the consumer protocol, and their answers. Errors come as KafkaError."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ AWAY = -2
 
 
 class ConsumerGroupState(Enum):
-    """With Kafka's words.
+    """States of a group, with Kafka's words.
 
     EMPTY: no members. ASSIGNING: the target is not made for the newest epoch yet. RECONCILING: somebody has not come
     to the target. STABLE: everybody has.
@@ -81,7 +81,7 @@ class ConsumerGroup:
     classic: dict[str, None] = field(default_factory=dict)
     stale: bool = True
     _supporters: Counter[str] = field(default_factory=Counter)
-    """How many classic members have each of their assignors."""
+    """Number of classic members that have each of their assignors."""
 
     @property
     def is_empty(self) -> bool:
@@ -99,7 +99,7 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def now(self, member_id: str) -> Current:
-        """What the member has; a new one nothing."""
+        """Current assignment of the member; empty for a new one."""
         return self.current.get(member_id, Current())
 
     # Checks of members
@@ -118,8 +118,8 @@ class ConsumerGroup:
         return member
 
     def check_epoch(self, member_id: str, epoch: int) -> None:
-        """For offsets: the member is at this very epoch. Raises KafkaError UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH, or
-        ILLEGAL_GENERATION, as members of its protocol know it."""
+        """Check, before offsets are committed or fetched, that the member is at this very epoch. Raises KafkaError
+        UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION, as members of its protocol know it."""
         self.check_member(member_id)
         known = self.now(member_id).epoch
         if epoch != known:
@@ -127,15 +127,15 @@ class ConsumerGroup:
             raise KafkaError(code, f"the member is at epoch {known}, not {epoch}")
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """A classic member with these assignors can take part: there is one that all classic members have, for the day
-        when they are among themselves again."""
+        """True if a classic member with these assignors can take part: there is one that all classic members have,
+        for the day when they are among themselves again."""
         if protocol_type != CONSUMER_PROTOCOL:
             return False
         return any(self._supporters[name] == len(self.classic) for name, _ in protocols)
 
     @property
     def is_classic(self) -> bool:
-        """There are members, all of them of the classic protocol, with an assignor that all of them have."""
+        """True if there are members, all of them of the classic protocol, with an assignor that all of them have."""
         count = len(self.classic)
         return 0 < count == len(self.members) and count in self._supporters.values()
 
@@ -205,7 +205,8 @@ def _held(current: Current) -> Iterator[Partition]:
 
 
 class Draft:
-    """What a group shall be: only what differs, and the records that make it so. The group itself stays untouched."""
+    """Changes to a group, not yet made: only what differs, and the records that make it so. The group itself stays
+    untouched."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
@@ -235,7 +236,7 @@ class Draft:
         return Current() if found is None else found
 
     def is_taken(self, partition: Partition, member_id: str) -> bool:
-        """Another member has it."""
+        """True if another member has it."""
         owner = self.group.owners.get(partition)
         if owner is None or owner == member_id:  # rule C9/partition-given-twice
             return False
@@ -253,11 +254,11 @@ class Draft:
         self._current[member_id] = current
 
     def remove(self, member_id: str) -> None:
-        """With all that it has."""
+        """Remove a member with all that it has."""
         self._members[member_id] = self._targets[member_id] = self._current[member_id] = None
 
     def records(self) -> Iterator[Record]:
-        """Those that change anything; what is gone goes first, so that its partitions are free."""
+        """Records that change anything; what is gone goes first, so that its partitions are free."""
         group, group_id = self.group, self.group.group_id
         changed = (
             (CURRENT, self._current, group.current),

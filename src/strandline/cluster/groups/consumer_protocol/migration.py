@@ -1,4 +1,5 @@
-"""From the classic to the consumer protocol and back, while members go on reading (KIP-848, "Online migration").
+"""Migration of a group from the classic to the consumer protocol and back, while members go on reading (KIP-848,
+"Online migration").
 
     up    the first member of the consumer protocol joins a group of classic ones: these are members of the new group,
           at its epoch, which is the generation that they know, with what they were assigned
@@ -48,17 +49,18 @@ from strandline.proto.kafka.keyed_record import Record
 
 
 def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
-    """What a member reads and owns, by its favourite assignor; the others say the same. Raises ProtocolError."""
+    """Subscription and owned partitions of a member, by its favourite assignor; the others say the same. Raises
+    ProtocolError."""
     return decode_subscription(protocols[0][1])
 
 
 def assignment_of(raw: bytes, image: MetadataImage) -> Assignment:
-    """What a leader assigned. Raises ProtocolError."""
+    """Assignment by a leader, parsed. Raises ProtocolError."""
     return by_id(decode_assignment(raw), image)
 
 
 def by_id(partitions: Iterable[TopicPartition], image: MetadataImage) -> Assignment:
-    """Those partitions that there are."""
+    """Assignment of those partitions that exist, by topic id."""
     found: list[tuple[TopicId, int]] = []
     for name, number in partitions:
         topic = image.topics.get(name)
@@ -107,7 +109,7 @@ class Migration:
             _refuse(classic, f"has {len(classic.members)} members, too many for the consumer protocol")
 
     def up(self, classic: Group) -> tuple[tuple[Record, ...], ConsumerGroup]:
-        """What writes it down, and the group that this makes. Nothing is changed yet. Raises KafkaError
+        """Records of the change, and the group that it makes. Nothing is changed yet. Raises KafkaError
         GROUP_ID_NOT_FOUND when a member's bytes do not parse."""
         try:
             return self._up(classic)
@@ -134,8 +136,9 @@ class Migration:
         return (group_record(classic.group_id, None), *records), group
 
     def _held(self, members: Sequence[Member]) -> dict[str, Assignment]:
-        """What each may be reading: what it was assigned, and what it said it owned when it joined, for it may not have
-        heard yet that it shall give that back (KIP-429). Nothing is two members'. Raises ProtocolError."""
+        """Partitions that each member may be reading: what it was assigned, and what it said it owned when it
+        joined, for it may not have heard yet that it shall give that back (KIP-429). Nothing is two members'. Raises
+        ProtocolError."""
         image = self._image()
         owners: dict[Partition, str] = {}
         for member in members:
@@ -153,7 +156,7 @@ class Migration:
     # Down
 
     def down(self, group_id: str, now: Now) -> None:
-        """If nobody but classic members is left in the group, it is theirs again."""
+        """Give the group back to the classic protocol, if nobody but classic members is left in it."""
         group = self._context.consumer_groups.get(group_id)
         if group is None or not self._may_go_down(group):
             return
@@ -171,8 +174,8 @@ class Migration:
         return group.is_classic and len(group.members) <= config.max_size and config.consumer_migration_policy.down
 
     def _down(self, group: ConsumerGroup, now: Now) -> GroupValue:
-        """At the epoch of the target: no member is beyond it, and a member at it learns by its heartbeat to join
-        anew. Each has what it has not given back, so that nobody is given that before."""
+        """Classic group at the epoch of the target: no member is beyond it, and a member at it learns by its
+        heartbeat to join anew. Each has what it has not given back, so that nobody is given that before."""
         image = self._image()
         # rule C9/group-comes-down-ahead-of-its-members
         classic = Group(group.group_id, generation=group.target_epoch, state_ms=now.wall_ms)

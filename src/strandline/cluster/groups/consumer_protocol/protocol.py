@@ -219,7 +219,7 @@ def _within(owned: Assignment | None, assigned: Assignment) -> bool:
 
 
 def _merged(known: MemberInfo | None, command: ConsumerHeartbeat) -> MemberInfo:
-    """What is known of the member, with what it says anew."""
+    """Knowledge of the member, with what it says anew."""
     info = known or MemberInfo(None, None, "", "", (), None, -1, None)
     return MemberInfo(
         instance_id=info.instance_id if command.instance_id is None else command.instance_id,

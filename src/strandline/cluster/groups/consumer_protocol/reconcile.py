@@ -26,7 +26,7 @@ Partition = tuple[TopicId, int]
 
 
 def pairs(assignment: Assignment) -> dict[Partition, None]:
-    """Its partitions one by one, in order."""
+    """Partitions of an assignment one by one, in order."""
     return {(topic_id, number): None for topic_id, numbers in assignment.items() for number in numbers}
 
 
@@ -37,7 +37,7 @@ def reconcile(
     owned: Assignment | None,
     is_taken: Callable[[Partition], bool],
 ) -> Current:
-    """What the member has after this heartbeat.
+    """Assignment of the member after this heartbeat.
 
     Args:
         owned: what it says it owns; None when it does not say, which acknowledges nothing.
@@ -60,7 +60,7 @@ def _holds_any(owned: Assignment | None, revoked: Assignment) -> bool:
 
 
 class _Way(NamedTuple):
-    """Where a member goes, and what is known on the way."""
+    """Destination of a member, and what is known on the way."""
 
     target_epoch: int
     target: Assignment

@@ -1,4 +1,4 @@
-"""What members subscribe to, against the topics that there are.
+"""Subscriptions of members, resolved against the existing topics.
 
 Regular expressions over topic names are RE2's, as Kafka has them (KIP-848), bounded in memory and time. A member's
 expression is a stranger's program that the coordinator runs. Python's `re` backtracks: `(a*)*b` would stop the node for
@@ -22,14 +22,14 @@ from strandline.proto.kafka.consumer_group_records import MemberInfo, TopicShape
 
 PATTERN_CHARS_MAX = 1024
 INSTRUCTIONS_MAX = 10_000
-"""Of the compiled expression: `a{1000}` is a thousand, a `.` is eight."""
+"""Instructions of a compiled expression at most: `a{1000}` is a thousand, a `.` is eight."""
 
 WORK_MAX = 100_000_000
 """Instructions times characters of all topics, when an expression is first held against them: below 1 s at the worst
 seen, 6 ns each, and a hundredth of that as a rule."""
 
 MEMORY_BYTES_MAX = 1 << 20
-"""Of one expression, and of what RE2 keeps of its matching."""
+"""Bytes of memory of one expression at most, with what RE2 keeps of its matching."""
 
 RESULTS_MAX = 100_000
 
@@ -58,7 +58,7 @@ class TopicPattern:
             raise PatternError("it costs too much to hold it against the topics; make it simpler")
 
     def matches(self, name: str) -> bool:
-        """The whole name is of the pattern."""
+        """True if the whole name is of the pattern."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= RESULTS_MAX:
@@ -139,7 +139,7 @@ class Subscriptions:
         }
 
     def of(self, member: MemberInfo, topics: Mapping[str, TopicShape]) -> frozenset[str]:
-        """Those of `topics` that one member reads."""
+        """Topics among `topics` that one member reads."""
         found = {name for name in member.topics if name in topics}
         pattern = None if member.regex is None else self._pattern(member.regex)
         if pattern is not None:

@@ -1,4 +1,4 @@
-"""Does the node in this container do its work? For HEALTHCHECK, where an image has no curl."""
+"""The health check of a container's node: for HEALTHCHECK, where an image has no curl."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from strandline.proto.errors import ConfigError
 from strandline.proto.tls import client_context
 
 TIMEOUT_S = 2.5
-"""Below the time limit of the image's health check, so that the reason gets into its record."""
+"""Seconds for the check: below the time limit of the image's health check, so that the reason gets into its record.
+"""
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -39,8 +40,8 @@ def ask(config: NodeConfig) -> tuple[bool, str]:
 
 
 def _connection(config: NodeConfig, host: str, port: int) -> http.client.HTTPConnection:
-    """To this node's own listener: with its own certificate, and without a look at what it shows, for it is its own.
-    Raises ConfigError."""
+    """Connection to this node's own listener: with its own certificate, and without a look at what it shows, for it
+    is its own. Raises ConfigError."""
     if config.protocol(HTTP) != SSL:
         return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     context = client_context(tls_settings(config.of_listener(HTTP), HTTP), check_host=False)

@@ -35,7 +35,8 @@ BOOTSTRAP = f"{ENVIRONMENT_PREFIX}BOOTSTRAP"
 OTHER_VARIABLES = (CLUSTER_ID, FORMAT, BOOTSTRAP)
 
 _SERVICE_LINK = re.compile(r"STRANDLINE(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-"""What Kubernetes puts into every pod beside a service whose name begins with strandline; not meant for the node."""
+"""Variables that Kubernetes puts into every pod beside a service whose name begins with strandline; not meant for
+the node."""
 
 
 def load(arguments: Sequence[str], environment: Mapping[str, str]) -> NodeConfig:

@@ -45,7 +45,7 @@ class SlowDisk(DiskAbove):
         self.sync_dir = disk.sync_dir
 
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
-        """As the disk, told later. Raises DiskError."""
+        """Sync as the disk does, and report it later. Raises DiskError."""
         return self._told_later(self._disk.sync(files, directories, wait_ms))
 
     async def _told_later(self, begun: Awaitable[None]) -> None:
@@ -53,7 +53,7 @@ class SlowDisk(DiskAbove):
         await self._delay()
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:
-        """As the disk, told later. Raises DiskError."""
+        """Read as the disk does, and report it later. Raises DiskError."""
         data = await self._disk.pread_cold(file, size, position)
         await self._delay()
         return data
@@ -68,26 +68,26 @@ class ShiftedClock:
         self._ahead_ms = ahead_ms
 
     def wall_ms(self) -> int:
-        """What the machine says, and what it is ahead by."""
+        """Wall clock of the machine, with what it is ahead by."""
         return self._clock.wall_ms() + self._ahead_ms()
 
 
 TIMES_MAX = 1_000_000
 DELAY_MS_MAX = 60_000
 AHEAD_MS_MAX = 100 * 365 * 24 * 3_600_000
-"""A century: what a date with a wrong digit is ahead by."""
+"""Milliseconds by which a clock may be ahead: a century, as a date with a wrong digit is."""
 
 
 ASKED = frozenset({"fail_next", "slow_disk_ms", "clock_ahead_ms", "clear"})
 
 
 class BadFault(ValueError):
-    """What was asked for is no fault; the message says what is allowed."""
+    """The requested fault does not exist; the message says what is allowed."""
 
 
 @dataclass
 class FailNext:
-    """The next `times` requests of `api` are answered with `error`."""
+    """Fault: the next `times` requests of `api` are answered with `error`."""
 
     id: int
     api: str
@@ -99,7 +99,7 @@ class FailNext:
 
 @dataclass
 class SlowDiskFault:
-    """Group syncs and cold reads take `delay_ms` longer."""
+    """Fault: group syncs and cold reads take `delay_ms` longer."""
 
     id: int
     delay_ms: float
@@ -109,7 +109,7 @@ class SlowDiskFault:
 
 @dataclass
 class ClockAheadFault:
-    """The wall clock is `ahead_ms` ahead; `met` counts who has read it."""
+    """Fault: the wall clock is `ahead_ms` ahead; `met` counts who has read it."""
 
     id: int
     ahead_ms: int
@@ -171,7 +171,7 @@ class FaultInjection:
         return self._ahead
 
     def clear(self) -> None:
-        """Nothing strikes any more."""
+        """End every fault."""
         self._armed.clear()
         self._slow = self._ahead = None
 
@@ -226,11 +226,11 @@ class FaultInjection:
     # --- over HTTP ---
 
     def page(self) -> Page:
-        """GET /faults."""
+        """Page for GET /faults."""
         return _json({"faults": [asdict(fault) for fault in self.faults]})
 
     def command(self, body: bytes) -> Page:
-        """POST /faults."""
+        """Answer to POST /faults."""
         known = len(self.faults)
         try:
             self._obey(read_json(body))

@@ -26,11 +26,11 @@ IDLE_S = 30.0
 """A connection without a request for so long is closed; and one whose client takes none of its answer."""
 
 REQUEST_S = 10.0
-"""From the first byte of a request to the last of its body."""
+"""Seconds from the first byte of a request to the last of its body."""
 
 CONNECTIONS_MAX = 100
-"""Of one node. Scrapers and probes are few; with one more, the one goes that was served the longest time ago, so that
-whoever comes is heard."""
+"""Connections of one node at most. Scrapers and probes are few; with one more, the one goes that was served the
+longest time ago, so that whoever comes is heard."""
 
 BODY_BYTES_MAX = 64 * 1024
 """The largest body of a request; pages that are only read drop it."""
@@ -255,13 +255,13 @@ class Connections:
             oldest.abort()
 
     def served(self, connection: HttpProtocol) -> None:
-        """It has asked for something."""
+        """Note that the connection has asked for something."""
         if connection in self._open:
             del self._open[connection]
             self._open[connection] = None
 
     def remove(self, connection: HttpProtocol) -> None:
-        """It has gone."""
+        """Remove a connection that has gone."""
         self._open.pop(connection, None)
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class HttpServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is bound, once it is started."""
+        """Endpoint to which the listener is bound, once it is started."""
         sockets = getattr(self._server, "sockets", None)
         return self._wanted if not sockets else bound_as(self._wanted, sockets[0].getsockname())
 

@@ -31,12 +31,12 @@ from strandline.proto.system import system_rng
 from strandline.proto.tls import explain, is_tls_error
 
 _REFUSED = f"[Errno {errno.ECONNREFUSED}]"
-"""In the words of asyncio's error; of a name with several addresses it joins the words of all of them."""
+"""Words of asyncio's error; for a name with several addresses it joins the words of all of them."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of one endpoint.
+    """State of one endpoint.
 
     Attributes:
         calls: the connection for calls, if there is one.
@@ -109,7 +109,7 @@ class GrpcRpc:
         )
 
     def handlers(self, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]) -> Handlers:
-        """What serves calls and streams, on every connection to a listener."""
+        """Handlers of calls and streams, on every connection to a listener."""
         return Handlers(unary, streams, self._message_bytes_max, None if self._tls is None else self._tls.guard)
 
     async def close(self) -> None:

@@ -22,11 +22,11 @@ from strandline.proto.ports import RpcError, StreamHandler, UnaryHandler
 log = structlog.get_logger("strandline.internal")
 
 ENDING_S = 0.2
-"""How long a closing server waits for the handlers of the calls that it cut off."""
+"""Seconds that a closing server waits for the handlers of the calls that it cut off."""
 
 
 class Handlers:
-    """What serves the streams that peers open, over any number of connections."""
+    """Server of the streams that peers open, over any number of connections."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class GrpcServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is bound (the real port where 0 was asked for)."""
+        """Endpoint to which the server is bound (the real port where 0 was asked for)."""
         return self._endpoint
 
     @classmethod
@@ -163,7 +163,7 @@ class GrpcServer:
         return cls(server, Endpoint(endpoint.host, server.sockets[0].getsockname()[1]), handlers, health, door)
 
     def set_serving(self, serving: bool) -> None:
-        """What the health service answers for the server as a whole."""
+        """Set the answer of the health service for the server as a whole."""
         self._health.set_serving(serving)
 
     async def close(self) -> None:

@@ -55,7 +55,7 @@ class Inbox:
 
     @property
     def within_message(self) -> bool:
-        """A part of a message has come."""
+        """True if a part of a message has come."""
         return bool(self._partial)
 
     def expect(self, size: int) -> None:
@@ -99,7 +99,7 @@ class Inbox:
         return message
 
     def to_grant(self, *, reader_waits: bool, ended: bool) -> int:
-        """How much the peer may send again; 0 while that is little, for each grant costs a frame."""
+        """Bytes that the peer may send again; 0 while that is little, for each grant costs a frame."""
         # rule A17/what-is-not-read-is-granted-again
         kept = self._unread if reader_waits else self._unread + len(self._partial)
         consumed = self._held - kept
@@ -184,7 +184,7 @@ class GrpcStream:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the peer's handler has begun, or never will."""
         self.on_lost: Callable[[], object] | None = None
-        """Called when the stream has ended before its handler did."""
+        """Callback for a stream that has ended before its handler did."""
 
     @property
     def peer(self) -> str:
@@ -193,7 +193,7 @@ class GrpcStream:
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """What the other side has shown of itself, where TLS is spoken."""
+        """Certificate of the other side, where TLS is spoken."""
         return self._connection.certificate
 
     # What the peer does: called by the connection
@@ -269,7 +269,7 @@ class GrpcStream:
             self.on_lost()
 
     def wake_writer(self) -> None:
-        """There may be room."""
+        """Wake the writer: there may be room."""
         _wake(self._writer)
 
     def _wake_all(self) -> None:
@@ -304,7 +304,8 @@ class GrpcStream:
         return message
 
     async def read_all(self, take: Callable[[bytes], None]) -> None:
-        """As the port. A task that is woken for each message would take another turn of the loop."""
+        """Read all messages as the port does. A task that is woken for each message would take another turn of the
+        loop."""
         while self._inbox.messages:
             take(self._inbox.take())
         if not self._closed and self._error is None and not self._ended:
@@ -370,7 +371,7 @@ class GrpcStream:
         connection.write(_FRAME_AND_PREFIX.pack(whole << 8, 0, self.id, 0, size) + frame)
 
     async def _write_in_pieces(self, data: memoryview) -> None:
-        """What does not fit into one frame or into the windows, or comes while the socket takes no more."""
+        """Write what does not fit into one frame or into the windows, or comes while the socket takes no more."""
         connection, h2, stream = self._connection, self._connection.h2, self._h2_stream
         connection.uncork()  # else what the windows wait for would not leave
         self._mid_message = True

@@ -1,4 +1,4 @@
-"""Who may call what between nodes: a caller is the node of its certificate, and speaks for no other.
+"""Rights of callers between nodes: a caller is the node of its certificate, and speaks for no other.
 
 A connection whose certificate names no node of this cluster is ended before anything that it sent is read. On any other
 each request that introduces its sender (a vote, a fetch, a registration, a heartbeat, a replication stream) must
@@ -60,17 +60,17 @@ CALLS: Mapping[str, Introduction] = {
     methods.DESCRIBE_QUORUM.path: _anybody,
     CHECK: _anybody,
 }
-"""By path, of calls."""
+"""Introductions of calls, by path."""
 
 EACH_FRAME: Mapping[str, Introduction] = {
     methods.SESSION.path: _of(methods.SESSION, _node_id),
     WATCH: _anybody,
     REFLECTION: _anybody,
 }
-"""By path, of streams whose every frame may introduce its sender."""
+"""Introductions of streams whose every frame may introduce its sender, by path."""
 
 FIRST_FRAME: Mapping[str, Introduction] = {STREAM_METHOD: lambda frame: frames.read_hello(frame)[0].node_id}
-"""By path, of streams that are introduced by their first frame."""
+"""Introductions of streams that are introduced by their first frame, by path."""
 
 
 class Caller(Protocol):
@@ -78,7 +78,7 @@ class Caller(Protocol):
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """What the other side has shown of itself."""
+        """Certificate of the other side."""
 
     @property
     def peer(self) -> str:
@@ -108,7 +108,7 @@ class Guard:
         self._notes = notes
 
     def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """Why the holder of this certificate is no node of this cluster; None for one that is."""
+        """Reason why the holder of this certificate is no node of this cluster; None for one that is."""
         return refusal(certificate, self._cluster_id)
 
     def note_refused(self, where: str, reason: str) -> None:
@@ -142,7 +142,7 @@ class Guard:
 
 
 def refusal(certificate: Mapping[str, Any] | None, cluster_id: str) -> str | None:
-    """Why the holder of a certificate is no node of a cluster; None for one that is."""
+    """Reason why the holder of a certificate is no node of a cluster; None for one that is."""
     node = node_of(certificate)
     if node is None:  # rule A18/any-certificate-is-a-node
         return "its certificate names no node (spiffe://.../strandline/node/<id>)"

@@ -18,7 +18,7 @@ class ReportsHealth(Protocol):
     """A listener with a health service."""
 
     def set_serving(self, serving: bool) -> None:
-        """What it answers from now on."""
+        """Set the answer from now on."""
 
 
 class Health:
@@ -39,7 +39,7 @@ class Health:
         return {WATCH: self._watch}
 
     def set_serving(self, serving: bool) -> None:
-        """What is answered from now on, and told to those that watch."""
+        """Set the answer from now on, and tell those that watch."""
         if serving != self._serving:
             self._serving = serving
             changed, self._changed = self._changed, None

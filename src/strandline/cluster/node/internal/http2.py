@@ -59,20 +59,20 @@ DATA, HEADERS, PUSH_PROMISE, GOAWAY, CONTINUATION = 0, 1, 5, 7, 9
 END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 
 _HEAD = Struct(">IBI")
-"""Length (3 bytes) and kind, flags, stream."""
+"""Head of a frame: length (3 bytes) and kind, flags, stream."""
 _GOAWAY = Struct(">II")
 _WINDOW_UPDATE = Struct(">IBII")
 _WINDOW_UPDATE_START = (4 << 8) | 8
 
 _SCRATCH = bytearray(256 * 1024)
-"""What was just received, of whichever connection: it is taken in at once, within `buffer_updated`."""
+"""Buffer of what was just received, of whichever connection: it is taken in at once, within `buffer_updated`."""
 _SCRATCH_VIEW = memoryview(_SCRATCH)
 
 Accept = Callable[[GrpcStream, str], None]
-"""A peer has opened a stream for this method."""
+"""Callback: a peer has opened a stream for this method."""
 
 Refuses = Callable[[Mapping[str, Any] | None], str | None]
-"""Why the holder of a certificate may not be here; None: it may."""
+"""Reason why the holder of a certificate may not be here; None: it may."""
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -98,19 +98,19 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.h2 = h2_connection(client=client)
         self.streams: dict[int, GrpcStream] = {}
         self.frame_bytes_max = self.h2.max_outbound_frame_size
-        """Of a DATA frame that we send."""
+        """Bytes of a DATA frame that we send, at most."""
         self.write_paused = False
         self.broken: RpcUnavailable | None = None
-        """Why nothing more goes over this connection."""
+        """Reason why nothing more goes over this connection."""
         self.leaving: RpcUnavailable | None = None
-        """The peer takes no new streams here (GOAWAY)."""
+        """Reason why the peer takes no new streams here (GOAWAY); None: it does."""
         self.paid_frames = UNPAID_FRAMES_MAX
-        """How many more frames without data the peer may send for now. Data in either direction pay for more."""
+        """Frames without data that the peer may still send for now. Data in either direction pay for more."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.where = "?"
         self.certificate: Mapping[str, Any] | None = None
         self.on_refused: Callable[[str, str], None] | None = None
-        """Called with the peer's address and the reason."""
+        """Callback for a refused peer, with its address and the reason."""
         self._refuses = refuses
         self._transport: asyncio.Transport | None = None
         self._preface_left = 0 if client else PREFACE_BYTES
@@ -237,7 +237,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return at if self.broken is None else end
 
     def _begin_data(self, stream_id: int, size: int, payload: int, flags: int) -> None:
-        """A DATA frame: `size` counts against the windows, `payload` bytes of message follow."""
+        """Begin a DATA frame: `size` counts against the windows, `payload` bytes of message follow."""
         self._window -= size
         if self._window < 0:  # rule A17/a-connection-has-no-window
             raise Violation("DATA beyond the connection's window", ErrorCodes.FLOW_CONTROL_ERROR)
@@ -299,8 +299,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._to_h2(frame)
 
     def _charge(self) -> None:
-        """A frame without data: a peer that sends nothing else for long is none that we know (PING, SETTINGS, reset
-        and CONTINUATION floods)."""
+        """Charge the peer for a frame without data: a peer that sends nothing else for long is none that we know
+        (PING, SETTINGS, reset and CONTINUATION floods)."""
         self.paid_frames -= 1
         if self.paid_frames < 0:  # rule A17/a-flood-is-no-fault
             raise Violation("too many frames that carry no data", ErrorCodes.ENHANCE_YOUR_CALM)
@@ -340,8 +340,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             action(stream)
 
     def _peer_leaves(self, frame: memoryview) -> None:
-        """GOAWAY. h2 takes the connection for closed then, but a server that stops in good order lets the streams end
-        that it has: these go on, if there was no error."""
+        """Take in a GOAWAY. h2 takes the connection for closed then, but a server that stops in good order lets the
+        streams end that it has: these go on, if there was no error."""
         last_stream_id, code = _GOAWAY.unpack_from(frame, HEAD_BYTES)
         words = bytes(frame[HEAD_BYTES + _GOAWAY.size :]).decode(errors="replace")[:200]
         reason = f"{name_of(code)}: {words}" if words else name_of(code)
@@ -399,7 +399,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._send(b"".join(kept))
 
     def grant(self, size: int, stream_id: int) -> None:
-        """The peer may send as much again as was consumed; on a stream, too, unless it is 0 (it has ended)."""
+        """Grant the peer as much again as was consumed; on a stream, too, unless it is 0 (it has ended)."""
         update = _WINDOW_UPDATE.pack(_WINDOW_UPDATE_START, 0, stream_id, size) if stream_id else b""
         self._to_grant += size
         if self._to_grant >= CONNECTION_WINDOW_BYTES // 8:
@@ -414,7 +414,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             stream.wake_writer()
 
     def forget(self, stream: GrpcStream) -> None:
-        """A stream is over on both sides."""
+        """Forget a stream that is over on both sides."""
         if self._receiving is stream:
             self._receiving = None
         if self.streams.pop(stream.id, None) is not None and self.leaving is not None and not self.streams:
@@ -423,8 +423,8 @@ class Http2Connection(asyncio.BufferedProtocol):
     # The end
 
     def _keep_alive(self) -> None:
-        """After a silence ask whether the peer is there; a peer that does not answer is gone: a machine without power
-        sends no FIN."""
+        """Ask after a silence whether the peer is there; a peer that does not answer is gone: a machine without
+        power sends no FIN."""
         if self._transport is None:
             return
         silent_s = self._loop.time() - self._heard_s
@@ -440,7 +440,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(KEEPALIVE_S - silent_s, self._keep_alive)
 
     def _end(self, code: int, reason: str) -> None:
-        """The peer breaks the protocol: say so, to it and here, and end the connection."""
+        """End the connection of a peer that breaks the protocol: say so, to it and here."""
         log.warning("an internal connection is ended: its peer breaks the protocol", peer=self.where, reason=reason)
         self._break(f"the peer breaks the protocol: {reason}", code, reason)
 

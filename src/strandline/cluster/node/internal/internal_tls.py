@@ -23,7 +23,7 @@ log = structlog.get_logger("strandline.security")
 
 
 class Contexts(NamedTuple):
-    """Both ends of a node."""
+    """TLS contexts for both ends of a node."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -41,7 +41,7 @@ log = structlog.get_logger("strandline.security")
 
 
 class InternalTls:
-    """What the internal port needs to serve and to connect.
+    """TLS of the internal port, to serve and to connect.
 
     Attributes:
         certificates: looked at while the node runs.
@@ -65,7 +65,7 @@ class InternalTls:
         return self.certificates.context.client
 
     def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """Why a peer that was connected to is no node of this cluster; None for one that is."""
+        """Reason why a peer that was connected to is no node of this cluster; None for one that is."""
         return refusal(certificate, self._cluster_id)  # rule A18/server-may-be-anybody
 
     def _make(self, settings: TlsSettings) -> Contexts:

@@ -13,31 +13,32 @@ batches they carry; calls of the controller name each partition that they are ab
 megabyte."""
 
 STREAM_WINDOW_BYTES = 2 * 1024 * 1024
-"""How much a peer may send on a stream before its reader has consumed any: two frames of replication."""
+"""Bytes that a peer may send on a stream before its reader has consumed any: two frames of replication."""
 
 CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
 """The same for all streams of a connection together. A node gives each of its streams a connection of its own, so that
 a slow reader keeps nobody else waiting."""
 
 DATA_FRAME_BYTES_MAX = 1024 * 1024
-"""Of one HTTP/2 frame of DATA, in either direction; gRPC's own limit of 16 KiB would cut a message into 64 writes."""
+"""Bytes of one HTTP/2 frame of DATA at most, in either direction; gRPC's own limit of 16 KiB would cut a message
+into 64 writes."""
 
 CONTROL_FRAME_BYTES_MAX = 16 * 1024
-"""Of any other frame, which is held until it is complete, and of all headers of a request."""
+"""Bytes of any other frame, which is held until it is complete, and of all headers of a request, at most."""
 
 STREAMS_MAX = 1024
 """Streams and calls that a peer may have open over one connection."""
 
 UNPAID_FRAMES_MAX = 1000
-"""So many frames without data may come in KEEPALIVE_S for which no data paid: a frame of DATA that came pays for one
+"""Frames without data that may come in KEEPALIVE_S, for which no data paid: a frame of DATA that came pays for one
 (gRPC probes the path, PING, when data come), one that was sent for two (WINDOW_UPDATE of stream and connection)."""
 
 WRITE_BUFFER_BYTES = 512 * 1024
 """A writer waits while so much is left that the socket did not take."""
 
 KEEPALIVE_S = 5.0
-"""After so long a silence a peer is probed, and after as long again given up: a machine that lost its power sends no
-FIN, and a path that is cut in one direction, or a process that is stopped, none either."""
+"""Seconds of silence after which a peer is probed, and after as long again given up: a machine that lost its power
+sends no FIN, and a path that is cut in one direction, or a process that is stopped, none either."""
 
 RECONNECT_BACKOFF_MS = (100.0, 300.0)
 """First and longest wait after a failed attempt: a node that came back is found within this, and few nodes ask, so the
@@ -47,7 +48,7 @@ CONNECT_TIMEOUT_S = 2.0
 """A connection attempt into nothing (a host that does not answer) is given up after this."""
 
 HANDLER_GRACE_S = 5.0
-"""How long a stream's handler may go on after its peer is gone: it notices at its next read or write."""
+"""Seconds that a stream's handler may go on after its peer is gone: it notices at its next read or write."""
 
 
 def h2_connection(*, client: bool) -> H2Connection:

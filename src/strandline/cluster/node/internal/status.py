@@ -18,11 +18,11 @@ _HTTP_BROKEN = frozenset({b"429", b"502", b"503", b"504"})
 
 _CONTENT_TYPE = b"application/grpc"
 RESPONSE_HEAD = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE))
-"""Before the first message of an answer."""
+"""Headers before the first message of an answer."""
 
 
 def request_head(method: str, authority: str) -> list[tuple[bytes, bytes]]:
-    """What a call begins with."""
+    """Headers with which a call begins."""
     return [
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -42,7 +42,7 @@ def method_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def trailers(code: int, words: str) -> list[tuple[bytes, bytes]]:
-    """What a call ends with: a status, and words for it."""
+    """Trailers with which a call ends: a status, and words for it."""
     found = [(b"grpc-status", b"%d" % code)]
     if words:
         found.append((b"grpc-message", quote(words, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"").encode()))

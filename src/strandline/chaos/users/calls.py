@@ -1,4 +1,4 @@
-"""How a user makes a call: as a coroutine that may be cancelled at any await; `chaos.sim.threads` has the other way.
+"""Calls of a user, as coroutines that may be cancelled at any await; `chaos.sim.threads` has the other way.
 
 A user's acts are written once, as coroutines. What differs between our two kinds of clients is in here.
 """
@@ -25,20 +25,20 @@ _STEPS_MAX = 12
 _AFTER_S = 0.3
 
 
-class CutShort(Exception):
+class CallInterrupted(Exception):
     """The call was cancelled, or interrupted: what it was to do may be done or not."""
 
 
 class Exited(Exception):
-    """What the call called has called `sys.exit`."""
+    """The called function has called `sys.exit`."""
 
 
-class Hands(Protocol):
+class CallMaker(Protocol):
     """Makes clients of one kind, and their calls."""
 
     rng: random.Random
     unsure: bool
-    """Of a `send` that was cut short nobody knows whether the record was queued."""
+    """True of a `send` that was cut short: nobody knows whether the record was queued."""
 
     def producer(self, settings: Mapping[str, Any]) -> Any:
         """A producer."""
@@ -47,10 +47,10 @@ class Hands(Protocol):
         """A consumer."""
 
     async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
-        """What the client's method returns, in the end. `cut`: it may be cut short.
+        """Return what the client's method returns, in the end. `cut`: it may be cut short.
 
         Raises:
-            CutShort, Exited; whatever the method raises.
+            CallInterrupted, Exited; whatever the method raises.
         """
 
     async def sleep(self, duration_s: float) -> None:
@@ -71,19 +71,19 @@ class Coroutines:
         self._cut = cut
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        """See Hands."""
+        """Implement `CallMaker.producer`."""
         return Producer(self._bootstrap, clock=self._ports.clock, rng=self._ports.rng, **settings)
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        """See Hands."""
+        """Implement `CallMaker.consumer`."""
         return Consumer(self._bootstrap, clock=self._ports.clock, rng=self._ports.rng, **settings)
 
     async def sleep(self, duration_s: float) -> None:
-        """See Hands."""
+        """Implement `CallMaker.sleep`."""
         await asyncio.sleep(duration_s)
 
     async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
-        """See Hands."""
+        """Implement `CallMaker.call`."""
         try:
             begun = function(*arguments, **named)
             if not isawaitable(begun):
@@ -108,7 +108,7 @@ class Coroutines:
             if iscoroutine(begun):
                 begun.close()  # it may never have begun
             self._cut[name] += 1
-            raise CutShort(name)
+            raise CallInterrupted(name)
         return task.result()
 
 
@@ -118,7 +118,7 @@ class Callers:
     unsure = True
 
     def __init__(self, threads: Threads, bootstrap: str, share: Callable[[], float], cut: Counter[str]) -> None:
-        """As of Coroutines."""
+        """Take the arguments of Coroutines."""
         self.rng = threads.rng
         self._threads = threads
         self._bootstrap = bootstrap
@@ -126,20 +126,20 @@ class Callers:
         self._cut = cut
 
     def producer(self, settings: Mapping[str, Any]) -> BlockingProducer:
-        """See Hands."""
+        """Implement `CallMaker.producer`."""
         return BlockingProducer(self._bootstrap, **settings)
 
     def consumer(self, settings: Mapping[str, Any]) -> BlockingConsumer:
-        """See Hands."""
+        """Implement `CallMaker.consumer`."""
         return BlockingConsumer(self._bootstrap, clock=self._threads.clock, rng=self.rng, **settings)  # type: ignore[call-arg]
 
     async def sleep(self, duration_s: float) -> None:
-        """See Hands."""
+        """Implement `CallMaker.sleep`."""
         assert self._threads.current is not None
         self._threads.current.sleep(duration_s)
 
     async def call(self, function: Callable[..., Any], *arguments: Any, cut: bool = True, **named: Any) -> Any:
-        """See Hands."""
+        """Implement `CallMaker.call`."""
         caller = self._threads.current
         assert caller is not None
         if cut and self.rng.random() < self._share():
@@ -149,7 +149,7 @@ class Callers:
             return function(*arguments, **named)
         except KeyboardInterrupt:
             self._cut[f"{function.__name__} by a thread"] += 1
-            raise CutShort(function.__name__) from None
+            raise CallInterrupted(function.__name__) from None
         except SystemExit as exit_:
             raise Exited from exit_
         finally:

@@ -1,4 +1,4 @@
-"""Schedule 80: a survey finds what rotted and no more; the rest is served, and what a leader has fills the hole."""
+"""Schedule 80: a scrub finds what rotted and no more; the rest is served, and what a leader has fills the hole."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.log.batch import HEADER_SIZE
-from strandline.log.holes import Hole
+from strandline.log.batch import HEADER_SIZE, Record, build_batch
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, build_batch
-from strandline.log.survey import Gone, Survey
+from strandline.log.rot import Gone, SegmentScrub
+from strandline.log.segment import Hole
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import FailingDisk, client_batch, open_test_log
 from tests.log.test_rot import BATCHES, PER_BATCH, TIME_MS, check_error, flip, written
@@ -23,7 +22,7 @@ LENGTH, LAST_OFFSET_DELTA = 11, 26
 """In a batch: the bytes that have the lowest bits of these fields."""
 
 
-def survey(log: PartitionLog) -> list[Hole]:
+def scrub(log: PartitionLog) -> list[Hole]:
     """Of the last segment; noted in the log, as a broker does."""
 
     async def pace(size: int) -> None:
@@ -31,8 +30,8 @@ def survey(log: PartitionLog) -> list[Hole]:
         await asyncio.sleep(0)
 
     segment = log.segments[-1]
-    holes = asyncio.run(Survey(log, segment, pace).holes())
-    log.rot.surveyed(segment, holes)
+    holes = asyncio.run(SegmentScrub(log, segment, pace).holes())
+    log.rot.scrubbed(segment, holes)
     return holes
 
 
@@ -67,7 +66,7 @@ def test_every_bit_of_a_header_makes_a_hole_that_is_healed(tmp_path: Path, inter
         start = sum(len(batches[at]) for at in range(0, rotten, PER_BATCH))
         for position in range(start, start + HEADER_SIZE + 3):
             flip(path, position, position % 8)
-            [hole] = survey(log)
+            [hole] = scrub(log)
             assert (hole.position, hole.offset) == (start, rotten)
             assert log.rot
             assert readable(log, batches) == set(range(BATCHES * PER_BATCH)) - set(range(4, hole.next_offset))
@@ -99,13 +98,13 @@ def test_whatever_rots_is_healed(tmp_path_factory: pytest.TempPathFactory, posit
             else:
                 bad[at] ^= 1 << position % 8
         path.write_bytes(bad)
-        holes = survey(log)
+        holes = scrub(log)
         assert holes or bad == whole
         lost = {offset for hole in holes for offset in range(hole.offset, hole.next_offset)}
         assert readable(log, batches) == set(range(BATCHES * PER_BATCH)) - lost
         heal(log, batches)
         assert path.read_bytes() == whole
-        assert survey(log) == []
+        assert scrub(log) == []
 
 
 def test_a_whole_log_has_no_holes(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_whole_log_has_no_holes(tmp_path: Path) -> None:
     with written(tmp_path) as (log, _, path):
         log.rot.suspect(str(path), 0)
         assert log.rot
-        assert survey(log) == []
+        assert scrub(log) == []
         assert not log.rot
 
 
@@ -128,9 +127,9 @@ def test_what_lies_below_the_log_start_is_of_epochs_that_are_forgotten(tmp_path:
             log.append_as_leader(client_batch(2, timestamp_ms=TIME_MS), epoch, TIME_MS)
         log.delete_records_before(start, keep_active=True)
         assert log.epochs.entries()[0][1] == start or start >= 10
-        assert survey(log) == []
+        assert scrub(log) == []
         flip(tmp_path / "00000000000000000000.log", log.segments[0].size // 5 + HEADER_SIZE + 3, 0)
-        [hole] = survey(log)
+        [hole] = scrub(log)
         assert (hole.offset, hole.next_offset) == (2, 4)
 
 
@@ -144,7 +143,7 @@ def test_batches_in_a_value_are_no_batches_of_the_log(tmp_path: Path) -> None:
         log.append_as_leader(outer, 2, 0)
         log.append_as_leader(client_batch(1), 2, 0)
         flip(path, start + 9, 3)  # its length
-        [hole] = survey(log)
+        [hole] = scrub(log)
         assert (hole.position, hole.offset) == (start, offset)
         assert hole.next_offset <= int(log.log_end_offset)
         for at in range(offset, hole.next_offset):
@@ -156,7 +155,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     """A leader's batches go into the hole or nowhere: another size, another offset, another epoch, a flipped bit."""
     with written(tmp_path) as (log, batches, path):
         flip(path, len(batches[0]) + HEADER_SIZE, 1)
-        [hole] = survey(log)
+        [hole] = scrub(log)
         rotten = path.read_bytes()
         longer = bytearray(client_batch(PER_BATCH, size=30))
         longer[:8], longer[12:16] = (2).to_bytes(8, "big"), bytes(4)
@@ -175,7 +174,7 @@ def test_a_segment_that_left_the_log_is_not_written(tmp_path: Path) -> None:
     """The data for its hole come late: another segment has its name by now, and all of that is as it was written."""
     with written(tmp_path) as (log, batches, path):
         flip(path, HEADER_SIZE + 3, 0)
-        [hole] = survey(log)
+        [hole] = scrub(log)
         segment = log.segments[0]
         log.truncate_fully_and_start_at(0)
         for _ in range(3):
@@ -191,13 +190,13 @@ def test_a_cut_takes_the_hole_along(tmp_path: Path) -> None:
     """A cut where a hole begins leaves nothing of it; what was deleted from the front is missed no more."""
     with written(tmp_path) as (log, batches, path):
         flip(path, 3 * len(batches[0]) + HEADER_SIZE, 1)
-        survey(log)
+        scrub(log)
         log.delete_records_before(7)
         assert log.rot, "the log begins inside the batch"
         log.delete_records_before(8)
         assert not log.rot
         flip(path, 5 * len(batches[0]) + HEADER_SIZE, 1)
-        survey(log)
+        scrub(log)
         assert log.truncate_to(10) == 10
         assert not log.rot
         assert readable(log, batches) >= {8, 9}
@@ -209,7 +208,7 @@ def test_no_cut_lands_inside_of_a_hole(tmp_path: Path) -> None:
     with written(tmp_path, 100_000) as (log, batches, path):
         whole = path.read_bytes()
         flip(path, 3 * len(batches[0]) + LENGTH, 1)
-        [hole] = survey(log)
+        [hole] = scrub(log)
         assert (hole.offset, hole.next_offset) == (6, 18)
         for offset in (7, 8, 12, 17):
             with pytest.raises(KafkaError) as refused:
@@ -217,7 +216,7 @@ def test_no_cut_lands_inside_of_a_hole(tmp_path: Path) -> None:
             check_error(refused.value)
             assert (log.log_end_offset, log.latest_epoch, list(log.rot.holes())) == (18, 2, [(log.segments[0], hole)])
         log.rot.suspect(str(refused.value.figures["file"]), int(refused.value.figures["position"]))
-        assert not log.rot.suspects, "a survey has been there"
+        assert not log.rot.suspects, "a scrub has been there"
         assert log.rot.before_cut(6) is None
         assert [log.rot.before_cut(offset) for offset in (7, 12, 18)] == 3 * [(log.segments[0], hole)]
         other = bytes(build_batch([Record(0, 1, None, b"other", ())], base_offset=12, leader_epoch=3))
@@ -231,7 +230,7 @@ def test_no_cut_lands_inside_of_a_hole(tmp_path: Path) -> None:
 
 
 def test_no_cut_goes_by_a_header_that_has_rotted(tmp_path: Path) -> None:
-    """Schedule 88: nobody has surveyed it yet, and it claims the offset at which the log is to be cut."""
+    """Schedule 88: nobody has scrubbed it yet, and it claims the offset at which the log is to be cut."""
     with written(tmp_path, 100_000) as (log, batches, path):
         position = 2 * len(batches[0]) + LAST_OFFSET_DELTA
         flip(path, position, 4)
@@ -245,7 +244,7 @@ def test_no_cut_goes_by_a_header_that_has_rotted(tmp_path: Path) -> None:
         assert log.truncate_to(11) == 10, "whole batches go with all of their records"
 
 
-def test_a_survey_ends_where_its_segment_does(tmp_path: Path) -> None:
+def test_a_scrub_ends_where_its_segment_does(tmp_path: Path) -> None:
     """It was cut, or deleted, while the disk was waited for."""
     with written(tmp_path) as (log, _, _):
 
@@ -253,10 +252,10 @@ def test_a_survey_ends_where_its_segment_does(tmp_path: Path) -> None:
             log.truncate_to(4)
 
         with pytest.raises(Gone):
-            asyncio.run(Survey(log, log.segments[0], cut).holes())
+            asyncio.run(SegmentScrub(log, log.segments[0], cut).holes())
 
         async def drop(_: int) -> None:
             log.truncate_fully_and_start_at(100)
 
         with pytest.raises(Gone):
-            asyncio.run(Survey(log, log.segments[0], drop).holes())
+            asyncio.run(SegmentScrub(log, log.segments[0], drop).holes())

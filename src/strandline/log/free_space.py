@@ -1,7 +1,7 @@
-"""Whether a disk has room: full at once, and with room again only once that has lasted (schedule 57).
+"""Whether a disk has free space: full at once, and with space again only once that has lasted (schedule 57).
 
-A broker whose disk is full gives away its leaderships and leaves the ISRs, and takes part again with room. Each way
-costs an election. So the two bounds lie apart, and a disk that fills up again soon has to have room for longer.
+A broker whose disk is full gives away its leaderships and leaves the ISRs, and takes part again with space. Each way
+costs an election. So the two bounds lie apart, and a disk that fills up again soon has to have space for longer.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ RESERVE_BYTES, RESERVE_SHARE = 64 << 20, 1 / 64
 the checkpoints, by which this node hears of elections and tells what it has, and for deletions. The first is the
 default of log.dir.reserve.bytes, the second bounds it on a small disk."""
 
-ROOM_FACTOR = 2
-"""It has room again with so many times as much left."""
+ENOUGH_FACTOR = 2
+"""It has space again with so many times as much left."""
 
 HOLD_MS = 1_000.0
-"""Room has to last for so long before it counts."""
+"""FreeSpace has to last for so long before it counts."""
 HOLD_MS_MAX = 16_000.0
-"""After the disk was full again and again: an election in so long is little, and the room may be needed."""
+"""After the disk was full again and again: an election in so long is little, and the space may be needed."""
 CALM_MS = 60_000.0
-"""A disk that has had room for so long begins anew at `HOLD_MS`."""
+"""A disk that has had space for so long begins anew at `HOLD_MS`."""
 
 
 def reserve_of(reserve_bytes: int, total_bytes: int) -> int:
@@ -27,12 +27,12 @@ def reserve_of(reserve_bytes: int, total_bytes: int) -> int:
     return int(min(reserve_bytes, total_bytes * RESERVE_SHARE))
 
 
-class Room:
-    """One disk's. Time and sizes are arguments.
+class FreeSpace:
+    """The free space of one disk, as it is judged. Time and sizes are arguments.
 
     Invariants:
-    - a write that found no room makes the disk full, whatever the file system says is left: a quota is not told there;
-    - while it is full it has room again only after a time in which every look found enough, and no write found none.
+    - a write that found no space makes the disk full, whatever the file system says is left: a quota is not told there;
+    - while it is full it has space again only after a time in which every look found enough, and no write found none.
     """
 
     def __init__(self, reserve_bytes: int = RESERVE_BYTES) -> None:
@@ -42,12 +42,12 @@ class Room:
         self.full = False
         """No write should be expected to succeed."""
         self._hold_ms = HOLD_MS
-        self._room_since_ms: float | None = None
+        self._enough_since_ms: float | None = None
         self._back_ms = float("-inf")
 
     def ran_out(self, now_ms: float) -> bool:
-        """A write found no room; true if that is new."""
-        self._room_since_ms = None
+        """A write found no space; true if that is new."""
+        self._enough_since_ms = None
         if self.full:
             return False
         self.full = True
@@ -57,17 +57,17 @@ class Room:
         return True
 
     def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
-        """So much is left; true if the disk is full now and was not, or has room and had none."""
+        """So much is left; true if the disk is full now and was not, or has space and had none."""
         reserve_bytes = reserve_of(self.reserve_bytes, total_bytes)
         if not self.full:
             nothing = free_bytes < reserve_bytes or not free_bytes
             return nothing and self.ran_out(now_ms)  # schedule 57/full-disk-is-found-by-writes-alone
-        if free_bytes < ROOM_FACTOR * reserve_bytes or not free_bytes:  # schedule 57/any-room-counts
-            self._room_since_ms = None
+        if free_bytes < ENOUGH_FACTOR * reserve_bytes or not free_bytes:  # schedule 57/any-room-counts
+            self._enough_since_ms = None
             return False
-        if self._room_since_ms is None:
-            self._room_since_ms = now_ms
-        if now_ms - self._room_since_ms < self._hold_ms:  # schedule 57/room-for-a-moment-counts
+        if self._enough_since_ms is None:
+            self._enough_since_ms = now_ms
+        if now_ms - self._enough_since_ms < self._hold_ms:  # schedule 57/room-for-a-moment-counts
             return False
         self.full = False
         self._back_ms = now_ms

@@ -25,17 +25,17 @@ log = structlog.get_logger("strandline.log")
 
 INCARNATIONS = "incarnations"
 
-LIVES_MAX = 1000
+INCARNATIONS_MAX = 1000
 """A node that never reaches a controller gives up after a minute and is started again by its supervisor: this is most
 of a day. Of more lives the oldest is kept, which was registered, and the newest."""
 
 
-def life_of_epoch(broker_epoch: int) -> UUID:
+def incarnation_of_epoch(broker_epoch: int) -> UUID:
     """What stands for a life of which only the broker epoch is known, in the place of an id that is drawn."""
     return UUID(int=broker_epoch)
 
 
-class Lives:
+class Incarnations:
     """The incarnation ids of a directory, oldest first.
 
     By them an older copy of a directory is told from the directory itself. A copy that was made while another process
@@ -47,7 +47,7 @@ class Lives:
 
     A build that knows nothing of this file leaves no ids in it, and its directory would look like a copy. What it does
     leave, if it stopped in good order, is the clean mark with the broker epoch of its registration. So the life that
-    stopped so is kept too, under its epoch (`life_of_epoch`).
+    stopped so is kept too, under its epoch (`incarnation_of_epoch`).
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -75,7 +75,7 @@ class Lives:
     def stopped(self, broker_epoch: int) -> None:
         """The directory is as the process with this broker epoch left it in good order: durable before its mark goes,
         for a start that is cut short would leave neither. Raises DiskError."""
-        if broker_epoch < 0 or (life := life_of_epoch(broker_epoch)) in self._ids:
+        if broker_epoch < 0 or (life := incarnation_of_epoch(broker_epoch)) in self._ids:
             return
         self._ids = (life, *self._ids)  # in front: of too many lives the oldest stays
         try:
@@ -92,7 +92,7 @@ class Lives:
         Raises DiskError.
         """
         ids = (*self._ids, incarnation_id)
-        if len(ids) > LIVES_MAX:
+        if len(ids) > INCARNATIONS_MAX:
             log.warning("an unregistered process of this directory is forgotten", incarnation=str(ids[1]))
             ids = (ids[0], *ids[2:])
         self._ids = ids
@@ -190,9 +190,9 @@ class Boots:
         self._recovered, self._used = recovered, used
 
 
-def take_clean_mark(disk: Disk, directory: str, lives: Lives) -> int | None:
+def take_clean_mark(disk: Disk, directory: str, incarnations: Incarnations) -> int | None:
     """The broker epoch of the last process if it stopped cleanly, else None. The mark is gone durably when this returns
-    (KAFKA-10471), and what it proves of that life stands among the `lives`.
+    (KAFKA-10471), and what it proves of that life stands among the `incarnations`.
 
     It is written over first: should its name come back after a power cut, because the sync of the directory failed and
     a later one could not tell, it vouches for nothing. A mark is believed by the next start alone.
@@ -204,7 +204,7 @@ def take_clean_mark(disk: Disk, directory: str, lives: Lives) -> int | None:
         return None
     broker_epoch = read_clean_shutdown(disk, path)
     if broker_epoch is not None:
-        lives.stopped(broker_epoch)
+        incarnations.stopped(broker_epoch)
     file = disk.open(path)
     try:
         # rule B13/deletion-of-the-clean-marker-is-not-synced/2, rule B13/clean-mark-is-only-deleted

@@ -16,7 +16,7 @@ _LOST_MAX = 30
 _CUT_PROBABILITY = 0.3
 
 
-class NothingToRot(StrandlineError):
+class NothingToDamage(StrandlineError):
     """No batch of the log is newer than what the checkpoints vouch for; the message says up to where that is."""
 
 
@@ -34,14 +34,14 @@ def rot_newest_batch(directory: Path, seed: int) -> str:
         Which bit of which file, and the offset of its batch.
 
     Raises:
-        NothingToRot: such a batch does not exist.
+        NothingToDamage: such a batch does not exist.
     """
     vouched_for = _vouched_for(directory)
     path = max(directory.glob("*.log"))
     raw = bytearray(path.read_bytes())
     newest = _newest(raw)
     if newest is None or newest[1].base_offset < vouched_for:
-        raise NothingToRot(f"{directory} has no batch from offset {vouched_for} on, where its checkpoints end")
+        raise NothingToDamage(f"{directory} has no batch from offset {vouched_for} on, where its checkpoints end")
     position, header = newest
     rng = random.Random(seed)
     byte, bit = position + rng.randrange(HEADER_SIZE, header.size), rng.randrange(8)
@@ -63,14 +63,14 @@ def lose_newest_batches(directory: Path, seed: int) -> str:
         What is gone from which file.
 
     Raises:
-        NothingToRot: such a batch does not exist.
+        NothingToDamage: such a batch does not exist.
     """
     vouched_for = _vouched_for(directory)
     path = max(directory.glob("*.log"))
     raw = bytearray(path.read_bytes())
     places = [(position, header) for position, header in _batches(raw) if header.base_offset >= vouched_for]
     if not places:
-        raise NothingToRot(f"{directory} has no batch from offset {vouched_for} on, where its checkpoints end")
+        raise NothingToDamage(f"{directory} has no batch from offset {vouched_for} on, where its checkpoints end")
     rng = random.Random(seed)
     count = rng.randint(1, min(len(places), _LOST_MAX))
     position, first = places[-count]
@@ -84,7 +84,7 @@ def lose_newest_batches(directory: Path, seed: int) -> str:
 
 
 def _vouched_for(directory: Path) -> int:
-    """Up to where a start misses what is gone, by the node's checkpoints."""
+    """Offset up to which a start misses what is gone, by the node's checkpoints."""
     topic, _, number = directory.name.rpartition("-")
     where = TopicPartition(topic, int(number))
     return max(_checkpoint(directory.parent / name, where) for name in (RECOVERY_POINTS, HIGH_WATERMARKS))
@@ -108,7 +108,7 @@ def _batches(segment: bytearray) -> list[tuple[int, BatchHeader]]:
 
 
 def _checkpoint(path: Path, where: TopicPartition) -> int:
-    """What a checkpoint says of a partition; 0: nothing yet."""
+    """Offset of a partition in a checkpoint; 0: none yet."""
     try:
         return decode_offsets(str(path), path.read_bytes()).get(where, 0)
     except FileNotFoundError:

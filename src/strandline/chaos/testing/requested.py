@@ -1,4 +1,4 @@
-"""What a test asked for: faults, and whether they struck; settings, as texts."""
+"""Faults that a test requested, and whether they struck; settings, as texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class FaultNeverStruck(AssertionError):
     """A test asked for a fault that nothing met: it has not tested what it says."""
 
 
-class AskedFault:
+class RequestedFault:
     """One fault, as asked for.
 
     Attributes:
@@ -24,14 +24,14 @@ class AskedFault:
 
     @property
     def met(self) -> int:
-        """How many requests, syncs or connections it has struck so far."""
+        """Number of requests, syncs or connections that it has struck so far."""
         return self._count()
 
     def __repr__(self) -> str:
         return f"<{self.what}: met {self.met} times>"
 
 
-def assert_met(asked: Sequence[AskedFault], fault: AskedFault | None, times: int) -> None:
+def assert_met(asked: Sequence[RequestedFault], fault: RequestedFault | None, times: int) -> None:
     """Raises FaultNeverStruck unless this fault was met at least so often (None: each required one of `asked`)."""
     for each in asked if fault is None else [fault]:
         met = each.met
@@ -39,7 +39,7 @@ def assert_met(asked: Sequence[AskedFault], fault: AskedFault | None, times: int
             raise FaultNeverStruck(f"{each.what} was met {met} times, not {times}")
 
 
-def check_met(faults: Sequence[AskedFault]) -> None:
+def check_met(faults: Sequence[RequestedFault]) -> None:
     """Raises FaultNeverStruck, naming every required fault that was never met."""
     unmet = [fault.what for fault in faults if fault.required and not fault.met]
     if unmet:

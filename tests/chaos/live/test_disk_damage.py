@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.chaos.live.ruin import NothingToRot, lose_newest_batches, rot_newest_batch
+from strandline.chaos.live.disk_damage import NothingToDamage, lose_newest_batches, rot_newest_batch
 from strandline.log.config import LogConfig
 from strandline.log.findings import LogCondition
 from strandline.log.log_dir import LogDir, format_log_dir
@@ -74,14 +74,14 @@ def test_what_a_disk_does_not_give_back_leaves_no_trace(path: Path, seed: int) -
 def test_what_checkpoints_vouch_for_is_not_lost(path: Path) -> None:
     """A start would miss it."""
     written(path, checkpoint_after=BATCHES)
-    with pytest.raises(NothingToRot, match=f"no batch from offset {2 * BATCHES} on"):
+    with pytest.raises(NothingToDamage, match=f"no batch from offset {2 * BATCHES} on"):
         lose_newest_batches(path / str(TP), 1)
 
 
 def test_what_checkpoints_vouch_for_is_left_alone(path: Path) -> None:
     """Damage there is refused by a start, and waits for an operator: another fault."""
     written(path, checkpoint_after=BATCHES)
-    with pytest.raises(NothingToRot, match=f"no batch from offset {2 * BATCHES} on"):
+    with pytest.raises(NothingToDamage, match=f"no batch from offset {2 * BATCHES} on"):
         rot_newest_batch(path / str(TP), 1)
     assert found(path).log_end_offset == 2 * BATCHES
 
